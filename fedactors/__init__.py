@@ -1,0 +1,7 @@
+"""fedactors: a Ray actor framework for federated learning across organisations.
+
+Importing this package loads neither torch nor ray; import the rooms you need, for example
+``from fedactors.actor import Actor`` or ``from fedactors.scenario import main``.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,97 @@
+"""Configuration: frozen keyword-only dataclasses, validated by pydantic, filled from ``key=value`` words.
+
+A protocol declares one class with the `config` decorator. Each field has a default and a docstring under
+it; `Field(ge=1)` and the like state what is allowed. `build` turns the words of a command line into an
+instance and reports every mistake as one `BadInput` line that names the field, the value and the rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from fedactors.errors import BadInput
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, Field))
+def config(cls: type[T]) -> type[T]:
+    """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors."""
+    settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=True)
+    made: type[T] = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
+    return made
+
+
+def parse_words(words: Sequence[str]) -> dict[str, str]:
+    """Split ``key=value`` words into a mapping; a word without ``=`` or a repeated key is a `BadInput`."""
+    given: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise BadInput(f"{word!r} is not of the form key=value")
+        if key in given:
+            raise BadInput(f"{key}: given twice ({given[key]!r} and {value!r})")
+        given[key] = value
+    return given
+
+
+def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
+    """Make a `cls` from its defaults and `overrides` (text values are parsed by the field's type).
+
+    Raises:
+        BadInput: an unknown key (with the nearest known one), or a value that the field does not allow.
+    """
+    overrides = dict(overrides or {})
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key in overrides:
+        if key not in names:
+            close = difflib.get_close_matches(key, names, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise BadInput(f"{key}: unknown key{hint} (known: {', '.join(names)})")
+    values = {key: _literal(value) for key, value in overrides.items()}
+    try:
+        return TypeAdapter(cls).validate_python(values)
+    except ValidationError as error:
+        raise BadInput(_explain(error, overrides)) from None
+
+
+def as_dict(instance: Any) -> dict[str, Any]:
+    """Return the JSON-ready mapping of a config, the form in which a run folder keeps it."""
+    made: dict[str, Any] = TypeAdapter(type(instance)).dump_python(instance, mode="json")
+    return made
+
+
+def _literal(value: Any) -> Any:
+    """Turn text such as ``none``, ``[1,3]`` or ``1,3`` into the value it means; leave plain text to pydantic."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("none", "null"):
+        return None
+    if value[:1] in "[{":
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    if "," in value:
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _explain(error: ValidationError, overrides: Mapping[str, Any]) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        place = ".".join(str(part) for part in problem["loc"])
+        text = problem["msg"].removeprefix("Value error, ")
+        if not place:
+            lines.append(text)
+            continue
+        shown = overrides.get(place.split(".")[0], problem.get("input"))
+        lines.append(f"{place}: {shown!r} is not allowed: {text[0].lower()}{text[1:]}")
+    return "; ".join(lines)

@@ -1,0 +1,66 @@
+"""Errors of fedactors and the exit code that each one gives a command.
+
+Every error that a user can cause or meet derives from `FedactorsError`, carries one clear line, and
+names the party it concerns where there is one. `exit_code` is what the command line returns.
+"""
+
+from __future__ import annotations
+
+
+class FedactorsError(Exception):
+    """Base of all errors raised on purpose; ``exit_code`` 1 means an internal error."""
+
+    exit_code = 1
+
+
+class BadInput(FedactorsError):
+    """Something the user gave is wrong: the message names the field, the value and what is allowed."""
+
+    exit_code = 2
+
+
+class DataMissing(FedactorsError):
+    """Data that the run needs is not on this machine; the message says how to get it."""
+
+    exit_code = 4
+
+
+class PartyError(FedactorsError):
+    """A party stopped the run; ``party`` is the name of the actor concerned."""
+
+    exit_code = 3
+
+    def __init__(self, party: str, message: str) -> None:
+        super().__init__(f"{party}: {message}")
+        self.party = party
+        self.message = message
+
+
+class PartyFailed(PartyError):
+    """A party's code raised; ``traceback_text`` is the original traceback, from the party's process."""
+
+    def __init__(self, party: str, message: str, traceback_text: str = "") -> None:
+        super().__init__(party, message)
+        self.traceback_text = traceback_text
+
+
+class PartyLost(PartyError):
+    """A party's process is gone (killed, crashed, or its host was cut off)."""
+
+
+class CallTimeout(PartyError):
+    """A party did not answer within the allowed time."""
+
+
+class Deadlock(FedactorsError):
+    """Every party waits and nothing can happen any more; the message names each wait."""
+
+    exit_code = 3
+
+
+class Stopped(FedactorsError):
+    """The run was interrupted (exit code 130) or terminated (143) after writing a checkpoint."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
