@@ -20,12 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.errors import BadInput
+from fedactors.network.codec import message
 from fedactors.privacy.mechanisms import add_gaussian, clip_rows
 
 Array = NDArray[Any]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@message(
+    receiver="whoever receives the message that carries it",
+    reveals="the array it stands for, as far as clipping, noise, compression or masks left it",
+)
 class Encoded:
     """An array as it travels: dense or sparse values, plain or quantised.
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from fedactors.learning.split_network import (
     initial_vector,
     top_gradient,
 )
+from fedactors.runtime import snapshot
 
 BOTTOMS = [
     ModelSpec(name="mlp", inputs=(5,), outputs=4, hidden=6, float64=True),
@@ -164,3 +167,16 @@ def test_refusals():
         OptimizerSpec(learning_rate=0.0)
     with pytest.raises(BadInput, match="sgd, adam"):
         OptimizerSpec(name="lion")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum", "adam"])
+def test_a_network_is_part_of_an_actors_snapshot(optimizer):
+    x, g = np.ones((2, 5)), np.full((2, 4), 0.1)
+    owner = SimpleNamespace(bottom=BottomNetwork(BOTTOMS[0], optimizer, 0))
+    fresh = SimpleNamespace(bottom=BottomNetwork(BOTTOMS[0], optimizer, 1))
+    owner.bottom.step(owner.bottom.publish(x), g)
+    frame = snapshot.seal(snapshot.capture(owner, ["bottom"]))
+    snapshot.apply(fresh, snapshot.unseal(frame, "snapshot"))
+    for one in (owner, fresh):
+        one.bottom.step(one.bottom.publish(x), g)
+    np.testing.assert_array_equal(owner.bottom.vector, fresh.bottom.vector)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.network import codec
 from fedactors.network.transforms import Clip, Encoded, Mask, Noise, Pipeline, Quantise, TopK, decode, dense
 from fedactors.privacy.secure_aggregation import (
     FixedPoint,
@@ -146,3 +147,12 @@ def test_mask_hook_sums_to_the_plain_sum():
     reveals = {name: Reveal(own_seed=own[name], dropped_seeds={}) for name in names}
     total = unmasked_sum({n: decode(e).reshape(-1) for n, e in masked.items()}, reveals, names, point)
     np.testing.assert_allclose(total.reshape(3, 2), arrays["a"] + arrays["b"], atol=2**-24)
+
+
+def test_the_travelling_form_passes_the_codec():
+    array = rng(9).normal(size=(6, 5)).astype(np.float32)
+    for compressors in ((), (TopK(fraction=0.3),), (TopK(fraction=0.3), Quantise(bits=5))):
+        encoded, _ = Pipeline(compressors=compressors).encode(array, None, rng())
+        received = codec.decode(codec.encode(encoded))
+        np.testing.assert_array_equal(decode(received), decode(encoded))
+        assert decode(received).dtype == np.float32
