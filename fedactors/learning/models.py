@@ -219,6 +219,8 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
         raise BadInput(f"model: {spec.name!r} is not known (known: {', '.join(MODEL_NAMES)})")
     if spec.outputs < 1 or spec.hidden < 1 or spec.layers < 1 or any(size < 1 for size in spec.inputs):
         raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
+    if spec.norm not in ("group", "batch", "none"):
+        raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")
     with torch.random.fork_rng(devices=[]), torch.device(device):
         return _BUILDERS[spec.name](spec).to(spec.dtype)
 

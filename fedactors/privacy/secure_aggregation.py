@@ -14,7 +14,8 @@ A client never reveals its own b_i and a pair mask of the same peer, and reveals
 between masking and revealing, its b_i is lost: `unmasked_sum` says so, and the round is done again under another
 context. A server that tells clients different things about who dropped is outside this threat model.
 
-Names order the pairs; `context` must differ for every vector that is masked (run, round, layer).
+`SecureSumClient` keeps a client's memory and enforces both; the functions above it are pure. Names order the pairs.
+`context` must differ for every vector that is masked: run, attempt (a resumed run is a new one), round, layer.
 """
 
 from __future__ import annotations
@@ -168,6 +169,74 @@ def unmasked_sum(
             words = words - stream if name < peer else words + stream
         total = words if total is None else total + words
     return point.decode(total if total is not None else np.zeros(0, dtype=np.uint64))
+
+
+class SecureSumClient:
+    """One client's side with its memory: a context is masked once and revealed once, whatever the server asks."""
+
+    def __init__(self, name: str, point: FixedPoint, entropy: Entropy = os.urandom) -> None:
+        self.name = name
+        self.point = point
+        self._entropy = entropy
+        self._keys = new_key_pair(entropy)
+        self._public_keys: dict[str, bytes] = {}
+        self._own_seeds: dict[bytes, bytes] = {}
+        self._used: set[bytes] = set()
+
+    @property
+    def public_key(self) -> bytes:
+        """The half of the key pair that the server passes on."""
+        return self._keys.public
+
+    def agree(self, public_keys: Mapping[str, bytes]) -> None:
+        """Accept the public keys of all participants, by name.
+
+        Raises:
+            ValueError: this client's own key is missing or altered, or two participants share a key.
+        """
+        if public_keys.get(self.name) != self._keys.public:
+            raise ValueError(f"{self.name}: the participants' keys do not contain its own")
+        if len(set(public_keys.values())) != len(public_keys):
+            raise ValueError(f"{self.name}: two participants have the same key")
+        self._public_keys = dict(public_keys)
+
+    def mask(self, values_P: NDArray[Any], context: bytes) -> Words:
+        """Return the masked vector; a context that was masked before is a ValueError (its difference would show)."""
+        if context in self._used:
+            raise ValueError(f"{self.name}: context {context!r} was used before; every vector needs its own")
+        own_seed = self._entropy(SEED_BYTES)
+        words = masked_vector(values_P, self.name, self._seeds(context), own_seed, self.point)
+        self._used.add(context)
+        self._own_seeds[context] = own_seed
+        return words
+
+    def reveal(self, context: bytes, arrived: Sequence[str]) -> Reveal:
+        """Return the seeds for one context and forget its own; a second request is a ValueError."""
+        if context not in self._own_seeds:
+            raise ValueError(f"{self.name}: nothing to reveal for context {context!r}: not masked, or revealed before")
+        found = reveal(self.name, self._seeds(context), self._own_seeds[context], arrived)
+        del self._own_seeds[context]
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the private state: a checkpoint that holds it must stay with the party."""
+        return {
+            "private": self._keys.private,
+            "public": self._keys.public,
+            "public_keys": dict(self._public_keys),
+            "own_seeds": dict(self._own_seeds),
+            "used": sorted(self._used),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._keys = KeyPair(state["private"], state["public"])
+        self._public_keys = dict(state["public_keys"])
+        self._own_seeds = dict(state["own_seeds"])
+        self._used = set(state["used"])
+
+    def _seeds(self, context: bytes) -> dict[str, bytes]:
+        return pair_seeds(self.name, self._keys, self._public_keys, context)
 
 
 def _join(*parts: bytes) -> bytes:

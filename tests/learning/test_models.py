@@ -65,3 +65,5 @@ def test_bad_names_and_shapes():
         build_model(ModelSpec(name="cnn8", inputs=(64,), outputs=10), 0)
     with pytest.raises(BadInput, match="at least 1"):
         build_model(ModelSpec(name="mlp", inputs=(3,), outputs=0), 0)
+    with pytest.raises(BadInput, match="norm: 'layer'"):
+        build_model(ModelSpec(name="vgg16", inputs=(3, 32, 32), outputs=1, norm="layer"), 0)

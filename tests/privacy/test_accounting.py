@@ -116,6 +116,13 @@ def test_noise_multiplier_meets_the_budget_closely(how):
     assert 0.98 < spent <= 1.0
 
 
+def test_loose_orders_of_the_rdp_accountant_still_bound():
+    for multiplier, steps in ((0.3, 1), (50.0, 1)):
+        common = {"noise_multiplier": multiplier, "steps": steps, "delta": 1e-5, "sampling": "poisson"}
+        found = dpsgd_epsilon(**common, sample_rate=0.001)
+        assert 0 < found < epsilon_of_mu(1 / multiplier, 1e-5) + 5
+
+
 def test_record_cannot_claim_what_does_not_hold():
     with pytest.raises(ValueError, match="finite"):
         PrivacyRecord(party="bank", message_type="Embedding", mechanism="none", rigorous_mu=math.inf, covered=True)

@@ -4,6 +4,7 @@ from scipy.stats import chisquare, kstest
 
 from fedactors.privacy.secure_aggregation import (
     FixedPoint,
+    SecureSumClient,
     SecureSumError,
     mask_stream,
     masked_vector,
@@ -126,3 +127,53 @@ def test_set_up_errors_and_private_keys_stay_out_of_text():
     pair = new_key_pair()
     assert repr(pair.private) not in repr(pair)
     assert new_key_pair().public != pair.public
+
+
+def clients(seed=0):
+    rng = np.random.default_rng(seed)
+    made = {name: SecureSumClient(name, POINT, rng.bytes) for name in NAMES}
+    public = {name: client.public_key for name, client in made.items()}
+    for client in made.values():
+        client.agree(public)
+    return made
+
+
+def test_clients_sum_over_rounds_with_a_dropout_and_a_restored_client():
+    made, rng = clients(), np.random.default_rng(1)
+    for context, dropped in ((b"1", ()), (b"2", ("cy",)), (b"3", ())):
+        values = {name: rng.normal(size=10) for name in NAMES}
+        masked = {name: made[name].mask(values[name], context) for name in NAMES}
+        restored = SecureSumClient("bob", POINT)
+        restored.load_state_dict(made["bob"].state_dict())
+        made["bob"] = restored
+        arrived = [name for name in NAMES if name not in dropped]
+        reveals = {name: made[name].reveal(context, arrived) for name in arrived}
+        total = unmasked_sum({name: masked[name] for name in arrived}, reveals, NAMES, POINT)
+        np.testing.assert_array_equal(total, plain_sum(values[name] for name in arrived))
+
+
+def test_a_client_masks_and_reveals_a_context_once():
+    made = clients()
+    made["ann"].mask(np.zeros(3), b"1")
+    with pytest.raises(ValueError, match="used before"):
+        made["ann"].mask(np.zeros(3), b"1")
+    with pytest.raises(ValueError, match="nothing to reveal"):
+        made["ann"].reveal(b"2", NAMES)
+    made["ann"].reveal(b"1", NAMES)
+    with pytest.raises(ValueError, match="nothing to reveal"):
+        made["ann"].reveal(b"1", ("ann", "bob"))
+
+
+def test_a_refused_vector_leaves_the_context_free():
+    made = clients()
+    with pytest.raises(ValueError, match="fixed point holds"):
+        made["ann"].mask(np.array([np.inf]), b"1")
+    assert made["ann"].mask(np.zeros(1), b"1").shape == (1,)
+
+
+def test_foreign_and_doubled_keys_are_refused():
+    made = clients()
+    with pytest.raises(ValueError, match="do not contain its own"):
+        made["ann"].agree({"ann": bytes(32), "bob": made["bob"].public_key})
+    with pytest.raises(ValueError, match="the same key"):
+        made["ann"].agree({"ann": made["ann"].public_key, "bob": made["ann"].public_key})
