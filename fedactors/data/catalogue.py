@@ -327,9 +327,7 @@ _NEEDS_FILES = (
     _set(
         "cifar100", "images", "multiclass", 100, (50_000, 3072), _RESEARCH, "CIFAR-100, fine labels", files=(_CIFAR100,)
     ),
-    _set(
-        "cora", "graph", "multiclass", 7, (2708, 1433), "repository MIT", "Cora citations", files=_planetoid("cora")
-    ),
+    _set("cora", "graph", "multiclass", 7, (2708, 1433), "repository MIT", "Cora citations", files=_planetoid("cora")),
     _set(
         "citeseer",
         "graph",

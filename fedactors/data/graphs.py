@@ -25,9 +25,9 @@ _SAME_CLASS = 0.8
 class GraphDataset:
     """One graph with node features and node labels, read-only."""
 
-    features_NF: NDArray[np.float32]
-    labels_N: Index
-    edges_E2: Index
+    features: NDArray[np.float32]
+    labels: Index
+    edges: Index
     num_classes: int
 
 
@@ -53,7 +53,7 @@ def load_graph(name: str) -> GraphDataset:
         raise BadInput(f"{name}: the files hold {features.shape} nodes and features, expected {dataset.rows} nodes")
     for array in (features, labels, edges):
         array.flags.writeable = False
-    return GraphDataset(features_NF=features, labels_N=labels, edges_E2=edges, num_classes=dataset.num_classes)
+    return GraphDataset(features=features, labels=labels, edges=edges, num_classes=dataset.num_classes)
 
 
 def to_csr(edges_E2: Index, num_nodes: int) -> tuple[Index, Index]:

@@ -26,10 +26,10 @@ Labels = NDArray[np.int64]
 class ImageDataset:
     """Training and test images of one data set, read-only."""
 
-    train_images_NCHW: Bytes
-    train_labels_N: Labels
-    test_images_NCHW: Bytes
-    test_labels_N: Labels
+    train_images: Bytes
+    train_labels: Labels
+    test_images: Bytes
+    test_labels: Labels
     num_classes: int
     peak: float
     """Largest value of a pixel: 16 for digits, 255 elsewhere."""
@@ -54,6 +54,8 @@ def load_images(name: str) -> ImageDataset:
         DataMissing: a file is not on this machine.
     """
     dataset = describe(name)
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
     if name == "digits":
         parts = _digits()
         peak, mean, deviation = 16.0, (0.3053,), (0.3760,)
@@ -71,10 +73,10 @@ def load_images(name: str) -> ImageDataset:
     for array in parts:
         array.flags.writeable = False
     return ImageDataset(
-        train_images_NCHW=train_images,
-        train_labels_N=train_labels,
-        test_images_NCHW=test_images,
-        test_labels_N=test_labels,
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
         num_classes=dataset.num_classes,
         peak=peak,
         mean=mean,

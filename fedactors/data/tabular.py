@@ -35,9 +35,9 @@ _CRITEO_SIZES = tuple(4 + 60 * rank // (_CRITEO_CATEGORIES - 1) for rank in rang
 class TabularDataset:
     """Columns and labels of one table, before anything is encoded or standardised."""
 
-    features_NF: Float32
+    features: Float32
     columns: tuple[str, ...]
-    labels_N: NDArray[Any]
+    labels: NDArray[Any]
     """int64 classes 0..num_classes-1, or float32 targets of a regression."""
     task: Task
     num_classes: int
@@ -65,9 +65,9 @@ def load_tabular(name: str, columns: Sequence[int] | None = None) -> TabularData
         return whole
     names = tuple(whole.columns[c] for c in columns)
     return TabularDataset(
-        features_NF=np.ascontiguousarray(whole.features_NF[:, list(columns)]),
+        features=np.ascontiguousarray(whole.features[:, list(columns)]),
         columns=names,
-        labels_N=whole.labels_N,
+        labels=whole.labels,
         task=whole.task,
         num_classes=whole.num_classes,
         categories={c: texts for c, texts in whole.categories.items() if c in names},
@@ -94,13 +94,13 @@ def _load_whole(name: str) -> TabularDataset:
         made = _criteo_like(dataset)
     else:
         raise BadInput(f"data: {name!r} is of kind {dataset.kind}; a table of rows is needed here")
-    if made.features_NF.shape != (dataset.rows, dataset.columns):
+    if made.features.shape != (dataset.rows, dataset.columns):
         raise BadInput(
-            f"{name}: the file holds {made.features_NF.shape[0]} rows and {made.features_NF.shape[1]} columns, "
+            f"{name}: the file holds {made.features.shape[0]} rows and {made.features.shape[1]} columns, "
             f"expected {dataset.rows} and {dataset.columns}"
         )
-    made.features_NF.flags.writeable = False
-    made.labels_N.flags.writeable = False
+    made.features.flags.writeable = False
+    made.labels.flags.writeable = False
     return made
 
 
@@ -148,9 +148,9 @@ def _breast_cancer(dataset: Dataset) -> TabularDataset:
 
     found = load_breast_cancer()
     return TabularDataset(
-        features_NF=found.data.astype(np.float32),
+        features=found.data.astype(np.float32),
         columns=tuple(str(column).replace(" ", "_") for column in found.feature_names),
-        labels_N=found.target.astype(np.int64),
+        labels=found.target.astype(np.int64),
         task=dataset.task,
         num_classes=2,
     )
@@ -166,9 +166,9 @@ def _bank(dataset: Dataset) -> TabularDataset:
     features, categories = _mixed(table, columns, categorical)
     labels = np.asarray(table["y"].to_pylist()) == "yes"
     return TabularDataset(
-        features_NF=features,
+        features=features,
         columns=tuple(columns),
-        labels_N=labels.astype(np.int64),
+        labels=labels.astype(np.int64),
         task=dataset.task,
         num_classes=2,
         categories=categories,
@@ -182,9 +182,9 @@ def _credit(dataset: Dataset) -> TabularDataset:
     table = table.rename_columns(["ID", *_CREDIT_COLUMNS, "default"])
     features, categories = _mixed(table, _CREDIT_COLUMNS, _CREDIT_CATEGORICAL)
     return TabularDataset(
-        features_NF=features,
+        features=features,
         columns=_CREDIT_COLUMNS,
-        labels_N=table["default"].to_numpy().astype(np.int64),
+        labels=table["default"].to_numpy().astype(np.int64),
         task=dataset.task,
         num_classes=2,
         categories=categories,
@@ -202,9 +202,9 @@ def _energy(dataset: Dataset) -> TabularDataset:
         return pc.cast(pc.utf8_trim_whitespace(pc.cast(table[column], "string")), "float64").to_numpy()
 
     return TabularDataset(
-        features_NF=np.stack([number(column) for column in columns], axis=1).astype(np.float32),
+        features=np.stack([number(column) for column in columns], axis=1).astype(np.float32),
         columns=tuple(columns),
-        labels_N=number("Appliances").astype(np.float32),
+        labels=number("Appliances").astype(np.float32),
         task=dataset.task,
         num_classes=1,
     )
@@ -221,9 +221,9 @@ def _blog(dataset: Dataset) -> TabularDataset:
     whole = np.concatenate(parts)
     target = whole[:, 280].copy()
     return TabularDataset(
-        features_NF=np.ascontiguousarray(whole[:, :280]),
+        features=np.ascontiguousarray(whole[:, :280]),
         columns=tuple(f"a{index}" for index in range(1, 281)),
-        labels_N=np.log1p(target) if dataset.name == "blog-log1p" else target,
+        labels=np.log1p(target) if dataset.name == "blog-log1p" else target,
         task=dataset.task,
         num_classes=1,
     )
@@ -233,11 +233,11 @@ def _flattened(dataset: Dataset) -> TabularDataset:
     from fedactors.data.images import load_images
 
     images = load_images(dataset.name)
-    pixels = images.train_images_NCHW.reshape(len(images.train_images_NCHW), -1).astype(np.float32)
+    pixels = images.train_images.reshape(len(images.train_images), -1).astype(np.float32)
     return TabularDataset(
-        features_NF=pixels,
+        features=pixels,
         columns=tuple(f"pixel_{index}" for index in range(pixels.shape[1])),
-        labels_N=images.train_labels_N,
+        labels=images.train_labels,
         task=dataset.task,
         num_classes=dataset.num_classes,
     )
@@ -276,16 +276,16 @@ def _synthetic(dataset: Dataset, columns: Sequence[int] | None) -> TabularDatase
         else:
             made[:, index] = np.random.default_rng([1, column]).standard_normal(rows, dtype=np.float32)
     return TabularDataset(
-        features_NF=made,
+        features=made,
         columns=tuple(f"x{column}" for column in wanted),
-        labels_N=labels,
+        labels=labels,
         task=dataset.task,
         num_classes=2,
     )
 
 
 def _criteo_like(dataset: Dataset) -> TabularDataset:
-    """Heavy-tailed counts and categories with Zipf frequencies; clicks (about a quarter) from a sparse logistic model."""
+    """Heavy-tailed counts and categories with Zipf frequencies; clicks (about three in ten) from a logistic model."""
     rng = np.random.default_rng(0)
     rows = dataset.rows
     made = np.empty((rows, _CRITEO_COUNTS + _CRITEO_CATEGORIES), dtype=np.float32)
@@ -303,9 +303,9 @@ def _criteo_like(dataset: Dataset) -> TabularDataset:
         score += rng.normal(0, 0.4, size)[codes]
     chance = 1.0 / (1.0 + np.exp(-(score - np.quantile(score, 0.75))))
     return TabularDataset(
-        features_NF=made,
+        features=made,
         columns=(*(f"i{index + 1}" for index in range(_CRITEO_COUNTS)), *categories),
-        labels_N=(rng.random(rows) < chance).astype(np.int64),
+        labels=(rng.random(rows) < chance).astype(np.int64),
         task=dataset.task,
         num_classes=2,
         categories=categories,
