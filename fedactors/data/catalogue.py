@@ -392,7 +392,7 @@ def describe(name: str) -> Dataset:
     dataset = known[base]
     if not colon:
         return dataset
-    form = f"{base}:{'x'.join(dataset.sizes).upper()}" if dataset.sizes else base
+    form = f"{base}:{'x'.join(size.upper() for size in dataset.sizes)}" if dataset.sizes else base
     parts = text.split("x")
     if not dataset.sizes or len(parts) > len(dataset.sizes) or not all(p.isdecimal() and int(p) > 1 for p in parts):
         raise BadInput(f"data: {name!r} is not allowed: write {form}, with whole numbers of at least 2")
