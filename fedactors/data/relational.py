@@ -65,11 +65,11 @@ class TableSource:
         self._need_file()
         if self.kind == "duckdb":
             with duckdb.connect(self.where, read_only=True) as connection:
-                return connection.execute(query.format(_quoted(self.table))).to_arrow_table()
+                return connection.sql(query.format(_quoted(self.table))).to_arrow_table()
         reader = "read_parquet" if self.kind == "parquet" else "read_csv"
         path = self.where.replace("'", "''")
         with duckdb.connect() as connection:
-            return connection.execute(query.format(f"{reader}('{path}')")).to_arrow_table()
+            return connection.sql(query.format(f"{reader}('{path}')")).to_arrow_table()
 
     def _named(self, query: str) -> Any:
         import duckdb
@@ -84,7 +84,7 @@ class TableSource:
             rows = rows.take(np.arange(self.partition, rows.num_rows, self.num_partitions))
         with duckdb.connect() as connection:
             connection.register("named_rows", rows)
-            return connection.execute(query.format("named_rows")).to_arrow_table()
+            return connection.sql(query.format("named_rows")).to_arrow_table()
 
     def _sqlite(self, query: str) -> Any:
         self._need_file()

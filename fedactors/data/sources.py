@@ -76,6 +76,7 @@ class FileSource:
     """An absolute path; a npy file holds a structured array, or a matrix whose columns are called c0, c1, ..."""
     task: Task
     num_classes: int
+    """0: as many as the file has, because no single file need hold every class."""
     id_column: str | None = None
     """None: rows are already aligned, and their numbers are their ids."""
     features: tuple[str, ...] | None = None
@@ -89,7 +90,8 @@ class FileSource:
         Raises:
             BadInput: the file cannot be read, a column is absent, text stands where numbers must, or ids are missing.
         """
-        table = _read_table(Path(self.path), self._wanted(), self.party)
+        self._check_roles()
+        table = _read_table(Path(self.path), self._wanted(), self.id_column, self.party)
         self._check_columns(table)
         features = self.features if self.features is not None else self._remaining(tuple(table))
         made = np.empty((_length(table), len(features)), np.float32)
@@ -116,6 +118,16 @@ class FileSource:
             labels=labels,
             class_names=class_names,
         )
+
+    def _check_roles(self) -> None:
+        if self.label is not None and self.label == self.id_column:
+            raise BadInput(f"{self.party}: label: {self.label!r} is the id column too")
+        for column in self.features or ():
+            if column in (self.label, self.id_column):
+                raise BadInput(f"{self.party}: features: {column!r} is the label or the id, and may not be a feature")
+        for column in self.categorical:
+            if self.features is not None and column not in self.features:
+                raise BadInput(f"{self.party}: categorical: {column!r} is not among the features")
 
     def _wanted(self) -> list[str] | None:
         if self.features is None:
@@ -147,7 +159,12 @@ class FileSource:
 
     def _numbers(self, column: str, values: NDArray[Any]) -> NDArray[np.float32]:
         try:
-            return values.astype(np.float32)
+            if values.dtype.kind in "Mm":
+                raise ValueError("dates are not numbers")
+            if values.dtype.kind == "O":
+                values = np.asarray([np.nan if value is None else value for value in values.tolist()])
+            with np.errstate(over="ignore"):  # what overflows becomes infinite, and infinite values are refused
+                return values.astype(np.float32)
         except (ValueError, TypeError):
             raise BadInput(
                 f"{self.party}: {self.path}: column {column}: holds text such as {_first_text(values)!r}; "
@@ -163,7 +180,7 @@ class FileSource:
         self._refuse_missing(self.label, values)
         # Numbers are ordered as numbers and not as text, so that class 10 follows class 9.
         found, codes = np.unique(values if values.dtype.kind in "iufb" else values.astype(str), return_inverse=True)
-        if len(found) != self.num_classes:
+        if self.num_classes and len(found) != self.num_classes:
             raise BadInput(
                 f"{self.party}: {self.path}: label {self.label}: {len(found)} different values "
                 f"({', '.join(str(value) for value in found[:5])}, ...), expected {self.num_classes} classes"
@@ -240,7 +257,7 @@ def _first_text(values: NDArray[Any]) -> str:
     return ""
 
 
-def _read_table(path: Path, wanted: list[str] | None, party: str) -> dict[str, NDArray[Any]]:
+def _read_table(path: Path, wanted: list[str] | None, id_column: str | None, party: str) -> dict[str, NDArray[Any]]:
     """Read the wanted columns (absent ones are left out, to be named by the caller) into arrays."""
     import pyarrow as pa
 
@@ -249,7 +266,7 @@ def _read_table(path: Path, wanted: list[str] | None, party: str) -> dict[str, N
     try:
         if path.suffix == ".npy":
             return _read_npy(path)
-        return _read_arrow(path, wanted, party)
+        return _read_arrow(path, wanted, id_column, party)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise BadInput(f"{party}: {path}: cannot be read: {str(error).splitlines()[0]}") from error
 
@@ -263,7 +280,8 @@ def _read_npy(path: Path) -> dict[str, NDArray[Any]]:
     return {f"c{index}": array[:, index] for index in range(array.shape[1])}
 
 
-def _read_arrow(path: Path, wanted: list[str] | None, party: str) -> dict[str, NDArray[Any]]:
+def _read_arrow(path: Path, wanted: list[str] | None, id_column: str | None, party: str) -> dict[str, NDArray[Any]]:
+    import pyarrow as pa
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pa_parquet
 
@@ -275,9 +293,13 @@ def _read_arrow(path: Path, wanted: list[str] | None, party: str) -> dict[str, N
         with pa_csv.open_csv(path, parse_options=parse) as reader:
             present = reader.schema.names
         columns = None if wanted is None else [c for c in wanted if c in present]
-        table = pa_csv.read_csv(
-            path, parse_options=parse, convert_options=pa_csv.ConvertOptions(include_columns=columns)
+        convert = pa_csv.ConvertOptions(
+            include_columns=columns,
+            strings_can_be_null=True,
+            # Ids are read as text everywhere: 007 at one party must not become 7 at another.
+            column_types={id_column: pa.string()} if id_column is not None else None,
         )
+        table = pa_csv.read_csv(path, parse_options=parse, convert_options=convert)
     else:
         raise BadInput(f"{party}: path: {path} is not allowed: give a .csv, .tsv, .parquet or .npy file")
     doubled = {name for name in table.column_names if table.column_names.count(name) > 1}

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture()
+@pytest.fixture
 def real_data() -> Path:
     folder = os.environ.get("FEDACTORS_DATA")
     if not folder or not Path(folder).is_dir():

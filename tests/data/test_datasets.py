@@ -95,7 +95,7 @@ def test_a_planetoid_file_can_run_no_code(tmp_path):
             return (print, ("run",))
 
     (tmp_path / "f").write_bytes(pickle.dumps(Attack(), protocol=2))
-    with pytest.raises(BadInput, match="print is not allowed"):
+    with pytest.raises(BadInput, match=r"print is not allowed"):
         read_pickle(tmp_path / "f")
 
 
@@ -184,5 +184,5 @@ def test_orders_join_with_losses():
 
 @pytest.mark.parametrize(("loader", "name"), [(load_tabular, "karate"), (load_images, "bank"), (load_tables, "cora")])
 def test_the_wrong_kind_is_named(loader, name):
-    with pytest.raises(BadInput, match="is of kind"):
+    with pytest.raises(BadInput, match=r"is of kind"):
         loader(name)

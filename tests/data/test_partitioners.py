@@ -31,7 +31,7 @@ def test_every_row_is_dealt_once_and_the_seed_decides(recipe):
     np.testing.assert_array_equal(again.load_partition(3), dealt.load_partition(3))
     other = type(recipe)(**{**vars(recipe), "seed": 1}).over(LABELS)
     assert not np.array_equal(other.load_partition(3), dealt.load_partition(3))
-    with pytest.raises(BadInput, match="there are 7 partitions"):
+    with pytest.raises(BadInput, match=r"there are 7 partitions"):
         dealt.load_partition(7)
 
 
@@ -59,7 +59,7 @@ def test_self_balancing_bounds_the_largest_partition():
 def test_an_empty_container_is_named():
     with pytest.raises(BadInput, match=r"alpha: 0\.001 leaves container \d+ of 20 empty.*self_balancing"):
         DirichletPartitioner(num_partitions=20, alpha=0.001).over(LABELS)
-    with pytest.raises(BadInput, match="min_partition_size: 60"):
+    with pytest.raises(BadInput, match=r"min_partition_size: 60"):
         DirichletPartitioner(num_partitions=20, alpha=1.0, min_partition_size=60).over(LABELS)
     sizes = DirichletPartitioner(num_partitions=5, alpha=0.5, min_partition_size=100).over(LABELS).sizes()
     assert sizes.min() >= 100
@@ -67,7 +67,7 @@ def test_an_empty_container_is_named():
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
 def test_alpha_must_be_positive(alpha):
-    with pytest.raises(BadInput, match="alpha"):
+    with pytest.raises(BadInput, match=r"alpha"):
         DirichletPartitioner(num_partitions=5, alpha=alpha).over(LABELS)
 
 
@@ -75,7 +75,7 @@ def test_shards_hold_few_classes():
     dealt = ShardPartitioner(num_partitions=10, num_shards_per_partition=2).over(LABELS)
     assert set(dealt.sizes()) == {100}
     assert max(len(np.unique(LABELS[dealt.load_partition(i)])) for i in range(10)) <= 2
-    with pytest.raises(BadInput, match="give 1 to 100"):
+    with pytest.raises(BadInput, match=r"give 1 to 100"):
         ShardPartitioner(num_partitions=10, num_shards_per_partition=101).over(LABELS)
 
 
@@ -100,13 +100,13 @@ def test_columns_even_and_by_size():
 
 @pytest.mark.parametrize("sizes", [(), (0, 3), (400, 200), (1.5, 2), (0.6, 0.6)])
 def test_sizes_that_do_not_fit(sizes):
-    with pytest.raises(BadInput, match="partition_sizes"):
+    with pytest.raises(BadInput, match=r"partition_sizes"):
         VerticalSizePartitioner(partition_sizes=sizes).over(500)
 
 
 @pytest.mark.parametrize("count", [0, -1, 11])
 def test_the_number_of_partitions_is_checked(count):
-    with pytest.raises(BadInput, match="give 1 to 10"):
+    with pytest.raises(BadInput, match=r"give 1 to 10"):
         VerticalEvenPartitioner(num_partitions=count).over(10)
-    with pytest.raises(BadInput, match="give 1 to 10"):
+    with pytest.raises(BadInput, match=r"give 1 to 10"):
         IidPartitioner(num_partitions=count).over(np.zeros(10))

@@ -29,7 +29,7 @@ def served(folder):
         thread.join()
 
 
-@pytest.fixture()
+@pytest.fixture
 def invented(monkeypatch, tmp_path):
     """A data set of one file whose description the test chooses; cache in a fresh folder, no data folder."""
     monkeypatch.delenv("FEDACTORS_DATA", raising=False)
@@ -68,7 +68,7 @@ def test_every_given_file_has_its_checksum(real_data):
 def test_missing_data_say_how_to_get_them(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDACTORS_DATA", str(tmp_path))
     monkeypatch.setenv("FEDACTORS_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(DataMissing, match="fedactors data fetch credit.*FEDACTORS_DATA") as caught:
+    with pytest.raises(DataMissing, match=r"fedactors data fetch credit.*FEDACTORS_DATA") as caught:
         storage.locate("credit", "credit/UCI_Credit_Card.csv.zip")
     assert caught.value.exit_code == 4
     assert not storage.is_present(describe("credit"))
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_named(monkeypatch, tmp_path):
     (tmp_path / "credit").mkdir()
     (tmp_path / "credit/UCI_Credit_Card.csv.zip").write_bytes(b"no")
     monkeypatch.setenv("FEDACTORS_DATA", str(tmp_path))
-    with pytest.raises(BadInput, match="UCI_Credit_Card.csv.zip: wrong checksum"):
+    with pytest.raises(BadInput, match=r"UCI_Credit_Card.csv.zip: wrong checksum"):
         storage.locate("credit", "credit/UCI_Credit_Card.csv.zip")
 
 
@@ -111,7 +111,7 @@ def test_a_wrong_download_is_refused_and_leaves_nothing(invented, tmp_path):
     (tmp_path / "web/f").write_bytes(b"abd")
     with served(tmp_path / "web") as address:
         invented(url=f"{address}/f", sha256=(hashlib.sha256(b"abc").hexdigest(),))
-        with pytest.raises(BadInput, match="wrong checksum"):
+        with pytest.raises(BadInput, match=r"wrong checksum"):
             storage.fetch("invented")
     assert list((tmp_path / "cache/invented").iterdir()) == []
 
@@ -120,10 +120,10 @@ def test_an_unreachable_address_is_data_missing(invented, tmp_path):
     (tmp_path / "web").mkdir()
     with served(tmp_path / "web") as address:
         invented(url=f"{address}/absent")
-        with pytest.raises(DataMissing, match="cannot fetch .*absent.*404"):
+        with pytest.raises(DataMissing, match=r"cannot fetch .*absent.*404"):
             storage.fetch("invented")
     invented(url="")
-    with pytest.raises(DataMissing, match="no public address"):
+    with pytest.raises(DataMissing, match=r"no public address"):
         storage.fetch("invented")
 
 
@@ -137,7 +137,7 @@ def test_a_repacked_archive_is_known_by_its_content(invented, tmp_path):
     with served(tmp_path / "web") as address:
         known = {"url": f"{address}/outer.zip", "sha256": ("0" * 64,), "stored_as": "zip-member"}
         invented(**known, content=("rows.csv", "1" * 64))
-        with pytest.raises(BadInput, match="wrong checksum"):
+        with pytest.raises(BadInput, match=r"wrong checksum"):
             storage.fetch("invented")
         invented(**known, content=("rows.csv", digest))
         (path,) = storage.fetch("invented")
