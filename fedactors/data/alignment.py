@@ -21,6 +21,9 @@ such as telephone numbers can all be guessed; use it only where the label party 
 (elliptic-curve Diffie-Hellman, from the openmined library) reveals nothing about ids outside the intersection but
 their number, to honest-but-curious parties; a malicious one can still ask for ids that it made up.
 
+Cost of ``psi`` on one core: about 70 microseconds per id at the label party for the request and 40 for the result, 100
+per id at the passive party; with 40,000 ids on both sides 9 seconds. ``hash`` takes 0.1 seconds.
+
 The common order is a random permutation made for the run, so that a row's place tells nothing about its id.
 """
 

@@ -91,8 +91,10 @@ def one_hot(
         else:
             made[:, start] = features_NF[:, index]
             names.append(column)
-    flags = np.repeat([column in categories for column in columns], widths).astype(np.bool_)
-    return made, tuple(names), flags
+    flags = np.asarray(
+        [column in categories for column, width in zip(columns, widths, strict=True) for _ in range(width)]
+    )
+    return made, tuple(names), flags.astype(np.bool_)
 
 
 def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> None:
@@ -209,3 +211,29 @@ def prepare(block: PartyBlock, order_N: Index, parts: Split, task: Task) -> Prep
         label_deviation=label_deviation,
         class_names=block.class_names,
     )
+
+
+def standardise_like(
+    block: PartyBlock, feature_names: tuple[str, ...], mean_D: Float32, deviation_D: Float32
+) -> Float32:
+    """Bring rows that were loaded after training into the columns and the scale that the model was trained on.
+
+    A category that does not occur in the new rows is a column of zeros.
+
+    Raises:
+        BadInput: a numeric column is absent, or the new rows have columns or categories that training did not see.
+    """
+    where = {name: index for index, name in enumerate(block.feature_names)}
+    unknown = [name for name in block.feature_names if name not in feature_names]
+    if unknown:
+        raise BadInput(f"{block.origin}: {unknown[0]!r} is no column or category that the model was trained on")
+    categorical = {name.partition("=")[0] for name in block.feature_names if "=" in name}
+    made = np.zeros((len(block.features), len(feature_names)), np.float32)
+    for index, name in enumerate(feature_names):
+        if name in where:
+            made[:, index] = block.features[:, where[name]]
+        elif name.partition("=")[0] not in categorical:
+            raise BadInput(f"{block.origin}: column {name!r}, which the model was trained on, is absent")
+    made -= mean_D
+    made /= deviation_D
+    return made

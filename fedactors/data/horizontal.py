@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import check_labels, one_hot
+from fedactors.data.blocks import check_block, check_labels, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.images import load_images
 from fedactors.data.partitioners import IidPartitioner, Partitions, RowPartitioner
@@ -34,8 +35,7 @@ class HorizontalSource:
 
     dataset: str
     partitioner: RowPartitioner
-    part: str
-    """``client``, ``test`` or ``public``."""
+    part: Literal["client", "test", "public"]
     index: int = 0
     public_size: int = 0
     seed: int = 0
@@ -124,8 +124,8 @@ class HorizontalFile:
                 raise BadInput(f"{where}: label {unknown[0]!r} is not allowed: classes are {', '.join(self.classes)}")
             codes = np.asarray([self.classes.index(name) for name in block.class_names], np.int64)
             labels = codes[labels]
-        if not np.isfinite(block.features).all():
-            raise BadInput(f"{where}: some features are NaN, missing or infinite; only finite numbers are allowed")
+        # One client may well have a single class, so that its labels are not held against `check_block`.
+        check_block(dataclasses.replace(block, labels=None), self.file.party, self.file.task, len(self.classes))
         if not self.classes:
             check_labels(labels, where, "regression", 1)
         return HorizontalBlock(features=block.features, labels=labels)
@@ -182,7 +182,7 @@ class HorizontalData:
             raise BadInput(f"public_size: {self.public_size} is not allowed here: {self.name} has no public set")
         return self._named("public", 0)
 
-    def _named(self, part: str, index: int) -> HorizontalSource:
+    def _named(self, part: Literal["client", "test", "public"], index: int) -> HorizontalSource:
         return HorizontalSource(
             dataset=self.name,
             partitioner=self.partitioner or IidPartitioner(num_partitions=self.num_clients),

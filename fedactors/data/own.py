@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from fedactors.data.alignment import Alignment
 from fedactors.data.catalogue import Task
@@ -45,6 +45,22 @@ _PARTY_KEYS = {
     "relational": {"path", "kind", "table", "source_table"},
 }
 _KINDS = {".duckdb": "duckdb", ".db": "sqlite", ".sqlite": "sqlite", ".parquet": "parquet", ".csv": "csv"}
+
+
+Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
+
+
+def load_own_as(path: Path, wanted: type[Own]) -> Own:
+    """Read and check a ``parties.toml`` for a protocol that needs one type of partition.
+
+    Raises:
+        BadInput: as `load_own`, or another layout.
+    """
+    made = load_own(path)
+    if not isinstance(made, wanted):
+        layouts = {VerticalData: "vertical", HorizontalData: "horizontal", RelationalData: "relational"}
+        raise BadInput(f"task.layout: {layouts[type(made)]!r} is not allowed: give {layouts[wanted]!r}")
+    return made
 
 
 def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:

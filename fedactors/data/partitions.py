@@ -159,31 +159,45 @@ class RelationalData:
         return found
 
 
+# Columns that are known only after the label (such as the delay at departure) are not asked for.
 _QUERIES = {
     "movielens-1m": (
-        "SELECT * FROM ratings JOIN users ON ratings.user_id = users.user_id "
+        "SELECT ratings.rating, users.gender, users.age, users.occupation, movies.year, movies.genre "
+        "FROM ratings JOIN users ON ratings.user_id = users.user_id "
         "JOIN movies ON ratings.movie_id = movies.movie_id",
         "ratings.rating",
     ),
     "nycflights13": (
-        "SELECT * FROM flights JOIN planes ON flights.tailnum = planes.tailnum "
+        "SELECT flights.late, flights.distance, planes.engines, planes.seats, "
+        "weather.temp, weather.humid, weather.wind_speed, weather.precip, weather.visib "
+        "FROM flights JOIN planes ON flights.tailnum = planes.tailnum "
         "JOIN weather ON flights.origin = weather.origin AND flights.year = weather.year "
         "AND flights.month = weather.month AND flights.day = weather.day AND flights.hour = weather.hour "
-        "WHERE flights.late IS NOT NULL",
+        "WHERE flights.late IS NOT NULL AND weather.temp IS NOT NULL AND weather.humid IS NOT NULL "
+        "AND weather.wind_speed IS NOT NULL",
         "flights.late",
     ),
     "orders": (
-        "SELECT * FROM orders JOIN items ON orders.order_id = items.order_id "
-        "JOIN cards ON orders.card_id = cards.card_id",
+        "SELECT orders.returned, orders.amount, orders.hour, items.weight, items.price, cards.credit_limit, cards.age "
+        "FROM orders JOIN items ON orders.order_id = items.order_id JOIN cards ON orders.card_id = cards.card_id",
         "orders.returned",
     ),
 }
 
 
 def relational(
-    dataset: str, *, num_partitions: int = 1, sql: str | None = None, label: str | None = None
+    dataset: str,
+    *,
+    num_partitions: int = 1,
+    sql: str | None = None,
+    label: str | None = None,
+    task: Task | None = None,
+    num_classes: int | None = None,
 ) -> RelationalData:
     """Give each table of a named relational data set to an organisation of its own, in horizontal partitions.
+
+    Query, label, task and number of classes are the data set's own unless given, for example ``task="multiclass",
+    num_classes=5`` for the ratings of MovieLens.
 
     Raises:
         BadInput: unknown data set, or one that is not made of tables.
@@ -199,8 +213,8 @@ def relational(
         name=dataset,
         sql=sql or query,
         label=label or label_column,
-        task=described.task,
-        num_classes=described.num_classes,
+        task=task or described.task,
+        num_classes=num_classes or described.num_classes,
         partitions=tuple(
             RelationalPartition(
                 party=table if num_partitions == 1 else f"{table}-{index}",

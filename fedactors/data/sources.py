@@ -120,6 +120,8 @@ class FileSource:
         )
 
     def _check_roles(self) -> None:
+        if self.features == ():
+            raise BadInput(f"{self.party}: {self.path}: no feature column: every party needs at least one")
         if self.label is not None and self.label == self.id_column:
             raise BadInput(f"{self.party}: label: {self.label!r} is the id column too")
         for column in self.features or ():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedactors.data.blocks import PartyBlock, check_block, one_hot, prepare, split
+from fedactors.data.blocks import PartyBlock, check_block, one_hot, prepare, split, standardise_like
 from fedactors.errors import BadInput
 
 
@@ -90,3 +90,23 @@ def test_a_training_part_of_one_class_is_refused():
     labels[parts.test[0]] = 1
     with pytest.raises(BadInput, match=r"training part has the single label 0"):
         prepare(block(np.ones((100, 1)), labels=labels), np.arange(100), parts, "binary")
+
+
+def test_new_rows_are_brought_into_the_trained_columns():
+    trained = ("age", "job=a", "job=b")
+    mean, deviation = np.asarray([40, 0, 0], np.float32), np.asarray([10, 1, 1], np.float32)
+
+    def new(names):
+        return PartyBlock(
+            origin="new.csv",
+            ids=np.arange(1),
+            features=np.asarray([[1, 50]], np.float32)[:, : len(names)],
+            feature_names=names,
+            is_one_hot=np.zeros(len(names), bool),
+        )
+
+    np.testing.assert_array_equal(standardise_like(new(("job=b", "age")), trained, mean, deviation), [[1, 0, 1]])
+    with pytest.raises(BadInput, match=r"'job=c' is no column or category"):
+        standardise_like(new(("job=c", "age")), trained, mean, deviation)
+    with pytest.raises(BadInput, match=r"column 'age'.* is absent"):
+        standardise_like(new(("job=a",)), trained, mean, deviation)

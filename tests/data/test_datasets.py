@@ -186,3 +186,25 @@ def test_orders_join_with_losses():
 def test_the_wrong_kind_is_named(loader, name):
     with pytest.raises(BadInput, match=r"is of kind"):
         loader(name)
+
+
+def test_nodes_that_no_planetoid_file_holds_keep_their_place(monkeypatch, tmp_path):
+    """CiteSeer's test index has gaps: nodes 0-2 in allx, tests 5 and 3 (in that order), node 4 nowhere."""
+    from scipy.sparse import csr_matrix
+
+    from fedactors.data import planetoid
+
+    parts = {
+        "allx": csr_matrix(np.diag([1.0, 2.0, 3.0])),
+        "ally": np.eye(3),
+        "tx": csr_matrix([[5.0, 5, 5], [4.0, 4, 4]]),
+        "ty": np.asarray([[0, 0, 1], [0, 1, 0]]),
+        "graph": {0: [1, 0], 1: [0, 2], 2: [1], 3: [5], 4: [], 5: [3, 3]},
+    }
+    (tmp_path / "index").write_text("5\n3\n")
+    monkeypatch.setattr(planetoid, "locate", lambda name, path: tmp_path / "index" if "index" in path else path)
+    monkeypatch.setattr(planetoid, "read_pickle", lambda path: parts[path.rpartition(".")[2]])
+    features, labels, edges = planetoid.read_planetoid("citeseer")
+    np.testing.assert_array_equal(features[:, 0], [1, 0, 0, 4, 0, 5])
+    assert list(labels) == [0, 1, 2, 1, 0, 2]
+    assert edges.tolist() == [[0, 1], [1, 2], [3, 5]]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedactors.data.alignment import align
-from fedactors.data.own import load_own
+from fedactors.data.own import load_own, load_own_as
 from fedactors.data.partitions import HorizontalData, RelationalData, VerticalData
 from fedactors.errors import BadInput
 
@@ -157,3 +157,36 @@ path = "cards.csv"
         own(folder, text.split("[parties.cards]")[0])
     with pytest.raises(BadInput, match=r"parties.east.table: 'shops' is not allowed: give one of orders, cards"):
         own(folder, text.replace('table = "orders"', 'table = "shops"', 1))
+
+
+def test_another_layout_than_the_protocol_needs(folder):
+    (folder / "parties.toml").write_text(VERTICAL)
+    assert load_own_as(folder / "parties.toml", VerticalData).label_party == "bank"
+    with pytest.raises(BadInput, match=r"task.layout: 'vertical' is not allowed: give 'horizontal'"):
+        load_own_as(folder / "parties.toml", HorizontalData)
+
+
+@pytest.mark.parametrize("features", ["features = []", ""])
+def test_a_party_without_features(folder, features):
+    (folder / "data/shop.csv").write_text("client\nc\na\n")
+    data = own(folder, VERTICAL.replace('features = ["spent"]', features))
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: no feature column"):
+        data.load("shop")
+
+
+def test_a_party_without_rows(folder):
+    (folder / "data/shop.csv").write_text("client,spent\n")
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: no rows"):
+        own(folder, VERTICAL).load("shop")
+
+
+def test_faults_in_the_rows_name_party_file_and_column(folder):
+    (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\na,inf\n")
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: 1 ids occur more than once, the first is a"):
+        own(folder, VERTICAL).load("shop")
+    (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\nc,inf\n")
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: column spent: 2 values are NaN, missing or infinite"):
+        own(folder, VERTICAL).load("shop")
+    (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,1\nb,45,s,1\n")
+    with pytest.raises(BadInput, match=r"bank: .*bank.csv: label bad: 1 different values"):
+        own(folder, VERTICAL).load("bank")

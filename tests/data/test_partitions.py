@@ -165,3 +165,23 @@ def test_relational_query_chooses_the_tables():
     assert data.tables == ("items", "orders")
     with pytest.raises(BadInput, match=r"sql: not a query"):
         relational("orders", sql="SELECT FROM WHERE (")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "rows"), [("movielens-1m", 2_101_815), ("nycflights13", None)])
+def test_default_queries_join_the_real_tables(real_data, name, rows):
+    import duckdb
+
+    data = relational(name)
+    with duckdb.connect() as connection:
+        for table in data.tables:
+            connection.register(table, data.of(table)[0].source.load())
+        column = data.label.partition(".")[2]
+        counted = connection.sql(f"SELECT count(*), count({column}), min({column}) FROM ({data.sql})").fetchall()[0]
+    assert counted[0] == counted[1] > 200_000
+    assert rows in (None, counted[0])
+
+
+def test_default_query_of_orders_joins_and_the_task_may_be_changed():
+    data = relational("orders:400", task="regression", num_classes=1)
+    assert (data.task, data.num_classes, data.label) == ("regression", 1, "orders.returned")

@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import http.server
 import threading
@@ -143,3 +144,19 @@ def test_a_repacked_archive_is_known_by_its_content(invented, tmp_path):
         (path,) = storage.fetch("invented")
     with zipfile.ZipFile(path) as archive:
         assert archive.read("rows.csv") == b"1,2"
+
+
+@pytest.mark.parametrize("form", ["gzip", "into-zip"])
+def test_a_plain_text_download_is_packed(invented, tmp_path, form):
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web/f").write_bytes(b"a,b")
+    with served(tmp_path / "web") as address:
+        # The checksum is of another packing of the same text: what was packed here is accepted from the cache only.
+        invented(url=f"{address}/f", sha256=("0" * 64,), stored_as=form)
+        (path,) = storage.fetch("invented")
+    if form == "gzip":
+        assert gzip.decompress(path.read_bytes()) == b"a,b"
+    else:
+        with zipfile.ZipFile(path) as archive:
+            assert archive.read("f.bin") == b"a,b"
+    assert storage.locate("invented", "invented/f.bin") == path
