@@ -180,6 +180,7 @@ class Context(Caller):
 
     seed: int
     reproducible_noise: bool
+    pooled: bool = False
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
@@ -281,8 +282,17 @@ class Usage:
 class RecorderLike(Protocol):
     """Where a runtime writes: a run folder, or memory in tests (see `fedactors.records.recorder`)."""
 
-    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Add one round's metrics."""
+    def record_round(
+        self,
+        index: int,
+        metrics: Mapping[str, Any],
+        *,
+        seconds: float = 0.0,
+        bytes: int = 0,
+        messages: int = 0,
+        money: float = 0.0,
+    ) -> None:
+        """Add one round's metrics; the keywords are totals since the run began."""
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         """Add one span to the timeline."""
@@ -321,7 +331,10 @@ class Runtime(Caller):
         recorder: RecorderLike | None = None,
         checkpoint_every: int = 1,
         reproducible_noise: bool = False,
+        on_party_loss: str | None = None,
     ) -> None:
+        self.on_party_loss = on_party_loss
+        """What the user asks for when a party's process is lost; None: the protocol's default."""
         self.seed = seed
         self.recorder = recorder
         self.checkpoint_every = checkpoint_every
@@ -403,10 +416,24 @@ class Runtime(Caller):
         self._loss_policy = policy
         self._loss_handler = handler
 
-    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Record one round's metrics (numbers of the mathematics and of the runtime's clock, never wall time)."""
+    async def record_round(self, index: int, metrics: Mapping[str, Any], money: float = 0.0) -> None:
+        """Record one round's metrics: numbers of the mathematics, never wall time.
+
+        The traffic and the runtime's clock so far are recorded beside them; `money` is what the protocol spent.
+        """
+        await self.settle()
         if self.recorder is not None:
-            self.recorder.record_round(index, metrics)
+            self.recorder.record_round(
+                index,
+                metrics,
+                seconds=self.clock.now(),
+                bytes=self.ledger.bytes(),
+                messages=self.ledger.messages(),
+                money=money,
+            )
+
+    async def settle(self) -> None:
+        """Bring the ledger up to date where it is kept in several processes."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the driver's generator for a purpose."""

@@ -72,6 +72,7 @@ class SimulatedContext(Context):
         self.clock = VirtualClock(runtime, casting.name)
         self.seed = runtime.seed
         self.reproducible_noise = runtime.reproducible_noise
+        self.pooled = runtime.pooled
         self.casting = casting
         self.actor = self._make()
         self.alive = True
@@ -198,7 +199,7 @@ class SimulatedRuntime(Runtime):
         pool: number of worker processes that run computes (0: here), or a `Pool`.
         faults: actor name to the virtual time at which its process is lost.
         restart_seconds: virtual time that bringing an actor back takes.
-        seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
+        seed, recorder, checkpoint_every, reproducible_noise, on_party_loss: see `Runtime`.
     """
 
     def __init__(
@@ -214,9 +215,14 @@ class SimulatedRuntime(Runtime):
         recorder: RecorderLike | None = None,
         checkpoint_every: int = 1,
         reproducible_noise: bool = False,
+        on_party_loss: str | None = None,
     ) -> None:
         super().__init__(
-            seed=seed, recorder=recorder, checkpoint_every=checkpoint_every, reproducible_noise=reproducible_noise
+            seed=seed,
+            recorder=recorder,
+            checkpoint_every=checkpoint_every,
+            reproducible_noise=reproducible_noise,
+            on_party_loss=on_party_loss,
         )
         self.network = network if network is not None else Network()
         self.ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
@@ -247,6 +253,11 @@ class SimulatedRuntime(Runtime):
         self._resume: Snapshot | None = None
 
     # --- the driver's side ---
+
+    @property
+    def pooled(self) -> bool:
+        """Whether computes run in a pool."""
+        return self._pool is not None
 
     def use_costs(self, costs: CostModel) -> None:
         if self._costs is None:

@@ -49,7 +49,7 @@ class RayRuntime(Runtime):
         start_timeout: seconds within which all processes must be up.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
-        seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
+        seed, recorder, checkpoint_every, reproducible_noise, on_party_loss: see `Runtime`.
     """
 
     def __init__(
@@ -68,9 +68,14 @@ class RayRuntime(Runtime):
         recorder: RecorderLike | None = None,
         checkpoint_every: int = 1,
         reproducible_noise: bool = False,
+        on_party_loss: str | None = None,
     ) -> None:
         super().__init__(
-            seed=seed, recorder=recorder, checkpoint_every=checkpoint_every, reproducible_noise=reproducible_noise
+            seed=seed,
+            recorder=recorder,
+            checkpoint_every=checkpoint_every,
+            reproducible_noise=reproducible_noise,
+            on_party_loss=on_party_loss,
         )
         if placement is not None and placement not in PLACEMENTS:
             raise BadInput(f"placement: {placement!r} is not allowed: use {', '.join(PLACEMENTS)}")
@@ -237,6 +242,9 @@ class RayRuntime(Runtime):
             waiting_seconds=sum(self._waiting.values()),
             price=self.ledger.price(self.network.link),
         )
+
+    async def settle(self) -> None:
+        await self._drain()
 
     async def _drain(self) -> None:
         names = list(self._actors)
