@@ -1,7 +1,9 @@
 """The recorder: what a runtime tells about a run, kept in a run folder or only in memory.
 
-runtime -- rounds, spans, ledger tables, checkpoints, privacy records --> Recorder --> run folder
-                                                                                  \\-> progress, trackers
+    runtime -- rounds, spans, ledger tables, checkpoints, privacy records --> Recorder --> run folder
+                                                                                 +-------> progress, trackers
+
+Nobody waits for the recorder: its methods return as soon as the operating system has the bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,16 @@ from fedactors.records.progress import NoProgress, Progress, RoundProgress
 from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY, ROUND_METRICS, Checkpoint, RunFolder
 from fedactors.records.storage import disk_errors
 from fedactors.records.trackers import Tracker, scalars
+
+Row = tuple[float, str, str, str, str, int]
+LEDGER_COLUMNS = {
+    "time": "float64",
+    "sender": "string",
+    "receiver": "string",
+    "kind": "string",
+    "type": "string",
+    "bytes": "int64",
+}
 
 
 class Recorder(Protocol):
@@ -37,8 +49,8 @@ class Recorder(Protocol):
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         """Take one span of the timeline, in seconds of the runtime's clock."""
 
-    def ledger_sink(self, table: Any) -> None:
-        """Take the next rows of the traffic ledger, a `pyarrow.Table`; all tables of a run have one schema."""
+    def ledger_sink(self, rows: list[Row]) -> None:
+        """Take the next rows of the traffic ledger: (time, sender, receiver, kind, type, bytes)."""
 
     def privacy(self, records: Iterable[Any]) -> None:
         """Take privacy records (dataclasses or mappings)."""
@@ -61,7 +73,7 @@ class MemoryRecorder:
         self.round_marks: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self.events = EventLog(self.lines.append)
-        self.tables: list[Any] = []
+        self.ledger_rows: list[Row] = []
         self.privacy_records: list[Any] = []
         self.checkpoints: dict[str, Checkpoint] = {}
         self.closed = False
@@ -76,9 +88,9 @@ class MemoryRecorder:
         """Keep the span."""
         self.events.span(Span(actor=actor, kind=kind, label=label, start=start, end=end))
 
-    def ledger_sink(self, table: Any) -> None:
-        """Keep the table."""
-        self.tables.append(table)
+    def ledger_sink(self, rows: list[Row]) -> None:
+        """Keep the rows."""
+        self.ledger_rows.extend(rows)
 
     def privacy(self, records: Iterable[Any]) -> None:
         """Keep the records."""
@@ -101,8 +113,9 @@ class MemoryRecorder:
 class FolderRecorder:
     """A recorder that writes a run folder.
 
-    A resumed run starts its metrics, events and privacy files with what the parent had written when the checkpoint was
-    taken, so that they read as if the run had never been interrupted; likewise the ledger, if the parent closed its own.
+    A resumed run starts its metrics, events and privacy files with what the parent had written when the checkpoint
+    was taken, so that they read as if the run had never been interrupted; likewise the ledger, if the parent closed
+    its own.
     """
 
     def __init__(
@@ -156,15 +169,13 @@ class FolderRecorder:
         """Append the span to the events."""
         self.events.span(Span(actor=actor, kind=kind, label=label, start=start, end=end))
 
-    def ledger_sink(self, table: Any) -> None:
+    def ledger_sink(self, rows: list[Row]) -> None:
         """Append rows to the ledger, which appears under its name when the run ends."""
-        import pyarrow.parquet as parquet
+        import pyarrow as pa
 
-        with disk_errors(self.folder.path / LEDGER):
-            if self._ledger is None:
-                self._ledger = parquet.ParquetWriter(self._ledger_part, table.schema, compression="zstd")
-            self._ledger.write_table(table)
-        self._ledger_rows += table.num_rows
+        columns = list(zip(*rows, strict=True)) or [()] * len(LEDGER_COLUMNS)
+        schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in LEDGER_COLUMNS.items()])
+        self._append_ledger(pa.table([pa.array(column) for column in columns], schema.names).cast(schema))
 
     def privacy(self, records: Iterable[Any]) -> None:
         """Append privacy records."""
@@ -216,4 +227,13 @@ class FolderRecorder:
 
         path = parent.path / LEDGER
         if num_rows and path.is_file():
-            self.ledger_sink(parquet.read_table(path).slice(0, num_rows))
+            self._append_ledger(parquet.read_table(path).slice(0, num_rows))
+
+    def _append_ledger(self, table: Any) -> None:
+        import pyarrow.parquet as parquet
+
+        with disk_errors(self.folder.path / LEDGER):
+            if self._ledger is None:
+                self._ledger = parquet.ParquetWriter(self._ledger_part, table.schema, compression="zstd")
+            self._ledger.write_table(table)
+        self._ledger_rows += table.num_rows

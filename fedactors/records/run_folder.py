@@ -8,6 +8,8 @@ events.jsonl              spans and the marks of rounds
 privacy.jsonl             what was released, with which clipping, noise and budget
 ledger.parquet            every message that left a party
 checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
+
+No file holds a secret: no variable of the environment, no address, no command line.
 """
 
 from __future__ import annotations

@@ -36,9 +36,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise BadInput(
-                f"--out: no space left to write {path}: free some, or give a folder on another disk"
-            ) from None
+            raise BadInput(f"--out: no space left to write {path}: free some, or use another disk") from None
         reason = error.strerror or type(error).__name__
         raise BadInput(f"--out: cannot write {path}: {reason}") from None
 
