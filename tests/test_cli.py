@@ -45,7 +45,9 @@ def test_help_and_list_load_nothing_heavy(tmp_path, words):
 
 
 def test_import_of_the_package_is_light(tmp_path):
-    done = run_python("import sys, fedactors\nassert not {'torch', 'ray', 'pydantic', 'numpy'} & set(sys.modules)", tmp_path)
+    done = run_python(
+        "import sys, fedactors\nassert not {'torch', 'ray', 'pydantic', 'numpy'} & set(sys.modules)", tmp_path
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -58,7 +60,9 @@ def test_run_prints_one_json_object_last(capsys):
     captured = capsys.readouterr()
     result = json.loads(captured.out.splitlines()[-1])
     assert captured.out.count("\n") == 1
-    keys = "run protocol runtime seed rounds metrics bytes messages seconds wall_seconds cpu_utilisation waiting_seconds"
+    keys = (
+        "run protocol runtime seed rounds metrics bytes messages seconds wall_seconds cpu_utilisation waiting_seconds"
+    )
     assert set(keys.split()) <= result.keys()
     assert (result["protocol"], result["seed"], result["rounds"], result["runtime"]) == ("tiny-one", 4, 2, "ray")
     assert Path(result["run"]).parent.name == "runs"
@@ -202,7 +206,7 @@ def test_inspect_shows_every_message(capsys, monkeypatch):
     @codec.message(receiver="server", reveals="the cut layer's output")
     class Embedding:
         batch_id: int
-        values: "numpy.ndarray"  # noqa: F821, UP037
+        values: "numpy.ndarray"  # noqa: F821
 
     module = types.ModuleType("tiny_messages")
     Embedding.__module__ = "tiny_messages"

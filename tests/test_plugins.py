@@ -55,7 +55,7 @@ def test_unknown_name_suggests_the_nearest():
 
 
 def test_contract_names_what_is_missing_or_not_allowed():
-    with pytest.raises(BadInput, match="x lacks .*headline"):
+    with pytest.raises(BadInput, match=r"x lacks .*headline"):
         check_contract(object(), "x")
     with pytest.raises(BadInput, match="x has party_loss"):
         check_contract(dataclasses.replace(LAZY, party_loss=frozenset({"pray"})), "x")
