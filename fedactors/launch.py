@@ -216,6 +216,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
         folder.finish(status)
     if recorder is not None:
         recorder.abandon()
+    folder.release()
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
         error.add_note(f"go on with --resume {folder.path}")
 

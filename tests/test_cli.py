@@ -8,6 +8,8 @@ import pytest
 
 from fedactors import cli
 from fedactors import launch as launch_module
+from fedactors.records.metrics import read_rounds
+from fedactors.records.run_folder import RunFolder
 from tests import tiny
 from tests.tiny import install_plugin
 
@@ -153,6 +155,45 @@ def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     assert "go on with --resume" in done.stderr
 
 
+def test_killed_run_is_resumed_to_the_same_metrics(tmp_path, capsys, monkeypatch):
+    code = (
+        "import sys\nfrom fedactors import launch, cli\nfrom tests import tiny\n"
+        "launch.make_runtime = tiny.make_runtime\n"
+        "cli.main(['run', 'tiny-one', 'trouble=kill@3', '--quiet'])"
+    )
+    assert run_python(code, tmp_path).returncode == -9
+    (killed,) = Path("runs").iterdir()
+    # the resumed config would kill this process too, at a round that is still to come
+    monkeypatch.setattr(tiny, "make_trouble", lambda kind: None)
+    assert cli.main(["run", "tiny-one", "--resume", str(killed), "--quiet", "--format", "json"]) == 0
+    resumed = Path(last_json(capsys)["run"])
+    assert cli.main(["run", "tiny-one", "--quiet", "--format", "json"]) == 0
+    whole = Path(last_json(capsys)["run"])
+    name = "metrics/round_metrics.jsonl"
+    assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_disk_that_fills_up_in_mid_run_keeps_the_last_checkpoint(capsys, monkeypatch):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(kind: str) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+
+    monkeypatch.setattr(tiny, "make_trouble", fill)
+    try:
+        assert cli.main(["run", "tiny-one", "trouble=disk@3", "--quiet"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "no space left" in capsys.readouterr().err.splitlines()[0]
+    (path,) = Path("runs").iterdir()
+    folder = RunFolder.open(path)
+    folder.verify()
+    assert folder.load_checkpoint().label == "round-2"
+    assert [line["round"] for line in read_rounds(folder)] == [1, 2]
+
+
 def test_list_tells_protocols_data_sets_and_which_fit(capsys):
     assert cli.main(["list", "--format", "json"]) == 0
     listed = last_json(capsys)
@@ -197,6 +238,24 @@ def test_predict_and_export_use_the_checkpoint(capsys):
     assert cli.main(["export", run, "--party", "shoop"]) == 2
     assert "'shoop' is not allowed: one of bank, shop" in capsys.readouterr().err
     assert cli.main(["predict", run, "--data", "breast-cancer", "--checkpoint", "r9"]) == 2
+
+
+def test_compare_and_report_of_real_runs(capsys):
+    for size in (8, 16):
+        assert cli.main(["run", "tiny-one", f"batch_size={size}", "--seeds", "0,1", "--smoke", "--quiet"]) == 0
+    runs = sorted(str(path) for path in Path("runs").iterdir())
+    capsys.readouterr()
+    assert cli.main(["compare", *runs, "--plot", "plot.png", "--format", "json"]) == 0
+    made = last_json(capsys)
+    assert {group["label"] for group in made["groups"]} == {"tiny-one batch_size=8", "tiny-one batch_size=16"}
+    assert made["differences"][0]["metrics"]["score"]["method"] == "paired t"
+    assert Path("plot.png").stat().st_size > 1000
+    assert cli.main(["compare", *runs]) == 0
+    assert "difference [95 % interval]" in capsys.readouterr().out
+    assert cli.main(["report", *runs]) == 0
+    page = Path(capsys.readouterr().out.strip())
+    assert page == Path(runs[0]) / "report.html"
+    assert "tiny-one batch_size=16" in page.read_text()
 
 
 def test_inspect_shows_every_message(capsys, monkeypatch):

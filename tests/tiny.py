@@ -119,7 +119,7 @@ def make_trouble(kind: str) -> None:
         raise BadInput("num_cpus: 64 is not allowed: the cluster has 2")
     if kind == "data":
         raise DataMissing("bank: fedactors data fetch bank")
-    os.kill(os.getpid(), signal.SIGINT if kind == "interrupt" else signal.SIGTERM)
+    os.kill(os.getpid(), {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}[kind])
 
 
 def load_data(settings: TinyConfig, name: str, seed: int) -> str:

@@ -39,11 +39,15 @@ class EventLog:
         """Record one span; an end before its start is a `ValueError`."""
         if span.end < span.start:
             raise ValueError(f"span {span.label!r} of {span.actor} ends at {span.end} before its start {span.start}")
+        self.count(span)
+        if self.num_spans <= self.max_spans:
+            self.sink(json_line({"type": "span", **vars(span)}))
+
+    def count(self, span: Span) -> None:
+        """Add a span to the sums only, such as one that the run before a resume wrote."""
         kinds = self.totals.setdefault(span.actor, {})
         kinds[span.kind] = kinds.get(span.kind, 0.0) + (span.end - span.start)
         self.num_spans += 1
-        if self.num_spans <= self.max_spans:
-            self.sink(json_line({"type": "span", **vars(span)}))
 
     def mark(self, kind: str, values: Mapping[str, Any]) -> None:
         """Record a moment, such as the end of a round; marks are never left out."""

@@ -8,6 +8,7 @@ Nobody waits for the recorder: its methods return as soon as the operating syste
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -134,9 +135,13 @@ class FolderRecorder:
         self._trackers = list(trackers)
         self._resume_from = None if parent is None else parent.load_checkpoint(label)
         self._metrics = folder.stream(ROUND_METRICS, self._inherited(parent, ROUND_METRICS))
-        self._events_file = folder.stream(EVENTS, self._inherited(parent, EVENTS))
+        earlier = self._inherited(parent, EVENTS)
+        self._events_file = folder.stream(EVENTS, earlier)
         self._privacy_file = folder.stream(PRIVACY, self._inherited(parent, PRIVACY))
         self.events = EventLog(self._events_file.append, max_spans=max_spans)
+        for line in map(json.loads, earlier.splitlines()):
+            if line.pop("type") == "span":
+                self.events.count(Span(**line))
         self._ledger: Any = None
         self._ledger_rows = 0
         self._closed = False

@@ -26,12 +26,21 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.records.environment import describe_environment
-from fedactors.records.storage import LineFile, disk_errors, json_bytes, local_path, sync_folder, write_atomic
+from fedactors.records.storage import (
+    LineFile,
+    disk_errors,
+    json_bytes,
+    local_path,
+    sync_folder,
+    write_atomic,
+    write_synced,
+)
 
 SCHEMA_VERSION = 1
 KIND = "fedactors-run"
 MANIFEST = "manifest.json"
 DRIVER = "_driver"
+BEST = "best"
 ROUND_METRICS = "metrics/round_metrics.jsonl"
 SUMMARY = "metrics/summary.json"
 EVENTS = "events.jsonl"
@@ -212,7 +221,7 @@ class RunFolder:
         """Write a checkpoint as one folder that appears at once, then the manifest.
 
         Args:
-            label: name of the checkpoint, new in this run.
+            label: name of the checkpoint; one of the same name is replaced.
             actors: opaque state per actor name (``bank``, ``bank/worker-0``).
             driver: opaque state of the driver.
             keep: how many are kept besides the one called ``best``; older ones are removed.
@@ -223,16 +232,15 @@ class RunFolder:
         for actor in actors:
             if not _ACTOR_NAME.fullmatch(actor):
                 raise ValueError(f"actor name {actor!r} cannot be a file name")
-        final, temporary = self.path / "checkpoints" / label, self.path / "checkpoints" / f".{label}.tmp"
-        prefix = f"checkpoints/{label}"
+        prefix = self._free_checkpoint(label)
+        final, temporary = self.path / prefix, self.path / "checkpoints" / f".{label}.tmp"
         entries = {}
         with disk_errors(final):
             shutil.rmtree(temporary, ignore_errors=True)
             try:
                 for actor, data in [*actors.items(), (DRIVER, driver)]:
-                    write_atomic(temporary / f"{actor}.ckpt", data)
+                    write_synced(temporary / f"{actor}.ckpt", data)
                     entries[f"{prefix}/{actor}.ckpt"] = _entry(data)
-                self._forget(label)
                 temporary.rename(final)
                 sync_folder(final.parent)
             except BaseException:
@@ -241,15 +249,18 @@ class RunFolder:
         for stream in self._streams.values():
             stream.sync()
         reached = {name: stream.size for name, stream in self._streams.items()} | dict(marks or {})
-        self.manifest["files"].update(entries)
-        self.manifest["checkpoints"].append({"label": label, "actors": sorted(actors), "marks": reached})
-        ordinary = [c["label"] for c in self.manifest["checkpoints"] if c["label"] != "best"]
-        stale = ordinary[:-keep]
-        for old in stale:
-            self._forget(old, on_disk=False)
+        kept = [entry for entry in self.manifest["checkpoints"] if entry["label"] != label]
+        kept.append({"label": label, "folder": prefix, "actors": sorted(actors), "marks": reached})
+        ordinary = [entry["label"] for entry in kept if entry["label"] != BEST]
+        kept = [entry for entry in kept if entry["label"] == BEST or entry["label"] in ordinary[-keep:]]
+        # files go only after a manifest that no longer names them is on disk
+        gone = [entry["folder"] for entry in self.manifest["checkpoints"] if entry not in kept]
+        files = self.manifest["files"] | entries
+        self.manifest["files"] = {n: e for n, e in files.items() if not n.startswith(tuple(f"{g}/" for g in gone))}
+        self.manifest["checkpoints"] = kept
         self.write_manifest()
-        for old in stale:
-            shutil.rmtree(self.path / "checkpoints" / old, ignore_errors=True)
+        for folder in gone:
+            shutil.rmtree(self.path / folder, ignore_errors=True)
 
     def load_checkpoint(self, label: str | None = None) -> Checkpoint:
         """Read the checkpoint `label`, or the newest one.
@@ -265,7 +276,7 @@ class RunFolder:
         if label not in known:
             raise BadInput(f"{self.path}: no checkpoint {label!r} (there are: {', '.join(known)})")
         entry = known[label]
-        states = {actor: self._checked(f"checkpoints/{label}/{actor}.ckpt") for actor in [*entry["actors"], DRIVER]}
+        states = {actor: self._checked(f"{entry['folder']}/{actor}.ckpt") for actor in [*entry["actors"], DRIVER]}
         driver = states.pop(DRIVER)
         return Checkpoint(label=label, actors=states, driver=driver, marks=entry["marks"])
 
@@ -280,16 +291,21 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove a folder of a run that never began."""
-        self._streams.clear()
+        self.release()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _forget(self, label: str, *, on_disk: bool = True) -> None:
-        prefix = f"checkpoints/{label}/"
-        files = self.manifest["files"]
-        self.manifest["files"] = {name: entry for name, entry in files.items() if not name.startswith(prefix)}
-        self.manifest["checkpoints"] = [c for c in self.manifest["checkpoints"] if c["label"] != label]
-        if on_disk:
-            shutil.rmtree(self.path / prefix, ignore_errors=True)
+    def release(self) -> None:
+        """Close the line files without writing anything more."""
+        for stream in self._streams.values():
+            stream.abandon()
+        self._streams.clear()
+
+    def _free_checkpoint(self, label: str) -> str:
+        for number in range(1, 10_000):
+            name = f"checkpoints/{label}" if number == 1 else f"checkpoints/{label}~{number}"
+            if not (self.path / name).exists():
+                return name
+        raise BadInput(f"{self.path}: too many checkpoints called {label!r}")
 
     def _checked(self, name: str) -> bytes:
         entry = self.manifest["files"].get(name)

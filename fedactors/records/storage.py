@@ -58,6 +58,15 @@ def write_atomic(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
 
 
+def write_synced(path: Path, data: bytes) -> None:
+    """Write `data` durably into a folder that is not yet visible under its final name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in the folder `path` durable."""
     handle = os.open(path, os.O_RDONLY)
@@ -130,5 +139,10 @@ class LineFile:
         try:
             self.sync()
         finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close without writing what is buffered."""
+        if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

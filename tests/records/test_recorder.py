@@ -83,6 +83,7 @@ def test_resumed_run_reads_as_if_it_had_never_stopped(tmp_path):
 
     for name in ("metrics/round_metrics.jsonl", PRIVACY):
         assert (child.path / name).read_bytes() == (whole.path / name).read_bytes()
+    assert second.events.summary() == recorder.events.summary()
     spans = [[line for line in read_lines(folder, EVENTS) if line["type"] == "span"] for folder in (child, whole)]
     assert spans[0] == spans[1]
     assert parquet.read_table(child.path / LEDGER).equals(parquet.read_table(whole.path / LEDGER))

@@ -97,6 +97,7 @@ def test_same_label_again_replaces(tmp_path):
     again = RunFolder.open(folder.path)
     again.verify()
     assert again.load_checkpoint("best").actors == {"bank": b"new"}
+    assert len(list((folder.path / "checkpoints").iterdir())) == 1
 
 
 def test_damaged_checkpoint_is_named(tmp_path):
