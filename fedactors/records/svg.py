@@ -24,7 +24,7 @@ def colour(index: int) -> str:
 
 def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     """Return curves with their bands, axes with round ticks, and a title element per curve."""
-    width, height, left, right, top, bottom = 460.0, 280.0, 56.0, 12.0, 12.0, 40.0
+    width, height, left, right, top, bottom = 460.0, 290.0, 56.0, 24.0, 24.0, 40.0
     xs = [x for curve in curves for x in curve.x]
     lows = [m - s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
     highs = [m + s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
@@ -46,7 +46,7 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
         parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{py(tick):.1f}" y2="{py(tick):.1f}"/>')
         parts.append(_text(left - 6, py(tick) + 4, _tick_text(tick, y_label), "end"))
     parts.append(_text((left + width - right) / 2, height - 6, x_label, "middle"))
-    parts.append(_text(left, top - 2, y_label, "start"))
+    parts.append(_text(left, top - 10, y_label, "start"))
     for index, curve in enumerate(curves):
         above = [(px(x), py(m + s)) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
         below = [(px(x), py(m - s)) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
@@ -72,7 +72,7 @@ def timeline(spans: Sequence[Span]) -> str:
     low, high = min(low, marks[0]), max(high, marks[-1])
 
     def px(seconds: float) -> float:
-        return left + (seconds - low) / (high - low) * (width - left - 10)
+        return left + (seconds - low) / (high - low) * (width - left - 24)
 
     parts = [_open(width, height, "timeline of actors")]
     for tick in marks:
