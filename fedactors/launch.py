@@ -14,48 +14,32 @@ import signal
 import statistics
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedactors.config import as_dict, build, parse_words
 from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyFailed, Stopped
 from fedactors.options import RunOptions
-from fedactors.plugins import Protocol as FederatedProtocol
-from fedactors.plugins import RunResult
-from fedactors.records.metrics import Summary, Usage, jsonable
+from fedactors.plugins import Protocol, RunResult
+from fedactors.records.metrics import Summary, jsonable
 from fedactors.records.progress import open_progress
 from fedactors.records.recorder import FolderRecorder, Recorder
 from fedactors.records.run_folder import SUMMARY, RunFolder
 from fedactors.records.trackers import check_trackers, open_trackers
+from fedactors.runtime.base import Runtime, Snapshot, Usage
 
 
-class Runtime(Protocol):
-    """What `launch` asks of a runtime."""
-
-    def execute(self, main: Callable[[], Awaitable[RunResult]]) -> RunResult:
-        """Run the coroutine that `main` makes to its end and tear everything down, whatever happens."""
-
-    def usage(self) -> Usage:
-        """Return what the run used; after `execute`."""
-
-    def request_stop(self, exit_code: int) -> None:
-        """Ask for a checkpoint and then `Stopped`; called from a signal handler."""
-
-
-def resolve(protocol: FederatedProtocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
+def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
     """Return the validated config and the options with everything filled in.
 
     Raises:
         BadInput: see `fedactors.config.build`; flags that exclude each other; a run folder that cannot be resumed.
     """
     check_trackers(options.track)
-    if options.on_party_loss is not None and options.on_party_loss not in protocol.party_loss:
-        allowed = ", ".join(sorted(protocol.party_loss))
-        raise BadInput(f"--on-party-loss: {options.on_party_loss!r} is not allowed: {protocol.name} supports {allowed}")
     if options.address is not None and options.runtime == "simulated":
         raise BadInput("--address: needs --runtime ray; the simulated runtime is one process")
     if options.resume is not None:
@@ -69,9 +53,7 @@ def resolve(protocol: FederatedProtocol, words: Sequence[str], options: RunOptio
     return config, dataclasses.replace(options, seeds=seeds, data=data, runtime=options.runtime or "ray")
 
 
-def launch(
-    protocol: FederatedProtocol, config: Any, options: RunOptions, *, scenario: str | None = None
-) -> list[Summary]:
+def launch(protocol: Protocol, config: Any, options: RunOptions, *, scenario: str | None = None) -> list[Summary]:
     """Run `protocol` once per seed and return the summaries.
 
     Args:
@@ -87,20 +69,18 @@ def launch(
     return [_run_once(protocol, config, options, seed, scenario or protocol.name) for seed in options.seeds or (0,)]
 
 
-def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None, on_party_loss: str) -> Runtime:
+def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> Runtime:
     """Build the runtime that the options name; only here the two are told apart."""
     if options.runtime == "simulated":
         from fedactors.runtime.simulated import SimulatedRuntime
 
-        simulated: Runtime = SimulatedRuntime(seed=seed, recorder=recorder, on_party_loss=on_party_loss)
-        return simulated
+        return SimulatedRuntime(seed=seed, recorder=recorder)
     from fedactors.runtime.ray.runtime import RayRuntime
 
-    on_ray: Runtime = RayRuntime(seed=seed, recorder=recorder, address=options.address, on_party_loss=on_party_loss)
-    return on_ray
+    return RayRuntime(seed=seed, recorder=recorder, address=options.address)
 
 
-def load_data(protocol: FederatedProtocol, config: Any, name: str, seed: int) -> Any:
+def load_data(protocol: Protocol, config: Any, name: str, seed: int) -> Any:
     """Load and partition the data set or own-data file `name` as the protocol wants it.
 
     Raises:
@@ -132,7 +112,7 @@ def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
     return {"runs": runs, "mean": _reduce(runs, statistics.fmean), "std": _reduce(runs, _deviation)}
 
 
-def restore_config(protocol: FederatedProtocol, folder: RunFolder) -> Any:
+def restore_config(protocol: Protocol, folder: RunFolder) -> Any:
     """Return the config that the run in `folder` was made with.
 
     Raises:
@@ -149,7 +129,7 @@ def restore_config(protocol: FederatedProtocol, folder: RunFolder) -> Any:
         raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {place}: {first['msg']}") from None
 
 
-def _resolve_resume(protocol: FederatedProtocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
+def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
     flags = {
         "key=value words": bool(words),
         "--data": options.data is not None,
@@ -157,7 +137,6 @@ def _resolve_resume(protocol: FederatedProtocol, words: Sequence[str], options: 
         "--seeds": options.seeds is not None,
         "--smoke": options.smoke,
         "--full": options.full,
-        "--on-party-loss": options.on_party_loss is not None,
     }
     if refused := [flag for flag, given in flags.items() if given]:
         raise BadInput(f"--resume takes no overrides but --runtime and --address: {', '.join(refused)} given")
@@ -169,11 +148,10 @@ def _resolve_resume(protocol: FederatedProtocol, words: Sequence[str], options: 
     parent.load_checkpoint()
     config = restore_config(protocol, parent)
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
-    filled = {"data": stored["data"], "runtime": runtime, "on_party_loss": stored.get("on_party_loss")}
-    return config, dataclasses.replace(options, seeds=(stored["seed"],), **filled)
+    return config, dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
 
 
-def _run_once(protocol: FederatedProtocol, config: Any, options: RunOptions, seed: int, scenario: str) -> Summary:
+def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
     with _StopSignals() as signals:
         data = load_data(protocol, config, options.data or protocol.default_data, seed)
@@ -185,9 +163,12 @@ def _run_once(protocol: FederatedProtocol, config: Any, options: RunOptions, see
             trackers = open_trackers(options.track, folder.path, as_dict(config))
             progress = open_progress(quiet=options.quiet, total=total, headline=protocol.headline.name)
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
-            runtime = make_runtime(options, seed, recorder, options.on_party_loss or protocol.default_party_loss)
+            runtime = make_runtime(options, seed, recorder)
+            recorder.usage = runtime.usage
             signals.runtime = runtime
-            result = runtime.execute(lambda: protocol.run(config, data, runtime))
+            checkpoint = recorder.load_checkpoint()
+            snapshot = None if checkpoint is None else Snapshot(checkpoint.actors, checkpoint.driver)
+            result = runtime.execute(lambda: protocol.run(config, data, runtime), snapshot)
             summary = _summarise(protocol, options, seed, folder, result, runtime.usage())
             recorder.close()
             folder.write_json(SUMMARY, {**summary.as_dict(), "run": folder.path.name})
@@ -227,9 +208,7 @@ def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _resolved(
-    protocol: FederatedProtocol, config: Any, options: RunOptions, seed: int, scenario: str
-) -> dict[str, Any]:
+def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "scenario": scenario,
@@ -237,7 +216,6 @@ def _resolved(
         "runtime": options.runtime,
         "seed": seed,
         "data": options.data,
-        "on_party_loss": options.on_party_loss or protocol.default_party_loss,
         "headline": {"name": protocol.headline.name, "mode": protocol.headline.mode},
         "config": _spell_infinities(as_dict(config)),
     }
@@ -255,7 +233,7 @@ def _spell_infinities(value: Any) -> Any:
 
 
 def _summarise(
-    protocol: FederatedProtocol, options: RunOptions, seed: int, folder: RunFolder, result: RunResult, usage: Usage
+    protocol: Protocol, options: RunOptions, seed: int, folder: RunFolder, result: RunResult, usage: Usage
 ) -> Summary:
     return Summary(
         run=str(folder.path),
@@ -265,7 +243,14 @@ def _summarise(
         rounds=result.rounds,
         metrics=jsonable(result.metrics),
         extra=jsonable(result.extra),
-        **vars(usage),
+        bytes=usage.bytes,
+        messages=usage.messages,
+        seconds=usage.seconds,
+        wall_seconds=usage.wall_seconds,
+        cpu_utilisation=usage.cpu_utilisation,
+        waiting_seconds=usage.waiting_seconds,
+        money=usage.price,
+        header_bytes=usage.header_bytes,
     )
 
 

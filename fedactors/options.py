@@ -28,7 +28,6 @@ class RunOptions:
     quiet: bool = False
     format: str = "text"
     track: tuple[str, ...] = ()
-    on_party_loss: str | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,7 +67,6 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--track", type=_names, default=(), metavar="NAMES", help="also log to tensorboard, mlflow or wandb"
     )
-    parser.add_argument("--on-party-loss", choices=("stop", "continue", "restart"), help="when a process is lost")
     add_format_flag(parser)
 
 

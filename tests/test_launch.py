@@ -37,6 +37,7 @@ def test_run_leaves_a_complete_folder_and_returns_its_summary(tmp_path):
     assert folder.manifest["status"] == "finished"
     assert (summary.protocol, summary.seed, summary.rounds, summary.runtime) == ("tiny-one", 5, 3, "ray")
     assert (summary.bytes, summary.messages, summary.seconds, summary.waiting_seconds) == (4500, 6, 3.0, 0.75)
+    assert (summary.money, summary.header_bytes) == (0.75, 384)
     assert summary.extra == {"data": "breast-cancer/5"}
     assert folder.config["config"]["num_rounds"] == 3
     assert [line["round"] for line in read_rounds(folder)] == [1, 2, 3]
@@ -76,7 +77,6 @@ def test_smoke_and_full_are_presets_that_words_override(tmp_path):
         ((), {"data": "karate"}, "tiny-one needs vertical data, this can be graph"),
         ((), {"data": "nowhere.toml"}, "'nowhere.toml' does not exist"),
         ((), {"smoke": True, "full": True}, "exclude each other"),
-        ((), {"on_party_loss": "continue"}, "tiny-one supports restart, stop"),
         ((), {"track": ("excel",)}, "'excel' is not allowed"),
         ((), {"runtime": "simulated", "address": "10.0.0.1:6379"}, "--address: needs --runtime ray"),
         (("trouble=input",), {}, "num_cpus: 64 is not allowed: the cluster has 2"),

@@ -17,8 +17,8 @@ from pydantic import Field
 from fedactors.config import config
 from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
 from fedactors.plugins import Headline, RunResult
-from fedactors.records.metrics import Usage
 from fedactors.records.recorder import Recorder
+from fedactors.runtime.base import Snapshot, Usage
 from fedactors.scenario import Scenario
 
 
@@ -41,23 +41,20 @@ class TinyConfig:
 class TinyRuntime:
     """Runs the coroutine in this process; its clock ticks once a round."""
 
-    def __init__(self, *, seed: int, recorder: Recorder | None, **options: Any) -> None:
+    def __init__(self, *, seed: int, recorder: Recorder | None) -> None:
         self.seed = seed
-        self.options = options
         self.recorder = recorder
         self.random = random.Random(seed)
         self.round = 0
         self.torn_down = False
         self._exit_code: int | None = None
 
-    def execute(self, main: Callable[[], Awaitable[RunResult]]) -> RunResult:
-        assert self.recorder is not None
-        checkpoint = self.recorder.load_checkpoint()
-        if checkpoint is not None:
-            state = json.loads(checkpoint.driver)
+    def execute(self, main: Callable[[], Awaitable[RunResult]], resume: Snapshot | None = None) -> RunResult:
+        if resume is not None:
+            state = json.loads(resume.driver)
             self.round = state["round"]
             self.random.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
-            assert checkpoint.actors == {"bank": b"bank", "shop/worker-0": b"worker"}
+            assert resume.actors == {"bank": b"bank", "shop/worker-0": b"worker"}
         try:
             return asyncio.run(main())  # type: ignore[arg-type]
         finally:
@@ -73,8 +70,7 @@ class TinyRuntime:
             (self.round - 0.1, "shop/worker-0", "bank", "client-client", "Gradient", 500),
         ]
         self.recorder.ledger_sink(rows)
-        total = 1500 * self.round
-        self.recorder.record_round(self.round, metrics, seconds=float(self.round), bytes=total, messages=2 * self.round)
+        self.recorder.record_round(self.round, metrics)
 
     def checkpoint(self) -> None:
         assert self.recorder is not None
@@ -90,6 +86,8 @@ class TinyRuntime:
     def usage(self) -> Usage:
         return Usage(
             bytes=1500 * self.round,
+            header_bytes=128 * self.round,
+            price=0.25 * self.round,
             messages=2 * self.round,
             seconds=float(self.round),
             wall_seconds=0.5,
@@ -158,8 +156,8 @@ PROTOCOL = Scenario(
 )
 
 
-def make_runtime(options: Any, seed: int, recorder: Recorder | None, on_party_loss: str) -> TinyRuntime:
-    return TinyRuntime(seed=seed, recorder=recorder, on_party_loss=on_party_loss)
+def make_runtime(options: Any, seed: int, recorder: Recorder | None) -> TinyRuntime:
+    return TinyRuntime(seed=seed, recorder=recorder)
 
 
 def with_changes(**changes: Any) -> Scenario:

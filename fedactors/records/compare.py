@@ -33,7 +33,7 @@ class LoadedRun:
     def identity(self) -> dict[str, Any]:
         """Everything that makes two runs comparable: all of config.json but the seed."""
         settings = {f"config.{key}": value for key, value in self.config.get("config", {}).items()}
-        names = ("scenario", "protocol", "runtime", "data", "on_party_loss")
+        names = ("scenario", "protocol", "runtime", "data")
         return {name: self.config.get(name) for name in names} | settings
 
     @property

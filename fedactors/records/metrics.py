@@ -14,23 +14,6 @@ from fedactors.records.run_folder import ROUND_METRICS, SCHEMA_VERSION, SUMMARY,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usage:
-    """What a run used, as the runtime counts it at its end.
-
-    ``seconds`` is of the runtime's clock; ``waiting_seconds`` is summed over actors; ``money`` in the price unit
-    of the hardware description.
-    """
-
-    bytes: int = 0
-    messages: int = 0
-    seconds: float = 0.0
-    wall_seconds: float = 0.0
-    cpu_utilisation: float = 0.0
-    waiting_seconds: float = 0.0
-    money: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Summary:
     """The result of one run: what ``metrics/summary.json`` holds and ``--format json`` prints."""
 
@@ -47,6 +30,7 @@ class Summary:
     cpu_utilisation: float
     waiting_seconds: float
     money: float = 0.0
+    header_bytes: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedactors.records.events import EventLog, Span
 from fedactors.records.metrics import encode_round, json_line, jsonable
@@ -19,6 +19,9 @@ from fedactors.records.progress import NoProgress, Progress, RoundProgress
 from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY, ROUND_METRICS, Checkpoint, RunFolder
 from fedactors.records.storage import disk_errors
 from fedactors.records.trackers import Tracker, scalars
+
+if TYPE_CHECKING:
+    from fedactors.runtime.base import Usage
 
 Row = tuple[float, str, str, str, str, int]
 LEDGER_COLUMNS = {
@@ -34,18 +37,8 @@ LEDGER_COLUMNS = {
 class Recorder(Protocol):
     """What runtimes call; checkpoints are opaque bytes to it."""
 
-    def record_round(
-        self,
-        index: int,
-        metrics: Mapping[str, Any],
-        *,
-        seconds: float = 0.0,
-        bytes: int = 0,
-        messages: int = 0,
-        money: float = 0.0,
-        epsilon: float | None = None,
-    ) -> None:
-        """Take the metrics of round `index`; the keywords are totals since the run began, on the runtime's clock."""
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Take the metrics of round `index`."""
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         """Take one span of the timeline, in seconds of the runtime's clock."""
@@ -71,7 +64,6 @@ class MemoryRecorder:
 
     def __init__(self, resume_from: Checkpoint | None = None) -> None:
         self.rounds: list[dict[str, Any]] = []
-        self.round_marks: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self.events = EventLog(self.lines.append)
         self.ledger_rows: list[Row] = []
@@ -80,10 +72,9 @@ class MemoryRecorder:
         self.closed = False
         self._resume_from = resume_from
 
-    def record_round(self, index: int, metrics: Mapping[str, Any], **totals: Any) -> None:
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Keep the round."""
         self.rounds.append({"round": index, **jsonable(metrics)})
-        self.round_marks.append({"round": index, **totals})
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         """Keep the span."""
@@ -131,6 +122,8 @@ class FolderRecorder:
     ) -> None:
         self.folder = folder
         self.num_rounds = 0
+        self.usage: Callable[[], Usage] | None = None
+        """What the run has used so far, asked after each round; set once the runtime is there."""
         self._progress = progress or NoProgress()
         self._trackers = list(trackers)
         self._resume_from = None if parent is None else parent.load_checkpoint(label)
@@ -148,25 +141,19 @@ class FolderRecorder:
         if parent is not None and self._resume_from is not None:
             self._inherit_ledger(parent, self._resume_from.marks.get(LEDGER, 0))
 
-    def record_round(
-        self,
-        index: int,
-        metrics: Mapping[str, Any],
-        *,
-        seconds: float = 0.0,
-        bytes: int = 0,
-        messages: int = 0,
-        money: float = 0.0,
-        epsilon: float | None = None,
-    ) -> None:
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Append the round to the metrics file, its totals to the events, and show it."""
         self._metrics.append(encode_round(index, metrics))
         self._metrics.flush()
-        totals = {"seconds": seconds, "bytes": bytes, "messages": messages, "money": money, "epsilon": epsilon}
-        self.events.mark("round", {"round": index, **totals})
+        used = None if self.usage is None else self.usage()
+        if used is not None:
+            totals = {"seconds": used.seconds, "bytes": used.bytes, "messages": used.messages, "money": used.price}
+            self.events.mark("round", {"round": index, **totals})
         self.num_rounds += 1
         plain = jsonable(metrics)
-        self._progress.update(RoundProgress(round=index, metrics=plain, bytes=bytes, epsilon=epsilon))
+        self._progress.update(
+            RoundProgress(round=index, metrics=plain, bytes=used.bytes if used else 0, epsilon=plain.get("epsilon"))
+        )
         for tracker in self._trackers:
             tracker.log(index, scalars(metrics))
 

@@ -12,6 +12,7 @@ from fedactors.records.recorder import FolderRecorder
 from fedactors.records.results import main as results_main
 from fedactors.records.results import markdown_table, render_document
 from fedactors.records.run_folder import SUMMARY, RunFolder
+from fedactors.runtime.base import Usage
 
 
 def make_run(out: Path, auc: float, seed: int, **config: object) -> Path:
@@ -27,7 +28,17 @@ def make_run(out: Path, auc: float, seed: int, **config: object) -> Path:
     folder = RunFolder.create(out, "vfl", seed, resolved)
     recorder = FolderRecorder(folder)
     for index in (1, 2):
-        recorder.record_round(index, {"auc": auc * index / 2, "loss": 1.0}, seconds=2.0 * index, bytes=10 * index)
+        recorder.usage = lambda at=index: Usage(
+            messages=at,
+            bytes=10 * at,
+            header_bytes=0,
+            seconds=2.0 * at,
+            wall_seconds=1.0,
+            cpu_utilisation=0.5,
+            waiting_seconds=0.0,
+            price=0.0,
+        )
+        recorder.record_round(index, {"auc": auc * index / 2, "loss": 1.0})
     recorder.close()
     summary = Summary(
         run=folder.path.name,

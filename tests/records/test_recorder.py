@@ -8,6 +8,7 @@ from fedactors.records.metrics import read_lines, read_rounds
 from fedactors.records.recorder import FolderRecorder, MemoryRecorder, Recorder
 from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY, RunFolder
 from fedactors.records.trackers import Tracker, check_trackers, open_trackers, scalars
+from fedactors.runtime.base import Usage
 
 ROWS = [
     (0.5, "bank", "shop", "client-client", "Embedding", 100),
@@ -15,18 +16,32 @@ ROWS = [
 ]
 
 
+def usage_of(num_rounds: int) -> Usage:
+    return Usage(
+        messages=2 * num_rounds,
+        bytes=150 * num_rounds,
+        header_bytes=0,
+        seconds=num_rounds + 0.5,
+        wall_seconds=9.0,
+        cpu_utilisation=0.0,
+        waiting_seconds=0.0,
+        price=0.0,
+    )
+
+
 def feed(recorder: Recorder, first: int, last: int) -> None:
     for index in range(first, last + 1):
         recorder.record_span("bank", "compute", "step", index, index + 0.5)
         recorder.ledger_sink(ROWS)
         recorder.privacy([{"party": "bank", "epsilon": 0.1 * index}])
-        recorder.record_round(index, {"auc": index / 10}, seconds=index + 0.5, bytes=150 * index)
+        recorder.record_round(index, {"auc": index / 10})
         recorder.save_checkpoint(f"r{index}", {"bank": bytes([index])}, b"driver")
 
 
 def test_round_metrics_hold_no_time_and_events_do(tmp_path):
     folder = RunFolder.create(tmp_path, "x", 0, {})
     recorder = FolderRecorder(folder)
+    recorder.usage = lambda: usage_of(recorder.num_rounds + 1)
     feed(recorder, 1, 2)
     recorder.close()
     folder.finish("finished")

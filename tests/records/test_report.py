@@ -11,6 +11,7 @@ from fedactors.records.recorder import FolderRecorder
 from fedactors.records.report import MAX_SPANS, render_report
 from fedactors.records.run_folder import SUMMARY, RunFolder
 from fedactors.records.svg import line_chart, talk_graph, ticks
+from fedactors.runtime.base import Usage
 
 ROWS = [
     (0.5, "bank", "shop/worker-0", "client-client", "Embedding", 2_000_000),
@@ -29,7 +30,17 @@ def make_run(out: Path, seed: int = 0, num_spans: int = 2, **config: object) -> 
     recorder.ledger_sink(ROWS)
     recorder.privacy([{"party": "bank", "message": "Embedding", "clip": 1.0, "epsilon": 0.5}])
     for index in (1, 2, 3):
-        recorder.record_round(index, {"auc": 0.1 * index + 0.01 * seed}, seconds=float(index), bytes=index * 1000)
+        recorder.usage = lambda at=index: Usage(
+            messages=at,
+            bytes=1000 * at,
+            header_bytes=0,
+            seconds=float(at),
+            wall_seconds=1.0,
+            cpu_utilisation=0.5,
+            waiting_seconds=0.0,
+            price=0.0,
+        )
+        recorder.record_round(index, {"auc": 0.1 * index + 0.01 * seed})
     recorder.close()
     summary = Summary(
         run=folder.path.name,
