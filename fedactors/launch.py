@@ -182,7 +182,8 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
 def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: BaseException) -> None:
     """Leave a folder that says what happened, or none if nothing had happened yet."""
     never_began = recorder is None or (recorder.num_rounds == 0 and not folder.manifest["checkpoints"])
-    if isinstance(error, (BadInput, DataMissing)) and never_began:
+    code = error.exit_code if isinstance(error, FedactorsError) else 1
+    if never_began and code in (BadInput.exit_code, DataMissing.exit_code):
         if recorder is not None:
             recorder.abandon()
         folder.discard()

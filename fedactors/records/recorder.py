@@ -199,8 +199,11 @@ class FolderRecorder:
 
     def abandon(self) -> None:
         """Close without writing anything more, for a disk that is full."""
-        self._closed = True
-        self._progress.close()
+        if not self._closed:
+            self._closed = True
+            self._progress.close()
+            for tracker in self._trackers:
+                tracker.close()
         self._ledger_part.unlink(missing_ok=True)
 
     @property
