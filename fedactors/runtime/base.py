@@ -282,17 +282,8 @@ class Usage:
 class RecorderLike(Protocol):
     """Where a runtime writes: a run folder, or memory in tests (see `fedactors.records.recorder`)."""
 
-    def record_round(
-        self,
-        index: int,
-        metrics: Mapping[str, Any],
-        *,
-        seconds: float = 0.0,
-        bytes: int = 0,
-        messages: int = 0,
-        money: float = 0.0,
-    ) -> None:
-        """Add one round's metrics; the keywords are totals since the run began."""
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Add one round's metrics."""
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         """Add one span to the timeline."""
@@ -331,10 +322,7 @@ class Runtime(Caller):
         recorder: RecorderLike | None = None,
         checkpoint_every: int = 1,
         reproducible_noise: bool = False,
-        on_party_loss: str | None = None,
     ) -> None:
-        self.on_party_loss = on_party_loss
-        """What the user asks for when a party's process is lost; None: the protocol's default."""
         self.seed = seed
         self.recorder = recorder
         self.checkpoint_every = checkpoint_every
@@ -343,6 +331,7 @@ class Runtime(Caller):
         self.resumed = False
         """Whether this run goes on from a snapshot."""
         self.privacy_records: list[Any] = []
+        self.spent = 0.0
         self._castings: dict[str, Casting] = {}
         self._new: list[str] = []
         self._loss_policy: str | Callable[[str], str] = "stop"
@@ -416,21 +405,19 @@ class Runtime(Caller):
         self._loss_policy = policy
         self._loss_handler = handler
 
-    async def record_round(self, index: int, metrics: Mapping[str, Any], money: float = 0.0) -> None:
-        """Record one round's metrics: numbers of the mathematics, never wall time.
-
-        The traffic and the runtime's clock so far are recorded beside them; `money` is what the protocol spent.
-        """
+    async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Record one round's metrics: numbers of the mathematics, never wall time (the recorder asks `usage` itself)."""
         await self.settle()
         if self.recorder is not None:
-            self.recorder.record_round(
-                index,
-                metrics,
-                seconds=self.clock.now(),
-                bytes=self.ledger.bytes(),
-                messages=self.ledger.messages(),
-                money=money,
-            )
+            self.recorder.record_round(index, metrics)
+
+    def spend(self, amount: float) -> None:
+        """Add to the run's price what was spent on other things than traffic (rented hardware, say)."""
+        self.spent += amount
+
+    def record_privacy(self, record: Any) -> None:
+        """Add to the privacy ledger."""
+        self.privacy_records.append(record)
 
     async def settle(self) -> None:
         """Bring the ledger up to date where it is kept in several processes."""

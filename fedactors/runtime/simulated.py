@@ -15,6 +15,7 @@ import contextvars
 import heapq
 import importlib
 import math
+import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -199,7 +200,7 @@ class SimulatedRuntime(Runtime):
         pool: number of worker processes that run computes (0: here), or a `Pool`.
         faults: actor name to the virtual time at which its process is lost.
         restart_seconds: virtual time that bringing an actor back takes.
-        seed, recorder, checkpoint_every, reproducible_noise, on_party_loss: see `Runtime`.
+        seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
     """
 
     def __init__(
@@ -215,14 +216,12 @@ class SimulatedRuntime(Runtime):
         recorder: RecorderLike | None = None,
         checkpoint_every: int = 1,
         reproducible_noise: bool = False,
-        on_party_loss: str | None = None,
     ) -> None:
         super().__init__(
             seed=seed,
             recorder=recorder,
             checkpoint_every=checkpoint_every,
             reproducible_noise=reproducible_noise,
-            on_party_loss=on_party_loss,
         )
         self.network = network if network is not None else Network()
         self.ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
@@ -267,6 +266,9 @@ class SimulatedRuntime(Runtime):
         return self.send(DRIVER, receiver, method, args, kwargs)
 
     async def start(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(1)  # as in every other process: more threads change results
         contexts = [SimulatedContext(self, casting) for casting in self._take_new()]
         for context in contexts:
             self._contexts[context.name] = context
@@ -316,7 +318,7 @@ class SimulatedRuntime(Runtime):
             wall_seconds=time.perf_counter() - self._wall_start,
             cpu_utilisation=self._busy_seconds / capacity if capacity else 0.0,
             waiting_seconds=self._waiting_seconds,
-            price=self.ledger.price(self.network.link),
+            price=self.ledger.price(self.network.link) + self.spent,
         )
 
     def request_stop(self, exit_code: int) -> None:
@@ -614,6 +616,7 @@ class SimulatedRuntime(Runtime):
                 "now": self.loop.time(),
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
+                "spent": self.spent,
                 "busy": self._busy_seconds,
                 "waiting": self._waiting_seconds,
                 "free_at": {pool: list(times) for pool, times in sorted(self._free_at.items())},
@@ -629,6 +632,7 @@ class SimulatedRuntime(Runtime):
         self.resumed = True
         self.loop.set_time(content["now"])
         self.state = snapshot.unpack(content["state"])
+        self.spent = content["spent"]
         self.ledger.restore(content["ledger"])
         self._busy_seconds = content["busy"]
         self._waiting_seconds = content["waiting"]

@@ -98,6 +98,5 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> C
             server_of[party] = f"{party}/ps"
             runtime.spawn(AveragingServer, server_of[party], names)
     cast = Cast(runtime, broker, active, passive, server_of)
-    asked = runtime.on_party_loss or "restart"
-    runtime.on_loss(lambda name: asked if "/worker-" in name else "stop", cast.lost)
+    runtime.on_loss(lambda name: config.on_party_loss if "/worker-" in name else "stop", cast.lost)
     return cast

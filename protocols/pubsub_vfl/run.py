@@ -27,7 +27,8 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     await runtime.start()
     state = runtime.state
     metric, mode = HEADLINE[data.task]
-    keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=config.patience or None, mode=mode)
+    patience = config.patience or config.num_epochs
+    keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
         state["num_rows"] = await cast.first_active.align(cast.first_passive)
         state["epoch"] = 0
@@ -35,7 +36,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     else:
         keeper.load_state_dict(state["best"])
         stopping.load_state_dict(state["stopping"])
-    while state["epoch"] < config.num_epochs and not stopping.stopped:
+    while state["epoch"] < config.num_epochs and stopping.num_bad < patience:
         epoch = state["epoch"] + 1
         trained = await train_epoch(config, epoch, state["num_rows"], cast)
         if algorithm.syncs(epoch, config.sync_interval, config.sync_schedule) or epoch == config.num_epochs:
@@ -51,7 +52,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     test = await evaluate("test", cast)
     extra = await account(config, data, state, cast, runtime)
     await runtime.checkpoint("final")
-    return RunResult(rounds=state["epoch"], metrics={**test, "best_epoch": keeper.best_index}, extra=extra)
+    return RunResult(rounds=state["epoch"], metrics={**test, "best_epoch": keeper.best_round}, extra=extra)
 
 
 async def train_epoch(config: PubSubVflConfig, epoch: int, num_rows: int, cast: Cast) -> dict[str, float]:

@@ -49,7 +49,7 @@ class RayRuntime(Runtime):
         start_timeout: seconds within which all processes must be up.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
-        seed, recorder, checkpoint_every, reproducible_noise, on_party_loss: see `Runtime`.
+        seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
     """
 
     def __init__(
@@ -68,14 +68,12 @@ class RayRuntime(Runtime):
         recorder: RecorderLike | None = None,
         checkpoint_every: int = 1,
         reproducible_noise: bool = False,
-        on_party_loss: str | None = None,
     ) -> None:
         super().__init__(
             seed=seed,
             recorder=recorder,
             checkpoint_every=checkpoint_every,
             reproducible_noise=reproducible_noise,
-            on_party_loss=on_party_loss,
         )
         if placement is not None and placement not in PLACEMENTS:
             raise BadInput(f"placement: {placement!r} is not allowed: use {', '.join(PLACEMENTS)}")
@@ -223,6 +221,7 @@ class RayRuntime(Runtime):
                 "now": self.clock.now(),
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
+                "spent": self.spent,
                 "busy": 0.0,
                 "waiting": sum(self._waiting.values()),
                 "free_at": {},
@@ -240,7 +239,7 @@ class RayRuntime(Runtime):
             wall_seconds=wall,
             cpu_utilisation=cpu / (wall * self._cluster_cpus) if wall > 0 else 0.0,
             waiting_seconds=sum(self._waiting.values()),
-            price=self.ledger.price(self.network.link),
+            price=self.ledger.price(self.network.link) + self.spent,
         )
 
     async def settle(self) -> None:
@@ -315,6 +314,7 @@ class RayRuntime(Runtime):
             self.resumed = True
             self._offset = content["now"]
             self.state = snapshot.unpack(content["state"])
+            self.spent = content["spent"]
             self._resumed_totals = list(content["ledger"])
             self._waiting["before"] = content["waiting"]
         network, costs, scale = self._emulated
