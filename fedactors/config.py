@@ -25,7 +25,7 @@ T = TypeVar("T")
 def config(cls: type[T]) -> type[T]:
     """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors."""
     settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=True)
-    made: type[T] = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
+    made: type[T] = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)  # type: ignore[assignment]
     return made
 
 

@@ -204,8 +204,9 @@ class SimulatedContext(Context):
 
     def _job_function(self, where: str) -> Callable[..., Any]:
         module, _, name = where.partition(":")
-        own = self.casting.cls.__module__.rpartition(".")[0] or self.casting.cls.__module__
-        if not module.startswith((own, "fedactors.")):
+        own = self.casting.cls.__module__
+        package = own.rpartition(".")[0] + "."
+        if module != own and not module.startswith((package if package != "." else own + ".", "fedactors.")):
             raise BadInput(f"the checkpoint of {self.name} names a function outside its protocol: {where}")
         return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
 
@@ -265,7 +266,7 @@ class SimulatedRuntime(Runtime):
         self.num_passing_waits = 0
         """Waits under way that a snapshot cannot hold: unkeyed sleeps, timeouts, computes, payloads on the wire."""
         self._num_moves_wanted = 0
-        self._wanted: list[tuple[str, asyncio.Future[None]]] = []
+        self._wanted: list[tuple[str | None, asyncio.Future[None]]] = []
         self._failure: BaseException | None = None
         self._main: asyncio.Task[Any] | None = None
         self._busy_seconds = 0.0
@@ -326,10 +327,11 @@ class SimulatedRuntime(Runtime):
     async def checkpoint(self, label: str = "last") -> None:
         self._num_checkpoints += 1
         due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
-        if due or self._stop_code is not None or label != "last":
-            taken: asyncio.Future[None] = self.loop.create_future()
-            self._wanted.append((label, taken))
-            await taken
+        wanted = due or self._stop_code is not None or label != "last"
+        taken: asyncio.Future[None] = self.loop.create_future()
+        # the wait is the same whether a snapshot is due or not, else taking one would change the run
+        self._wanted.append((label if wanted else None, taken))
+        await taken
         self._stop_if_asked()
 
     def usage(self) -> Usage:
@@ -636,7 +638,8 @@ class SimulatedRuntime(Runtime):
             wanted, self._wanted = self._wanted, []
             self._num_moves_wanted = 0
             for label, taken in wanted:
-                self._save(label)
+                if label is not None:
+                    self._save(label)
                 _finish(taken)
             return True
         if self._stop_code is not None and legal and self._driver_waits_in_timer():

@@ -44,7 +44,7 @@ def apply(owner: Any, state: Mapping[str, Any]) -> None:
             current.load_state_dict(unpack(content))  # type: ignore[union-attr]
         elif tag == "rng" and isinstance(current, np.random.Generator) and _same_kind(current, content):
             current.bit_generator.state = unpack(content)  # others may hold the same generator
-        elif tag == "torch-rng" and hasattr(current, "set_state"):
+        elif tag == "torch-rng" and current is not None:
             current.set_state(importlib.import_module("torch").from_numpy(content.copy()))
         else:
             setattr(owner, name, unpack(packed))
