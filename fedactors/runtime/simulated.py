@@ -357,13 +357,13 @@ class SimulatedRuntime(Runtime):
         self.loop.before_time_moves = self._before_time_moves
         self.loop.when_stuck = self._stuck
         self._wall_start = time.perf_counter()
-        if isinstance(self._pool_size, int):
-            self._pool = ProcessPool(self._pool_size) if self._pool_size > 0 else None
-        else:
-            self._pool = self._pool_size
-        if resume is not None:
-            self._restore_driver(resume)
         try:
+            if resume is not None:
+                self._restore_driver(resume)
+            if isinstance(self._pool_size, int):
+                self._pool = ProcessPool(self._pool_size) if self._pool_size > 0 else None
+            else:
+                self._pool = self._pool_size
             result: T = self.loop.run_until_complete(self._run_main(main))
             return result
         finally:
