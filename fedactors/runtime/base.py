@@ -429,7 +429,7 @@ class Runtime(Caller):
         self._loss_handler = handler
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Record one round's metrics: numbers of the mathematics, never wall time (the recorder asks `usage`)."""
+        """Record one round's metrics: numbers of the mathematics, never wall time (which `usage` tells)."""
         await self.settle()
         if self.recorder is not None:
             self.recorder.record_round(index, metrics)

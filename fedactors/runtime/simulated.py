@@ -373,10 +373,10 @@ class SimulatedRuntime(Runtime):
         async def driver() -> T:
             return await main()
 
-        result: T
-        self._main = self.loop.create_task(driver())
+        main_task: asyncio.Task[T] = self.loop.create_task(driver())
+        self._main = main_task
         try:
-            result = await self._main
+            result = await main_task
         except asyncio.CancelledError:
             if self._failure is None:
                 raise

@@ -259,7 +259,7 @@ def test_a_users_mistake_stays_one() -> None:
     async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
         await a.refuse()
 
-    with pytest.raises(BadInput, match="^field: 3 is not allowed$"):
+    with pytest.raises(BadInput, match=r"^field: 3 is not allowed$"):
         play(drive)
 
 

@@ -119,7 +119,7 @@ def test_a_policy_may_differ_by_actor() -> None:
     async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
         await runtime.clock.sleep(10.0)
 
-    with pytest.raises(PartyLost, match="^a:"):
+    with pytest.raises(PartyLost, match=r"^a:"):
         lose(lambda name: "stop" if name == "a" else "continue", drive, {"b": 1.0, "a": 2.0})
 
 

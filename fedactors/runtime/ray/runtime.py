@@ -366,10 +366,10 @@ class RayRuntime(Runtime):
         async def driver() -> T:
             return await main()
 
-        result: T
-        self._main = asyncio.ensure_future(driver())
+        main_task: asyncio.Task[T] = asyncio.get_running_loop().create_task(driver())
+        self._main = main_task
         try:
-            result = await self._main
+            result = await main_task
         except asyncio.CancelledError:
             if self._failure is None:
                 raise
