@@ -98,8 +98,9 @@ class Ref:
     owner: str
     key: int
     num_bytes: int
-    place: str
-    """Where the bytes lie, for a reader on the same host; empty when they must be asked for."""
+    place: tuple[int, ...]
+    """Where the bytes lie (process, descriptor, offset), for a reader on the same host; empty when they must be asked
+    for. Numbers, so that the ledger counts the same bytes on every runtime."""
 
 
 @dataclass

@@ -165,7 +165,7 @@ class SimulatedContext(Context):
         frozen, size = freeze(value)
         self._next_payload += 1
         self._payloads[self._next_payload] = (frozen, size)
-        return Ref(self.name, self._next_payload, size, "")
+        return Ref(self.name, self._next_payload, size, ())
 
     async def get(self, ref: Ref) -> Any:
         owner = self._runtime.context_of(ref.owner)
