@@ -180,7 +180,7 @@ class RayContext(Context):
     def put(self, value: Any) -> Ref:
         size = measure(value)
         key, place = self._store.put(encode_parts(value))
-        return Ref(self.name, key, size, place if self._settings.use_sockets else "")
+        return Ref(self.name, key, size, place if self._settings.use_sockets else ())
 
     async def get(self, ref: Ref) -> Any:
         if ref.owner == self.name:
