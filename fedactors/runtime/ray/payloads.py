@@ -13,18 +13,12 @@ import os
 import struct
 from collections import OrderedDict
 
-from fedactors.errors import FedactorsError
+from fedactors.errors import PayloadGone
 
 _SLOT = struct.Struct("<QQ")
 _HEADER = 64
 _SEGMENT_BYTES = 1 << 24
 _MAX_MAPPED = 64
-
-
-class PayloadGone(KeyError, FedactorsError):
-    """The owner has freed the payload."""
-
-    exit_code = 1
 
 
 class PayloadStore:
