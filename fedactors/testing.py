@@ -12,6 +12,7 @@ the mathematics is right.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import math
@@ -77,7 +78,7 @@ class Subject:
         """Say whether a source file belongs to the protocol."""
         module = inspect.getmodule(self.protocol.run)
         home = Path(getattr(module, "__file__", None) or "/nowhere")
-        packaged = bool(getattr(module, "__package__", "")) and home.parent.name != "tests"
+        packaged = bool(getattr(module, "__package__", ""))
         return Path(file).is_relative_to(home.parent) if packaged else file == str(home)
 
 
@@ -205,7 +206,7 @@ def review(subject: Subject) -> list[Remark]:
         with _one_cluster(subject):
             on_ray = run_on_ray(subject)
             add("runtimes", remarks_on_runtimes(subject, whole, on_ray))
-            if on_ray.error is None:
+            if not remarks:
                 add("party loss on Ray", remarks_on_killed_process(subject, whole))
     return remarks
 
@@ -239,8 +240,8 @@ def remarks_on_config(subject: Subject) -> Iterator[str]:
 def remarks_on_determinism(subject: Subject, one: Outcome, other: Outcome) -> Iterator[str]:
     """The same seed gives byte-identical metrics, and the same messages (but for what keys and salts make of them)."""
     cure = (
-        "Draw from self.rng(purpose), never from an unseeded or a shared generator, and let nothing depend on the order "
-        "of a set, on id() or on the time of day"
+        "Draw from self.rng(purpose), never from an unseeded or a shared generator, and let nothing depend on the "
+        "order of a set, on id() or on the time of day"
     )
     if one.lines != other.lines or jsonable(one.metrics) != jsonable(other.metrics):
         difference = _first_difference(one, other)
@@ -339,7 +340,7 @@ def remarks_on_resume(subject: Subject, whole: Outcome) -> Iterator[str]:
                 f"{name} does not go on as the uninterrupted one: {_first_difference(expected, resumed)}. "
                 f"{_lost_state(whole, number, resumed)}"
             )
-        elif _traffic(resumed) != _traffic(whole):
+        elif expected.lines and _traffic(resumed) != _traffic(whole):
             yield (
                 f"{name} gives the same metrics with other traffic or time (messages, bytes, seconds): "
                 f"{_traffic(resumed)} instead of {_traffic(whole)}. {_lost_state(whole, number, resumed)}"
@@ -374,8 +375,8 @@ def remarks_on_runtimes(subject: Subject, simulated: Outcome, on_ray: Outcome) -
         allowed = subject.relative * max(abs(a), abs(b)) if subject.deterministic else subject.agree[name]
         if not abs(a - b) <= allowed and not (math.isnan(a) and math.isnan(b)):
             yield (
-                f"{name} is {a!r} in simulation and {b!r} on Ray (allowed: {allowed:.3g} apart). Reduce in the order of "
-                "names, never of arrival, and keep nothing in the process but the actor's attributes"
+                f"{name} is {a!r} in simulation and {b!r} on Ray (allowed: {allowed:.3g} apart). Reduce in the order "
+                "of names, never of arrival, and keep nothing in the process but the actor's attributes"
             )
     if subject.deterministic and simulated.totals != on_ray.totals:
         for key in sorted(simulated.totals.keys() | on_ray.totals.keys()):
@@ -422,9 +423,7 @@ def simulate(
         return _execute(subject, config, runtime, keeper, runtime.observed, resume)
 
 
-def run_on_ray(
-    subject: Subject, *, kill: str | None = None, overrides: Mapping[str, Any] | None = None
-) -> Outcome:
+def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[str, Any] | None = None) -> Outcome:
     """Run on Ray; `kill` names an actor whose process is killed when the first round is recorded."""
     from fedactors.runtime.ray.runtime import RayRuntime
 
@@ -460,7 +459,7 @@ def _execute(
     try:
         data = load_data(subject.protocol, config, subject.data, subject.seed)
         result = runtime.execute(lambda: subject.protocol.run(config, data, runtime), resume)
-    except Exception as caught:
+    except (Exception, asyncio.CancelledError) as caught:
         error = caught
     totals: dict[tuple[str, str, str], tuple[int, int]] = {}
     for total in runtime.ledger.totals():
@@ -533,6 +532,8 @@ def _loss_settings(subject: Subject) -> list[tuple[str, dict[str, Any]]]:
     protocol = subject.protocol
     if "on_party_loss" not in {field.name for field in dataclasses.fields(protocol.Config)}:
         return [(protocol.default_party_loss, {})]
+    if "on_party_loss" in subject.config:
+        return [(str(subject.config["on_party_loss"]), {})]
     others = sorted(protocol.party_loss - {protocol.default_party_loss})
     return [(policy, {"on_party_loss": policy}) for policy in [*others, protocol.default_party_loss]]
 

@@ -209,8 +209,7 @@ def _features_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _generator_states() -> dict[str, Any]:
-    kind, keys, *rest = np.random.get_state()  # type: ignore[misc]
-    states: dict[str, Any] = {"numpy.random": (kind, keys.tobytes(), *rest)}  # type: ignore[union-attr]
+    states: dict[str, Any] = {"numpy.random": repr(np.random.get_state(legacy=False))}
     if "torch" in sys.modules:
         states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
     return states
