@@ -35,7 +35,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
         state["num_rows"] = await cast.first_active.align(cast.first_passive)
-        state["epoch"] = 0
+        state.update(epoch=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
         keeper.load_state_dict(state["best"])
