@@ -20,7 +20,7 @@ Rows = NDArray[np.int64]
 
 
 def batch_rows(seed: int, round_: int, num_samples: int, batch_size: int | None) -> Rows | None:
-    """Return the rows of the round's mini-batch, the same at every client (Algorithm 2, shared seed); None means all."""
+    """Return the rows of the round's mini-batch, the same at every client (shared seed); None means all."""
     if batch_size is None or batch_size >= num_samples:
         return None
     generator = np.random.default_rng([seed, round_])
@@ -110,7 +110,7 @@ def visit_ridge_gram(
 
 
 def cluster_weights(token: int, num_tokens: int) -> Array:
-    """Return w_k of the token-per-cluster setting (Gamma,): all weight on the token of the own cluster (Section 4.1)."""
+    """Return w_k of the token-per-cluster setting (Gamma,): all on the token of the own cluster (Section 4.1)."""
     weights_G = np.zeros(num_tokens)
     weights_G[token] = 1.0
     return weights_G
@@ -155,7 +155,7 @@ def merge_cluster_tokens(z_B: Array, tokens: Sequence[Array]) -> Array:
 
 
 def average_tokens(tokens: Sequence[Array]) -> Array:
-    """Return the mean of the tokens' Z: the synced Z for overlapping tokens, right only for linear h on the same rows."""
+    """Return the mean of the tokens' Z: the synced Z of overlapping tokens, if h is linear and rows are the same."""
     return rebuild_token(tokens) / len(tokens)
 
 
@@ -172,6 +172,6 @@ def diverged(value: float, start: float) -> bool:
 def divergence_line(learning_rate: float, value: float, start: float, round_: int, safe: float) -> str:
     """Return the line for the user whose step size diverges, with a safe value."""
     return (
-        f"learning_rate: {learning_rate:g} diverges (objective {value:.3g} in round {round_}, {start:.3g} at the start); "
-        f"a safe value here is {safe:.3g}"
+        f"learning_rate: {learning_rate:g} diverges (objective {value:.3g} in round {round_}, {start:.3g} at the "
+        f"start); a safe value here is {safe:.3g}"
     )

@@ -62,7 +62,7 @@ class MtcdConfig:
     """Clients with a link to the server; a component of a disconnected graph needs one."""
 
     mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
-    """Disjoint clusters with one token each (Section 4.1), or tokens anywhere whose blocks are averaged (Section 4.2)."""
+    """Disjoint clusters with one token each (Section 4.1), or tokens anywhere, their blocks averaged (4.2)."""
 
     num_tokens: int = Field(default=4, ge=1)
     """Gamma: tokens that roam at once; fewer than clusters means partial participation."""

@@ -10,6 +10,8 @@ theta_k and the rows alone, else Z == sum_k h_k at the token's copy could not ho
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -47,7 +49,7 @@ class ViewCnn(nn.Module):
         super().__init__()
         sizes = (num_channels, width, 2 * width, 4 * width)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, after, 3, stride=2, padding=1) for before, after in zip(sizes, sizes[1:], strict=False)
+            nn.Conv2d(before, after, 3, stride=2, padding=1) for before, after in itertools.pairwise(sizes)
         )
         self.out = nn.Linear(sizes[-1], representation_size)
 
@@ -113,12 +115,8 @@ class Fusion(nn.Module):
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    groups = (
-        next(groups for groups in (32, 16, 8, 4, 2, 1) if channels % groups == 0 and channels // groups >= 2)
-        if (channels >= 2)
-        else 1
-    )
-    return nn.GroupNorm(groups, channels)
+    groups = math.gcd(32, channels)
+    return nn.GroupNorm(groups if groups < channels else max(1, channels // 2), channels)
 
 
 def representation_model(

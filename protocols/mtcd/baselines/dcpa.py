@@ -14,6 +14,7 @@ for ridge X theta* - y.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,9 +37,9 @@ class DcpaSteps:
 class DcpaState:
     """What one client keeps between iterations: w_k (D,), s_k (N,), y_k (N,)."""
 
-    w_D: Array
-    s_N: Array
-    y_N: Array
+    w: Array
+    s: Array
+    y: Array
 
 
 def consensus_matrix(weights_KK: Array) -> Array:
@@ -57,12 +58,15 @@ def auto_steps(
 ) -> DcpaSteps:
     """Return steps that meet the sufficient condition, its two terms sharing the room equally.
 
-    `dual` is mu_y; left out, it balances the dual curvature: K for a loss of unit curvature, since mu_y/K is the step
-    of g*.
+    `dual` is mu_y. Left out, it is sqrt(alpha K c) / ||B||, which balances the strong convexity of the regulariser
+    (alpha) and of g*/K (1/(K c), c the curvature of the loss); without a smooth regulariser K c / 4, found by trial.
     """
     curvature = problem.curvature(blocks[0].shape[0])
-    dual = len(blocks) * curvature if dual is None else dual
     largest_block = max(largest_gram_eigenvalue([x_ND]) for x_ND in blocks)
+    if dual is None and problem.smooth_penalty > 0:
+        dual = math.sqrt(problem.smooth_penalty * len(blocks) * curvature / largest_block)
+    elif dual is None:
+        dual = 0.25 * len(blocks) * curvature
     room = 0.5 * safety / dual
     primal = room / (largest_block + 0.5 * room * problem.smooth_penalty)
     return DcpaSteps(primal=primal, dual=dual, consensus=room / float(np.linalg.norm(consensus_KK, 2)))
@@ -83,10 +87,10 @@ def iterate(
     num_clients: int,
 ) -> DcpaState:
     """Do one client's iteration; `laplacian_y_N` is sum_j L_kj y_j over the client itself and its neighbours."""
-    w_D = state.w_D - steps.primal * (problem.smooth_penalty * state.w_D + state.y_N @ x_ND)
+    w_D = state.w - steps.primal * (problem.smooth_penalty * state.w + state.y @ x_ND)
     problem.shrink(w_D, steps.primal)
-    s_N = state.s_N - steps.consensus * laplacian_y_N
-    forward_N = state.y_N + steps.dual * (x_ND @ (2.0 * w_D - state.w_D) + 2.0 * s_N - state.s_N)
+    s_N = state.s - steps.consensus * laplacian_y_N
+    forward_N = state.y + steps.dual * (x_ND @ (2.0 * w_D - state.w) + 2.0 * s_N - state.s)
     return DcpaState(w_D, s_N, prox_conjugate(problem, forward_N, labels_N, steps.dual / num_clients))
 
 
@@ -118,7 +122,7 @@ def _prox_logistic(v_N: Array, labels_N: Array, weight: float) -> Array:
         low_N = np.where(error_N <= 0, m_N, low_N)
         new_N = m_N - error_N / (1.0 + weight * sigma_N * (1.0 - sigma_N))
         new_N = np.where((new_N < low_N) | (new_N > high_N), 0.5 * (low_N + high_N), new_N)
-        if float(np.abs(new_N - m_N).max()) <= 1e-15 * (1.0 + float(np.abs(m_N).max())):
+        if float(np.abs(new_N - m_N).max()) <= 1e-14 * (1.0 + float(np.abs(m_N).max())):
             return labels_N * new_N
         m_N = new_N
     return labels_N * m_N
