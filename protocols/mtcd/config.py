@@ -58,8 +58,8 @@ class MtcdConfig:
     """Where tokens roam in token-per-cluster mode: given as [[0,1],[2,3]], the graph's components, or one cluster;
     auto takes the components if there are num_tokens of them, and else cuts the graph into num_tokens communities."""
 
-    server_links: Literal["all", "none"] | tuple[int, ...] = "all"
-    """Clients with a link to the server; a component of a disconnected graph needs one."""
+    server_links: Literal["all"] | tuple[int, ...] | None = "all"
+    """Clients with a link to the server (none for none at all); a component of a disconnected graph needs one."""
 
     mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
     """Disjoint clusters with one token each (Section 4.1), or tokens anywhere, their blocks averaged (4.2)."""
@@ -107,7 +107,7 @@ class MtcdConfig:
     min_cluster_size: int = Field(default=3, ge=1)
     """Warn when a cluster is smaller: with two clients a token shows the other's representation exactly."""
 
-    compression: Literal["none", "top-k", "quantise"] = "none"
+    compression: Literal["top-k", "quantise"] | None = None
     """Lossy compression of tokens and representations."""
 
     compression_ratio: float = Field(default=0.1, gt=0, le=1)
@@ -119,7 +119,7 @@ class MtcdConfig:
     error_feedback: bool = True
     """Keep what compression dropped and add it to the next message."""
 
-    noise: Literal["none", "gaussian"] = "none"
+    noise: Literal["gaussian"] | None = None
     """Differential privacy noise on representations before they leave a client."""
 
     clip_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -198,7 +198,7 @@ class MtcdConfig:
             raise ValueError(
                 f"start: all-clients needs num_tokens = num_clients, here {self.num_tokens} and {self.num_clients}"
             )
-        if self.algorithm in ("mtcd", "svfl") and self.server_links in ("none", ()):
+        if self.algorithm in ("mtcd", "svfl") and not self.server_links:
             raise ValueError(f"server_links: none is not allowed for {self.algorithm}, which syncs at the server")
 
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-
 from fedactors.network.codec import message
+from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating]
 

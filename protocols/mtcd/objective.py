@@ -176,14 +176,21 @@ def block_step(problem: Problem, blocks: Sequence[Array]) -> float:
     return 1.0 / max(smoothness(problem, [x_ND]) for x_ND in blocks)
 
 
-def parallel_step(problem: Problem, blocks: Sequence[Array], num_stale_steps: int) -> float:
+def parallel_step(
+    problem: Problem, blocks: Sequence[Array], num_stale_steps: int, num_moving: int | None = None
+) -> float:
     """Return the step for blocks that move at once: min(1/L_block, 1/(L num_stale_steps)).
 
     `num_stale_steps` is how many steps a block takes between two syncs while the others stand still. With one step
     this is 1/L. With more it has to shrink: a block that runs to its own minimum makes a Jacobi iteration, which
-    diverges for correlated blocks whatever the step (Theorem 1 asks for O(1/(L tau))).
+    diverges for correlated blocks whatever the step (Theorem 1 asks for O(1/(L tau))). `num_moving` blocks at most
+    change between two syncs (all if left out): together their constant is no more than `num_moving` L_block.
     """
-    return min(block_step(problem, blocks), 1.0 / (smoothness(problem, blocks) * num_stale_steps))
+    alone = block_step(problem, blocks)
+    together = smoothness(problem, blocks)
+    if num_moving is not None:
+        together = min(together, num_moving / alone)
+    return min(alone, 1.0 / (together * num_stale_steps))
 
 
 def synthetic_regression(

@@ -55,7 +55,13 @@ def test_visit_equals_the_plain_loop(problem):
 def test_visit_hand_computed():
     """x = 2, y = 1, theta = 1, Z = 3 (another client adds 1): gradient 2 (3 - 1) + 10 = 14, step .01."""
     theta, z = al.visit(
-        ob.Ridge(10.0), np.array([[2.0]]), np.ones(1), np.ones(1), np.array([3.0]), step=0.01, num_local_steps=1,
+        ob.Ridge(10.0),
+        np.array([[2.0]]),
+        np.ones(1),
+        np.ones(1),
+        np.array([3.0]),
+        step=0.01,
+        num_local_steps=1,
         num_samples=1,
     )
     np.testing.assert_allclose(theta, [0.86])
@@ -133,9 +139,7 @@ def test_sync_identity_of_a_token_per_cluster(problem, rows):
         own, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4, rows)
         tokens.append(z)
         copies |= {client: {token: theta} for client, theta in own.items()}
-    synced = [
-        al.combine(thetas[k], copies.get(k, {}), al.cluster_weights(0 if k < 3 else 1, 2)) for k in range(6)
-    ]
+    synced = [al.combine(thetas[k], copies.get(k, {}), al.cluster_weights(0 if k < 3 else 1, 2)) for k in range(6)]
     rebuilt = al.rebuild_token([al.represent(x, t, rows) for x, t in zip(blocks, synced, strict=True)])
     np.testing.assert_allclose(al.merge_cluster_tokens(start, tokens), rebuilt, atol=1e-11)
     assert np.abs(al.average_tokens(tokens) - rebuilt).max() > 1e-6

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fedactors.errors import BadInput
 from scipy.optimize import minimize
 
+from fedactors.errors import BadInput
 from protocols.mtcd import objective as ob
 
 
@@ -15,8 +15,7 @@ def _data(num_samples=60, num_features=20, seed=0):
 
 @pytest.mark.parametrize("problem", [ob.Ridge(3.0), ob.SparseLogistic(0.0)])
 def test_slope_is_the_derivative_of_the_loss(problem):
-    x, y = _data()
-    y = np.sign(y)
+    y = np.sign(_data()[1])
     z = np.random.default_rng(1).standard_normal(60)
     slope = problem.slope(z, y, 60, np.empty(60))
     for i in (0, 7, 59):
@@ -64,6 +63,8 @@ def test_parallel_step_is_one_over_l_for_one_step_and_never_above_the_block_step
     blocks, ridge = np.split(x, 4, axis=1), ob.Ridge(10.0)
     assert ob.parallel_step(ridge, blocks, 1) == pytest.approx(1.0 / ob.smoothness(ridge, [x]), rel=1e-6)
     assert ob.parallel_step(ridge, blocks, 1) < ob.block_step(ridge, blocks)
+    assert ob.parallel_step(ridge, blocks, 1, num_moving=1) == ob.block_step(ridge, blocks)
+    assert ob.parallel_step(ridge, blocks, 1, num_moving=4) == ob.parallel_step(ridge, blocks, 1)
     assert ob.parallel_step(ridge, blocks, 20) == pytest.approx(ob.parallel_step(ridge, blocks, 1) / 20)
 
 
@@ -81,7 +82,7 @@ def test_sparse_logistic_minimum_is_certified_and_meets_the_optimality_condition
     x, y = _data(num_samples, num_features)
     y = np.sign(y)
     theta, optimum = ob.solve(ob.SparseLogistic(beta), x, y)
-    assert 0 <= ob.sparse_logistic_gap(x, y, beta, theta) + 1e-15
+    assert ob.sparse_logistic_gap(x, y, beta, theta) + 1e-15 >= 0
     assert ob.sparse_logistic_gap(x, y, beta, theta) <= 1e-12 * optimum
     gradient = x.T @ (-y / (1.0 + np.exp(y * (x @ theta)))) / num_samples
     assert np.abs(gradient).max() <= beta * (1 + 1e-6)
