@@ -9,18 +9,15 @@ close to that. Raw features and parameters theta_k never leave a client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
-from fedactors.network.codec import message
 from numpy.typing import NDArray
+
+from fedactors.network.codec import message
 
 FloatArray = NDArray[np.floating]
 
 
 @message(receiver="server", reveals="the client's representation of each sample of the mini-batch, nothing on its rows")
-@dataclass(frozen=True, slots=True)
 class Representation:
     """h_k(theta_k; X_k) at a sync (Algorithm 2, line 5)."""
 
@@ -30,7 +27,6 @@ class Representation:
 
 
 @message(receiver="client", reveals="Z: the sum (or the slots) of all clients' representations, and theta_0")
-@dataclass(frozen=True, slots=True)
 class Token:
     """{Z, theta_0} on its way, from the server or a neighbour; `hop` counts hops made, `hops_left` those to come.
 
@@ -44,12 +40,11 @@ class Token:
     hops_left: int
     walk_seed: int
     z: FloatArray
-    theta_0: Mapping[str, FloatArray]
+    theta_0: dict[str, FloatArray]
     route: tuple[int, ...] = ()
 
 
 @message(receiver="server", reveals="that the token's roaming is over and which clients it visited")
-@dataclass(frozen=True, slots=True)
 class RoamingDone:
     """The last holder's word to the server; Z itself stays, the server rebuilds it from representations."""
 
@@ -59,7 +54,6 @@ class RoamingDone:
 
 
 @message(receiver="client", reveals="that the round is over and how many tokens it had")
-@dataclass(frozen=True, slots=True)
 class SyncTokens:
     """Asks a client to combine its copies and to send its representation for `next_round` (Algorithm 2, line 12)."""
 
@@ -69,7 +63,6 @@ class SyncTokens:
 
 
 @message(receiver="client", reveals="that a token was lost and that its copy is to be dropped")
-@dataclass(frozen=True, slots=True)
 class DropCopy:
     """Tells a client to forget its copy for a token that is issued again from its last sync."""
 
@@ -78,17 +71,15 @@ class DropCopy:
 
 
 @message(receiver="client", reveals="Z: the sum of all clients' representations, and theta_0")
-@dataclass(frozen=True, slots=True)
 class SyncedZ:
     """What SVFL sends to every client in every round."""
 
     round_: int
     z: FloatArray
-    theta_0: Mapping[str, FloatArray]
+    theta_0: dict[str, FloatArray]
 
 
 @message(receiver="client", reveals="the sender's copy of the dual variable, at the end the residuals of all samples")
-@dataclass(frozen=True, slots=True)
 class DualVector:
     """y_k (N,), what DCPA's clients send to each neighbour in every iteration."""
 
@@ -98,7 +89,6 @@ class DualVector:
 
 
 @message(receiver="driver", reveals="the value of the client's regulariser, one number")
-@dataclass(frozen=True, slots=True)
 class Penalty:
     """r(theta_k): the objective is phi(Z) plus the sum of these."""
 

@@ -146,6 +146,7 @@ def largest_gram_eigenvalue(blocks: Sequence[Array], tolerance: float = 1e-9, ma
     """
     num_samples = blocks[0].shape[0]
     u_N: Array = np.random.default_rng(0).standard_normal(num_samples)
+    np.divide(u_N, np.linalg.norm(u_N), out=u_N)
     value = 0.0
     for _ in range(max_iterations):
         image_N: Array = np.zeros(num_samples)
@@ -155,7 +156,7 @@ def largest_gram_eigenvalue(blocks: Sequence[Array], tolerance: float = 1e-9, ma
         length = float(np.linalg.norm(image_N))
         if length == 0.0:
             return 0.0
-        u_N = image_N / length
+        np.divide(image_N, length, out=u_N)
         if abs(new_value - value) <= tolerance * new_value:
             return new_value
         value = new_value

@@ -1,4 +1,6 @@
-"""Where a token goes: lazy random walks, sweeps, start distributions and the chance to be visited (Appendix D).
+"""Where a token goes: lazy random walks, sweeps, start clients, and a bound on the chance to be visited (Appendix D).
+
+Graphs by name, transition matrices and exact visit probabilities are in `fedactors.network.topology`.
 
 Every draw is a pure function of (walk seed, hop): a token carries its seed, so a walk is the same on every runtime,
 whatever the order in which tokens move, and costs no generator per hop.
@@ -97,47 +99,6 @@ def _fewest_exits_first(graph: nx.Graph, node: int, seen: set[int]) -> list[int]
     return sorted(fresh, key=lambda other: (-sum(far not in seen for far in graph.neighbors(other)), -other))
 
 
-def transition_matrix(graph: nx.Graph, clients: Sequence[int]) -> NDArray[np.float64]:
-    """Return the lazy walk's transition matrix over `clients` (rows sum to 1), edges that leave them dropped."""
-    inside = graph.subgraph(clients)
-    place = {client: i for i, client in enumerate(clients)}
-    matrix = np.zeros((len(clients), len(clients)))
-    for client in clients:
-        options = lazy_options(inside, client)
-        for option in options:
-            matrix[place[client], place[option]] = 1.0 / len(options)
-    return matrix
-
-
-def visit_probabilities(
-    graph: nx.Graph, clients: Sequence[int], start: NDArray[np.float64], num_hops: int
-) -> NDArray[np.float64]:
-    """Return the exact chance of each of `clients` to be visited in S + 1 visits begun at ``start`` (same order).
-
-    The walk that avoids client k follows the transition matrix without k's row and column.
-    """
-    matrix = transition_matrix(graph, clients)
-    chances = np.empty(len(clients))
-    for k in range(len(clients)):
-        others = [i for i in range(len(clients)) if i != k]
-        missing = start[others]
-        avoiding = matrix[np.ix_(others, others)]
-        for _ in range(num_hops):
-            missing = missing @ avoiding
-        chances[k] = 1.0 - missing.sum()
-    return chances
-
-
-def minimum_visit_probability(
-    graph: nx.Graph, clusters: Sequence[Sequence[int]], starts: Sequence[NDArray[np.float64]], num_hops: int
-) -> float:
-    """Return rho of assumption A4: the least chance over clusters and clients (one cluster for overlapping tokens)."""
-    return min(
-        float(visit_probabilities(graph, cluster, start, num_hops).min())
-        for cluster, start in zip(clusters, starts, strict=True)
-    )
-
-
 def visit_probability_bound(graph: nx.Graph, start: NDArray[np.float64], num_hops: int) -> float:
     """Return the lower bound of Appendix D: min pi where pi > 0 everywhere, else max pi (1 + max degree)^-S.
 
@@ -159,58 +120,3 @@ def cluster_graph(graph: nx.Graph, clusters: Sequence[Sequence[int]]) -> nx.Grap
     kept.add_nodes_from(graph.nodes)
     kept.add_edges_from((a, b) for a, b in graph.edges if a != b and home[a] == home[b])
     return kept
-
-
-def check_clusters(clusters: Sequence[Sequence[int]], num_clients: int) -> None:
-    """Reject clusters that are empty, overlap, miss a client or name an unknown one.
-
-    Raises:
-        BadInput: the client concerned.
-    """
-    home: dict[int, int] = {}
-    for i, cluster in enumerate(clusters):
-        if not cluster:
-            raise BadInput(f"clusters: cluster {i} is empty, each needs at least one client")
-        for client in cluster:
-            if not 0 <= client < num_clients:
-                raise BadInput(f"clusters: client {client} is unknown, allowed are 0 to {num_clients - 1}")
-            if client in home:
-                raise BadInput(
-                    f"clusters: client {client} is in clusters {home[client]} and {i}, they must not overlap"
-                )
-            home[client] = i
-    missing = sorted(set(range(num_clients)) - home.keys())
-    if missing:
-        raise BadInput(f"clusters: client {missing[0]} is in no cluster, each client must be in one")
-
-
-def check_graph(graph: nx.Graph, num_clients: int, linked_clients: Iterable[int]) -> None:
-    """Reject a graph that names unknown clients, or a component that no server link reaches while there are several.
-
-    `linked_clients` are the clients with a link to the server; a connected graph needs none.
-
-    Raises:
-        BadInput: the edge or the component concerned.
-    """
-    known = set(range(num_clients))
-    for a, b in graph.edges:
-        if a not in known or b not in known:
-            raise BadInput(f"topology: edge ({a}, {b}) names an unknown client, allowed are 0 to {num_clients - 1}")
-    if unknown := sorted(set(graph.nodes) - known, key=str):
-        raise BadInput(f"topology: client {unknown[0]} is unknown, allowed are 0 to {num_clients - 1}")
-    if absent := sorted(known - set(graph.nodes)):
-        raise BadInput(f"topology: client {absent[0]} is missing, the graph must hold all {num_clients} clients")
-    linked = set(linked_clients)
-    components = [sorted(component) for component in nx.connected_components(graph)]
-    if len(components) > 1:
-        for component in sorted(components):
-            if linked.isdisjoint(component):
-                raise BadInput(
-                    f"topology: the graph is disconnected and clients {_some(component)} have no server link, "
-                    "each component needs one (server_links)"
-                )
-
-
-def _some(clients: Sequence[int]) -> str:
-    shown = ", ".join(str(client) for client in clients[:5])
-    return shown + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
