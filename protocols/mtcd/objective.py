@@ -144,7 +144,7 @@ def largest_gram_eigenvalue(blocks: Sequence[Array], tolerance: float = 1e-9, ma
     One block gives its own constant. Only the vectors X_k X_k^T u would leave a client. The start vector is fixed, so
     the result is the same everywhere; the Rayleigh quotient approaches the eigenvalue from below.
     """
-    num_samples = blocks[0].shape[0]
+    num_samples = len(blocks[0])
     u_N: Array = np.random.default_rng(0).standard_normal(num_samples)
     np.divide(u_N, np.linalg.norm(u_N), out=u_N)
     value = 0.0
