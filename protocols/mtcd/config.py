@@ -131,8 +131,8 @@ class MtcdConfig:
     """delta of the privacy budget reported."""
 
     dcpa_dual_step: float | Literal["auto"] = "auto"
-    """mu_y of DCPA; the two other steps follow from the sufficient condition. Auto balances the rate close to the minimum;
-    on the ridge problem with 40 clients and 1,000 samples 0.03 reached a gap of 1e-3 three times sooner."""
+    """mu_y of DCPA; the two other steps follow from the sufficient condition. Auto balances the rate near the minimum;
+    on the ridge problem with 40 clients and 1,000 samples 0.03 reached a gap of 1e-3 about three times sooner."""
 
     visit_timeout: float = Field(default=60.0, gt=0)
     """Seconds a holder may keep a token before it counts as lost."""

@@ -5,17 +5,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
+from fedactors.network.topology import metropolis_weights
 from protocols.mtcd import objective as ob
 from protocols.mtcd.baselines import dcpa
 
 NUM_CLIENTS = 10
-
-
-def metropolis(graph):
-    weights = np.zeros((len(graph), len(graph)))
-    for a, b in graph.edges:
-        weights[a, b] = weights[b, a] = 1.0 / (1 + max(graph.degree(a), graph.degree(b)))
-    return weights + np.diag(1.0 - weights.sum(axis=1))
 
 
 def run(problem, graph, num_iterations):
@@ -23,7 +17,7 @@ def run(problem, graph, num_iterations):
     if isinstance(problem, ob.SparseLogistic):
         y = np.sign(y)
     blocks = np.split(x, NUM_CLIENTS, axis=1)
-    consensus = dcpa.consensus_matrix(metropolis(graph))
+    consensus = dcpa.consensus_matrix(metropolis_weights(graph))
     steps = dcpa.auto_steps(problem, blocks, consensus)
     largest = max(ob.largest_gram_eigenvalue([b]) for b in blocks)
     assert dcpa.step_sum(steps, largest, problem.smooth_penalty, np.linalg.norm(consensus, 2)) <= 1.0
@@ -70,7 +64,7 @@ def test_prox_of_the_conjugate_agrees_with_moreau_and_a_scalar_minimiser(problem
 
 
 def test_consensus_matrix_is_a_laplacian():
-    consensus = dcpa.consensus_matrix(metropolis(nx.star_graph(9)))
+    consensus = dcpa.consensus_matrix(metropolis_weights(nx.star_graph(9)))
     np.testing.assert_allclose(consensus.sum(axis=1), 0.0, atol=1e-15)
     assert np.linalg.eigvalsh(consensus)[0] == pytest.approx(0.0, abs=1e-12)
     assert np.linalg.eigvalsh(consensus)[-1] <= 1.0
