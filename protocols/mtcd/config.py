@@ -55,7 +55,7 @@ class MtcdConfig:
 
     clusters: Literal["auto", "whole", "components"] | tuple[tuple[int, ...], ...] = "auto"
     """Where tokens roam in token-per-cluster mode: given as [[0,1],[2,3]], the graph's components, or one cluster;
-    auto takes the components if there are num_tokens of them, and else cuts the graph into num_tokens communities."""
+    auto cuts the graph into num_tokens connected clusters of nearly equal size."""
 
     server_links: Literal["all"] | tuple[int, ...] | None = "all"
     """Clients with a link to the server (none for none at all); a component of a disconnected graph needs one."""

@@ -10,6 +10,7 @@ whatever the order in which tokens move, and costs no generator per hop.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import networkx as nx
@@ -70,33 +71,95 @@ def sweep(graph: nx.Graph, clients: Iterable[int]) -> tuple[int, ...]:
         BadInput: the cluster has no such route, or none was found within the search limit.
     """
     inside = graph.subgraph(clients)
-    nodes = sorted(inside.nodes, key=lambda node: (inside.degree(node), node))
+    route = _route_over_all(inside)
+    if route is None:
+        raise BadInput(
+            f"walk: sweep is not allowed on cluster {sorted(inside.nodes)}, no route along its edges visits each "
+            "client once; use walk=lazy"
+        )
+    return route
+
+
+def _route_over_all(graph: nx.Graph) -> tuple[int, ...] | None:
+    """Search a Hamiltonian path depth first, clients with the fewest unvisited neighbours first."""
+    neighbours = {node: [other for other in graph.neighbors(node) if other != node] for node in graph}
+    exits = {node: len(others) for node, others in neighbours.items()}
     budget = _SWEEP_SEARCH_LIMIT
-    for start in nodes:
-        route, seen = [start], {start}
-        stack = [_fewest_exits_first(inside, start, seen)]
+    route: list[int] = []
+    seen: set[int] = set()
+
+    def enter(node: int) -> list[int]:
+        route.append(node)
+        seen.add(node)
+        for other in neighbours[node]:
+            exits[other] -= 1
+        fresh = [other for other in neighbours[node] if other not in seen]
+        return sorted(fresh, key=lambda other: (-exits[other], -other))
+
+    def leave() -> None:
+        node = route.pop()
+        seen.discard(node)
+        for other in neighbours[node]:
+            exits[other] += 1
+
+    for start in sorted(neighbours, key=lambda node: (exits[node], node)):
+        stack = [enter(start)]
         while stack and budget > 0:
-            if len(route) == len(nodes):
+            if len(route) == len(neighbours):
                 return tuple(route)
-            if not stack[-1]:
+            if stack[-1]:
+                budget -= 1
+                stack.append(enter(stack[-1].pop()))
+            else:
                 stack.pop()
-                seen.discard(route.pop())
-                continue
-            budget -= 1
-            following = stack[-1].pop()
-            route.append(following)
-            seen.add(following)
-            stack.append(_fewest_exits_first(inside, following, seen))
-    raise BadInput(
-        f"walk: sweep is not allowed on cluster {sorted(inside.nodes)}, no route along its edges visits each client "
-        "once; use walk=lazy"
-    )
+                leave()
+        if budget <= 0:
+            break
+    return None
 
 
-def _fewest_exits_first(graph: nx.Graph, node: int, seen: set[int]) -> list[int]:
-    """Return the unseen neighbours; the last, which is tried first, has the fewest unseen neighbours of its own."""
-    fresh = [other for other in graph.neighbors(node) if other not in seen]
-    return sorted(fresh, key=lambda other: (-sum(far not in seen for far in graph.neighbors(other)), -other))
+def even_clusters(graph: nx.Graph, num_clusters: int) -> tuple[tuple[int, ...], ...]:
+    """Cut a graph into connected clusters of nearly equal size: one token each, where no clusters are given.
+
+    Components are never joined: a graph with more of them than `num_clusters` gives its components. A component with a
+    route over all its clients is cut along it (a path into paths); another is grown from spread seeds, the smallest
+    cluster first, and may come out less even.
+    """
+    components = sorted((sorted(component) for component in nx.connected_components(graph)), key=lambda c: c[0])
+    parts = [1] * len(components)
+    while sum(parts) < min(num_clusters, len(graph)):
+        growable = [i for i, component in enumerate(components) if parts[i] < len(component)]
+        parts[max(growable, key=lambda i: (len(components[i]) / parts[i], -i))] += 1
+    clusters: list[tuple[int, ...]] = []
+    for component, count in zip(components, parts, strict=True):
+        inside = graph.subgraph(component)
+        route = _route_over_all(inside) if count > 1 else tuple(component)
+        if route is None:
+            clusters += _grow(inside, count)
+            continue
+        bounds = [i * len(route) // count for i in range(count + 1)]
+        clusters += [tuple(sorted(route[low:high])) for low, high in itertools.pairwise(bounds)]
+    return tuple(sorted(clusters))
+
+
+def _grow(graph: nx.Graph, count: int) -> list[tuple[int, ...]]:
+    distance = nx.single_source_shortest_path_length(graph, min(graph))
+    seeds = [min(graph, key=lambda node: (-distance[node], node))]
+    nearest = nx.single_source_shortest_path_length(graph, seeds[0])
+    while len(seeds) < count:
+        seeds.append(min(graph, key=lambda node: (-nearest[node], node)))
+        reach = nx.single_source_shortest_path_length(graph, seeds[-1])
+        nearest = {node: min(nearest[node], reach[node]) for node in graph}
+    grown = [{seed} for seed in seeds]
+    free = set(graph) - set(seeds)
+    while free:
+        for cluster in sorted(grown, key=lambda members: (len(members), min(members))):
+            border = {other for node in cluster for other in graph.neighbors(node)} & free
+            if border:
+                cluster.add(min(border))
+                free.discard(min(border))
+                break
+    return [tuple(sorted(cluster)) for cluster in grown]
 
 
 def visit_probability_bound(graph: nx.Graph, start: NDArray[np.float64], num_hops: int) -> float:

@@ -104,3 +104,31 @@ def test_cluster_graph_keeps_tokens_inside():
     cut = walk.cluster_graph(nx.path_graph(6), [(0, 1, 2), (3, 4, 5)])
     assert sorted(cut.edges) == [(0, 1), (1, 2), (3, 4), (4, 5)]
     assert set(walk.lazy_walk(cut, 0, 300, 1)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("graph", "num_clusters", "sizes"),
+    [
+        (nx.path_graph(40), 4, [10, 10, 10, 10]),
+        (nx.complete_graph(40), 4, [10, 10, 10, 10]),
+        (nx.cycle_graph(10), 3, [3, 3, 4]),
+        (nx.star_graph(5), 2, [1, 5]),
+        (nx.empty_graph(4), 2, [1, 1, 1, 1]),
+        (nx.disjoint_union(nx.path_graph(6), nx.path_graph(2)), 3, [2, 3, 3]),
+        (nx.balanced_tree(2, 3), 3, None),
+        (nx.gnp_random_graph(30, 0.15, seed=4), 5, None),
+        (nx.path_graph(3), 9, [1, 1, 1]),
+    ],
+)
+def test_even_clusters_are_connected_and_partition_the_clients(graph, num_clusters, sizes):
+    clusters = walk.even_clusters(graph, num_clusters)
+    assert sorted(k for cluster in clusters for k in cluster) == sorted(graph.nodes)
+    assert all(nx.is_connected(graph.subgraph(cluster)) for cluster in clusters)
+    if sizes is not None:
+        assert sorted(map(len, clusters)) == sizes
+    else:
+        assert len(clusters) == max(num_clusters, nx.number_connected_components(graph))
+
+
+def test_even_clusters_of_a_path_are_its_stretches():
+    assert walk.even_clusters(nx.path_graph(6), 2) == ((0, 1, 2), (3, 4, 5))
