@@ -109,7 +109,9 @@ def _operator(
     dtype: torch.dtype,
     own_T: Tensor | None,
 ) -> Operator:
-    order = np.lexsort((rows, columns))
+    sort = np.lexsort((columns, rows))
+    rows, columns, values = rows[sort], columns[sort], values[sort]
+    order = np.argsort(columns, kind="stable")
     transposed_indptr = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=shape[1]))])
     return Operator(
         _csr(indptr, columns, values, (shape[0], shape[1]), dtype),
@@ -130,6 +132,7 @@ def _csr(
             torch.from_numpy(columns.astype(np.int64)),
             torch.from_numpy(values.astype(np.float64)).to(dtype),
             size=shape,
+            check_invariants=True,
         )
 
 
