@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
+
 from protocols.glasu import algorithm, backbones, sampling
 from protocols.glasu.algorithm import ClientBatch, Descent, OptimiserState, Stale
 from protocols.glasu.backbones import Network, Parameters
-from torch import Tensor
-from torch.nn import functional
 
 NODES, FEATURES, CLASSES, HIDDEN = 40, 5, 3, 8
 DOUBLE = torch.float64
@@ -113,7 +114,7 @@ def joint_inference(clients) -> Inference:
 
 def cross_gradients(clients, inference: Inference):
     """Mode joint: the server sums the clients' gradients and sends each its share, from the last aggregation down."""
-    crosses = [[] for _ in clients]
+    crosses, shares = [[] for _ in clients], []
     for index in reversed(range(len(clients[0].network.segments))):
         if index == len(clients[0].network.segments) - 1:
             own = [

@@ -1,6 +1,7 @@
 """Settings: what is refused, and what the special cases fix."""
 
 import pytest
+
 from fedactors.config import build
 from fedactors.errors import BadInput
 from protocols.glasu.config import GlasuConfig
