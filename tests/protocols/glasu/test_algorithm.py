@@ -455,3 +455,54 @@ def test_segments_end_at_the_aggregation_layers():
     network = clients[0].network
     assert network.segments == (range(0, 2), range(2, 4))
     assert [network.input_width(layer) for layer in range(5)] == [HIDDEN, HIDDEN, 2 * HIDDEN, HIDDEN, 2 * HIDDEN]
+
+
+def communities(num_nodes=150, num_classes=3, seed=0):
+    """A block graph whose three clients each hold some edges and features that tell one class from the others."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(num_nodes) % num_classes
+    pairs = np.array(np.triu_indices(num_nodes, 1))
+    same = labels[pairs[0]] == labels[pairs[1]]
+    edges = pairs[:, rng.random(pairs.shape[1]) < np.where(same, 0.04, 0.015)]
+    shares = []
+    for position in range(3):
+        features = rng.normal(size=(num_nodes, 4)) + 1.5 * (labels == position)[:, None]
+        shares.append((edges[:, rng.random(edges.shape[1]) < 0.8], features))
+    return labels, shares
+
+
+def fit(labels, shares, *, standalone=False, rounds=40, num_local_updates=1, joint=False):
+    """Train on a quarter of the nodes; returns the test accuracy (mean over clients where each works alone)."""
+    rng, descent = np.random.default_rng(3), Descent(optimiser="adam", learning_rate=0.01, weight_decay=1e-3)
+    rows = torch.arange(0, len(labels), 4)
+    target, clients = torch.from_numpy(labels), []
+    for position, (edges, features) in enumerate(shares):
+        network = Network(
+            backbone="gcn", num_layers=2, aggregation_layers=(0, 1), num_clients=1 if standalone else 3,
+            position=0 if standalone else position, num_features=4, hidden_size=16, num_classes=3,
+        )  # fmt: skip
+        parameters = backbones.initial_parameters(network, rng, np.random.default_rng(1), DOUBLE)
+        graph = sampling.adjacency(edges, len(labels))
+        operator = backbones.operator(sampling.full_block(graph), DOUBLE)
+        batch = ClientBatch(torch.from_numpy(features), (operator,) * 2, (None,) * 2, target[rows], rows)
+        state = algorithm.start_optimiser(parameters, descent)
+        clients.append(PlainClient(network, parameters, graph, features, state, batch))
+    groups = [[client] for client in clients] if standalone else [clients]
+    test = torch.tensor([node for node in range(len(labels)) if node % 4])
+    reached = []
+    for group in groups:
+        for _ in range(rounds):
+            train_round(group, descent, num_local_updates, joint=joint)
+        last = joint_inference(group).aggregated[-1]
+        logits = sum(algorithm.classify(client.parameters, last) for client in group)
+        reached.append(algorithm.accuracy(logits, target, test))
+    return float(np.mean(reached))
+
+
+@pytest.mark.parametrize(("num_local_updates", "joint"), [(1, False), (4, False), (1, True), (4, True)])
+def test_clients_together_know_what_none_knows_alone(num_local_updates, joint):
+    labels, shares = communities()
+    alone = fit(labels, shares, standalone=True)
+    together = fit(labels, shares, num_local_updates=num_local_updates, joint=joint)
+    assert together > alone + 0.15
+    assert together > 0.75
