@@ -38,7 +38,7 @@ class ClientBatch:
 
     ``initial_rows`` gives, for each layer, where its output nodes are in the lowest level (None: same nodes).
     ``loss_rows`` picks the nodes in the loss from S[L] (None: all of them); ``labels_B`` are theirs.
-    ``seed`` fixes the dropped entries for the whole round.
+    ``seed`` fixes the dropped entries of the joint inference and the first local update; later ones draw their own.
     """
 
     features: Tensor | Operator
@@ -302,8 +302,9 @@ def local_updates(
 ) -> tuple[Parameters, OptimiserState, list[float]]:
     """Do the Q local updates of a round (Algorithm 1); returns W_m^{t,Q} and the loss before each update."""
     losses: list[float] = []
-    for _ in range(num_local_updates):
-        loss, gradients = loss_and_gradients(parameters, network, batch, stale, cross_gradients)
+    for update in range(num_local_updates):
+        own_batch = replace(batch, seed=batch.seed + update)
+        loss, gradients = loss_and_gradients(parameters, network, own_batch, stale, cross_gradients)
         parameters, state = descend(parameters, gradients, state, descent)
         losses.append(loss)
     return parameters, state, losses

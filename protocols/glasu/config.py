@@ -60,7 +60,7 @@ class GlasuConfig:
     """Strength of the layer weights in `gcnii` (lambda in the paper of that backbone)."""
 
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of entries dropped at each layer's input in training; the same entries for the whole round."""
+    """Share of entries dropped at each layer's input in training; the same ones in joint inference and first update."""
 
     num_rounds: int = Field(300, ge=1)
     """Training rounds T, one joint inference each."""

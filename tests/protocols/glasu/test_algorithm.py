@@ -506,3 +506,27 @@ def test_clients_together_know_what_none_knows_alone(num_local_updates, joint):
     together = fit(labels, shares, num_local_updates=num_local_updates, joint=joint)
     assert together > alone + 0.15
     assert together > 0.75
+
+
+def test_mostly_zero_features_are_kept_sparse():
+    features = np.zeros((10, 10))
+    features[3, 4] = 2.0
+    compact = backbones.compact_features(features, DOUBLE)
+    assert isinstance(compact, backbones.Operator)
+    weight = torch.randn(10, 3, dtype=DOUBLE)
+    assert torch.equal(backbones.multiply(compact, weight), torch.from_numpy(features) @ weight)
+    assert isinstance(backbones.compact_features(features + 1, DOUBLE), Tensor)
+
+
+def test_later_local_updates_drop_other_entries():
+    clients, labels = world(1, (3,), backbone="gcnii", dropout=0.5)
+    full_batches(clients, labels)
+    client, still = clients[0], Descent(learning_rate=1e-300)
+    _, _, losses = algorithm.local_updates(
+        client.parameters, client.state, client.network, client.batch, [], None, still, 2
+    )
+    _, _, again = algorithm.local_updates(
+        client.parameters, client.state, client.network, client.batch, [], None, still, 1
+    )
+    assert losses[0] == again[0]
+    assert losses[0] != losses[1]
