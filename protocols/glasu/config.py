@@ -47,7 +47,7 @@ class GlasuConfig:
     `simulated-centralised` gives every client all edges and aggregates at every layer, `centralised` is one client
     with everything, `standalone` never communicates."""
 
-    hidden_size: int = Field(192, ge=1)
+    hidden_size: int = Field(64, ge=1)
     """Width D of every representation."""
 
     num_heads: int = Field(4, ge=1)
@@ -59,10 +59,10 @@ class GlasuConfig:
     lam: float = Field(0.5, gt=0)
     """Strength of the layer weights in `gcnii` (lambda in the paper of that backbone)."""
 
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float = Field(0.5, ge=0, lt=1)
     """Share of entries dropped at each layer's input in training; the same ones in joint inference and first update."""
 
-    num_rounds: int = Field(300, ge=1)
+    num_rounds: int = Field(150, ge=1)
     """Training rounds T, one joint inference each."""
 
     batch_size: int | None = Field(None, ge=1)
@@ -80,7 +80,7 @@ class GlasuConfig:
     momentum: float = Field(0.0, ge=0, lt=1)
     """Momentum of `sgd`."""
 
-    weight_decay: float = Field(5e-4, ge=0)
+    weight_decay: float = Field(3e-3, ge=0)
     """L2 penalty; each of the M clients applies its M-th part."""
 
     decay_every: int | None = Field(None, ge=1)
