@@ -89,6 +89,9 @@ class GlasuConfig:
     decay_factor: float = Field(0.25, gt=0, le=1)
     """What the learning rate is multiplied by then."""
 
+    scale_features: bool = True
+    """Whether each client scales its feature block, by one number, to rows of a common mean length."""
+
     average_classifiers: bool = False
     """Whether the clients' classifiers are averaged after every round; with stale updates they drift apart."""
 

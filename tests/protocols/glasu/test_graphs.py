@@ -83,3 +83,11 @@ def test_special_cases_rearrange_edges_and_features():
     assert [s.edges_2E.tolist() for s in graphs.arrange("standalone", shares())] == [
         s.edges_2E.tolist() for s in shares()
     ]
+
+
+def test_scaling_gives_rows_a_common_mean_length_and_keeps_proportions():
+    share = replace(shares()[0], features_NF=np.array([[3, 4], [0, 0], [0, 10], [0, 5], [5, 0]], dtype=np.float32))
+    scaled = graphs.scale_features(share)
+    np.testing.assert_allclose(scaled.features_NF, share.features_NF * 0.5)
+    empty = replace(share, features_NF=np.zeros((5, 2), dtype=np.float32))
+    assert graphs.scale_features(empty) is empty
