@@ -1,4 +1,4 @@
-"""GLASU's mathematics: aggregation, joint inference (Algorithm 3), local updates (Algorithm 4), joint gradients.
+"""GLASU's mathematics at a client: joint inference (Algorithm 3), local updates (Algorithm 4), joint gradients.
 
 Shapes: S nodes of an index set, D hidden size, W width after Agg (D, or M * D for concatenation), C classes,
 B nodes in the loss. M clients in the order of their names.
@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from protocols.glasu.backbones import (
-    Aggregation,
     Network,
     Operator,
     Parameters,
@@ -67,16 +66,6 @@ class OptimiserState:
     step: int
     first: Parameters
     second: Parameters
-
-
-def aggregate(parts_SD: Sequence[Tensor], aggregation: Aggregation) -> Tensor:
-    """Agg (Section 2.1): the average of the clients' representations, or all of them side by side."""
-    if aggregation == "concatenation":
-        return torch.cat(list(parts_SD), dim=1)
-    total = parts_SD[0]
-    for part in parts_SD[1:]:
-        total = total + part
-    return total / len(parts_SD)
 
 
 def extract(aggregated_SW: Tensor, own_SD: Tensor) -> Stale:
@@ -315,14 +304,3 @@ def decayed(descent: Descent, outer_round: int, decay_every: int | None, decay_f
     if decay_every is None:
         return descent
     return replace(descent, learning_rate=descent.learning_rate * decay_factor ** (outer_round // decay_every))
-
-
-def average_classifiers(parameters: Sequence[Parameters]) -> Parameters:
-    """Return the mean of the clients' classifiers, the entries named ``classifier.*`` only."""
-    names = [name for name in parameters[0] if name.startswith("classifier.")]
-    return {name: torch.stack([one[name] for one in parameters]).mean(0) for name in names}
-
-
-def accuracy(logits_NC: Tensor, labels_N: Tensor, nodes: Tensor) -> float:
-    """Share of `nodes` whose largest logit is their label."""
-    return float((logits_NC[nodes].argmax(1) == labels_N[nodes]).double().mean())

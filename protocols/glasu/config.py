@@ -23,6 +23,9 @@ class GlasuConfig:
     num_clients: int = Field(3, ge=1)
     """Number of graph clients M; the centralised special case merges them into one."""
 
+    edge_share: float = Field(0.8, gt=0, le=1)
+    """Share of the edges of a named graph that each client keeps, drawn for each client on its own."""
+
     backbone: Literal["gcn", "gat", "gcnii"] = "gcnii"
     """Graph layer of every client."""
 
@@ -109,6 +112,15 @@ class GlasuConfig:
 
     clip_norm: float | None = Field(None, gt=0)
     """Largest length of a node's representation at an aggregation; needed for noise."""
+
+    float64: bool = False
+    """Whether representations and parameters are double precision, for equal numbers on different machines."""
+
+    client_timeout: float = Field(600.0, gt=0)
+    """Seconds that the server waits for a client's answer; one that gives none in time counts as lost."""
+
+    on_party_loss: Literal["stop", "continue"] = "stop"
+    """What follows when a client is lost: `stop` ends the run with its name, `continue` trains on without its block."""
 
     reproducible_noise: bool = False
     """Draw noise and masks from the run's seed: for tests and simulation, without any privacy guarantee."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fedactors.data.client_graphs import GraphBlock
 from fedactors.errors import BadInput
 from protocols.glasu.config import SpecialCase
 from protocols.glasu.sampling import IntArray
@@ -33,6 +35,66 @@ class NodeSplit:
     train: IntArray
     validation: IntArray
     test: IntArray
+
+
+class GraphSource(Protocol):
+    """Who holds what of a graph; each client loads its own block, in its own process."""
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients M."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+
+    def load(self, client: int) -> GraphBlock:
+        """Load what client `client` holds."""
+
+
+def client_names(source: GraphSource) -> tuple[str, ...]:
+    """Return the clients' names: the user's parties, or client-0, client-1, ..."""
+    named: tuple[str, ...] | None = getattr(source, "parties", None)
+    return named or tuple(f"client-{position}" for position in range(source.num_clients))
+
+
+def share_of(block: GraphBlock, name: str) -> tuple[GraphShare, NodeSplit]:
+    """Return a loaded block as a share, each undirected edge once, and the nodes' labels and split."""
+    rows = np.repeat(np.arange(block.num_nodes), np.diff(block.indptr))
+    once = rows < block.indices
+    edges_2E = np.stack([rows[once], block.indices[once]])
+    split = NodeSplit(block.labels, block.train, block.validation, block.test)
+    return GraphShare(name, edges_2E, block.features), split
+
+
+def load_share(
+    special_case: SpecialCase, source: GraphSource, names: Sequence[str], position: int
+) -> tuple[GraphShare, NodeSplit, list[str]]:
+    """Load and check what the client at `position` trains on; the two centralised baselines see everyone's.
+
+    Returns the share, the nodes' labels and split, and remarks on what is allowed but worth saying.
+
+    Raises:
+        BadInput: data that does not fit together, see `check`.
+    """
+    everyone = special_case in ("centralised", "simulated-centralised")
+    places = range(source.num_clients) if everyone else [position]
+    loaded = [share_of(source.load(place), names[place]) for place in places]
+    shares, split = [share for share, _ in loaded], loaded[0][1]
+    remarks = check(shares, split)
+    if split.labels_N.max() >= source.num_classes:
+        raise BadInput(f"labels: {split.labels_N.max()} is not allowed: there are {source.num_classes} classes")
+    arranged = arrange(special_case, shares)
+    mine = arranged[position] if special_case == "simulated-centralised" else arranged[0]
+    return mine, split, [] if special_case == "vfl" else remarks
+
+
+def renumber(share: GraphShare, split: NodeSplit, numbers_N: IntArray) -> tuple[GraphShare, NodeSplit]:
+    """Give node i the number ``numbers_N[i]``, so that what the server sees are shuffled numbers."""
+    places = np.argsort(numbers_N)
+    renumbered = GraphShare(share.name, numbers_N[share.edges_2E], share.features_NF[places])
+    moved = (np.sort(numbers_N[nodes]) for nodes in (split.train, split.validation, split.test))
+    return renumbered, NodeSplit(split.labels_N[places], *moved)
 
 
 def check(shares: Sequence[GraphShare], split: NodeSplit) -> list[str]:
