@@ -190,12 +190,9 @@ class GraphClient(Client):
             arguments = (self._graph, self._share, self._split, self._round.layers, self._config.float64, seed)
             size = sum(len(layer.rows_E) for layer in self._round.layers)
             return await self.compute(steps.make_batch, *arguments, work=Work("build", size))
-        if self._full is None:
-            work = Work("build", len(self._graph.indices))
+        if self._full is None:  # part of loading, put off until it is needed: it has no cost of its own
             share, split, num_layers = self._share, self._split, self._network.num_layers
-            self._full = await self.compute(
-                steps.full_batch, self._graph, share, split, num_layers, self._config.float64, work=work
-            )
+            self._full = steps.full_batch(self._graph, share, split, num_layers, self._config.float64)
         return replace(self._full, seed=seed)
 
     async def infer(self, aggregated: Aggregated) -> Representation | Masked:

@@ -70,6 +70,13 @@ class Operator:
     columns_E: Tensor
     own_T: Tensor | None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as arrays: torch shares memory there, and sparse tensors not at all well."""
+        own = None if self.own_T is None else self.own_T.numpy()
+        values = self.matrix_TS.values()
+        arrays = (self.matrix_TS.crow_indices(), self.rows_E, self.columns_E, values)
+        return _rebuild, (*(array.numpy() for array in arrays), tuple(self.matrix_TS.shape), values.dtype, own)
+
 
 class _SparseProduct(torch.autograd.Function):
     """A @ h whose backward pass uses the stored transpose."""
@@ -105,6 +112,19 @@ def sparse_features(features_NF: np.ndarray, dtype: torch.dtype = torch.float32)
     rows, columns = np.nonzero(features_NF)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(features_NF)))])
     return _operator(indptr, rows, columns, features_NF[rows, columns], features_NF.shape, dtype, None)
+
+
+def _rebuild(
+    indptr: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    own: np.ndarray | None,
+) -> Operator:
+    own_T = None if own is None else torch.from_numpy(own)
+    return _operator(indptr, rows, columns, values, shape, dtype, own_T)
 
 
 def _operator(

@@ -29,7 +29,7 @@ def predict(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes])
     """
     names = client_names(data)
     members: dict[int, Member] = {}
-    for position, name in enumerate(("all",) if config.special_case == "centralised" else names):
+    for position, name in enumerate(names[:1] if config.special_case == "centralised" else names):
         if name not in states:
             continue
         share, split, _ = load_share(config.special_case, data, names, position)

@@ -56,13 +56,14 @@ def full_batch(graph: Adjacency, share: GraphShare, split: NodeSplit, num_layers
     """Return the batch of the whole graph, with the training nodes in the loss."""
     dtype = dtype_of(float64)
     operator = backbones.operator(sampling.full_block(graph), dtype)
-    rows = torch.from_numpy(np.sort(split.train))
+    rows = np.sort(split.train)
+    features = np.require(share.features_NF, requirements="W")  # copied where loaded data are read-only
     return ClientBatch(
-        backbones.compact_features(share.features_NF, dtype),
+        backbones.compact_features(features, dtype),
         (operator,) * num_layers,
         (None,) * num_layers,
-        torch.from_numpy(split.labels_N)[rows],
-        rows,
+        torch.from_numpy(split.labels_N[rows]),
+        torch.from_numpy(rows),
     )
 
 
