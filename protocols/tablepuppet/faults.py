@@ -66,5 +66,9 @@ class EmptyJoinError(QueryError):
     """No row of the join exists, so there is nothing to train on."""
 
 
+class JoinTooLargeError(QueryError):
+    """The join has more rows than row numbers can count."""
+
+
 class SourceError(BadInput):
     """A database refused, could not be reached, or its address cannot be understood (never shows a password)."""

@@ -11,6 +11,7 @@ Legend: M tables, N joined rows, n_i rows of table i; p_i in [0, n_i)^N; G_ij = 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 import scipy.sparse
 from numpy.typing import NDArray
 
-from protocols.tablepuppet.faults import EmptyJoinError
+from protocols.tablepuppet.faults import EmptyJoinError, JoinTooLargeError
 from protocols.tablepuppet.plan import Edge, JoinPlan
 
 Rows = NDArray[np.int32]
@@ -32,8 +33,8 @@ _BLOCK = 64
 class TableMapping:
     """The join as row numbers: ``rows[i][j]`` is p_i(j), ``num_rows[i]`` is n_i, tables in plan order.
 
-    Joined rows are sorted by the row numbers of the largest table, then of the others in plan order, so the same
-    hashes give the same mapping on any machine.
+    Joined rows are sorted by the row numbers of the largest table, then of the others along the join tree, so the
+    same hashes give the same mapping on any machine and any number of threads.
     """
 
     tables: tuple[str, ...]
@@ -84,7 +85,7 @@ def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: in
     texts = [f"CAST(k{i} AS {_CANONICAL.get(kind, 'VARCHAR')})::VARCHAR" for i, kind in enumerate(edge.kinds)]
     message = " || ".join(["?::VARCHAR", *(f"length({t})::VARCHAR || ':' || {t}" for t in texts)])
     names = ", ".join(f"k{i}" for i in range(len(columns)))
-    padded = (secret if len(secret) <= _BLOCK else _sha256(secret)).ljust(_BLOCK, b"\0")
+    padded = (secret if len(secret) <= _BLOCK else hashlib.sha256(secret).digest()).ljust(_BLOCK, b"\0")
     inner, outer = bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded)
     digest = f"sha256(?::BLOB || unhex(sha256(?::BLOB || encode({message}))))"
     query = (
@@ -117,81 +118,128 @@ def table_mapping(
         EmptyJoinError: no rows join.
     """
     names = tuple(t.name for t in plan.tables)
-    if not plan.edges:
-        raise EmptyJoinError("join: a table mapping needs at least two tables")
     num_rows = tuple(len(hashes[name][0]) for name in names)
+    root, steps = join_order(plan, num_rows)
     with duckdb.connect(config=_settings(threads, memory_limit)) as connection:
-        for name in names:
-            connection.register(f"t{names.index(name)}", _hash_table(hashes[name]))
-        found = connection.sql(join_statement(plan)).fetchnumpy()
-    rows = [found.pop(f"r{i}") for i in range(len(names))]
+        codes = [_key_codes(connection, plan, hashes, parent, child, edge) for parent, child, edge in steps]
+    rows = expand_join(len(names), num_rows, root, [(p, c, *k) for (p, c, _), k in zip(steps, codes, strict=True)])
     if len(rows[0]) == 0:
         raise EmptyJoinError(f"join: no row of {', '.join(names)} joins (are the keys of the same kind of thing?)")
-    rows = canonical_order([np.asarray(r, dtype=np.int32) for r in rows], num_rows)
     counts = tuple(np.bincount(r, minlength=n) for r, n in zip(rows, num_rows, strict=True))
     for array in (*rows, *counts):
         array.setflags(write=False)
     return TableMapping(tables=names, rows=tuple(rows), num_rows=num_rows, duplicate_counts=counts)
 
 
-def join_statement(plan: JoinPlan) -> str:
-    """Return the DuckDB query over t0, t1, ... (columns row, high0, low0, ...) that yields r0, r1, ..."""
+def join_order(plan: JoinPlan, num_rows: Sequence[int]) -> tuple[int, list[tuple[int, int, Edge]]]:
+    """Return the root (the largest table) and the edges as (parent, child, edge), parents before their children."""
     names = [t.name for t in plan.tables]
-    conditions = []
-    for edge in plan.edges:
-        sides = []
-        for name in (edge.left, edge.right):
-            sides.append((names.index(name), plan.edges_of(name).index(edge)))
-        (a, i), (b, k) = sides
-        conditions.append(f"t{a}.high{i} = t{b}.high{k} AND t{a}.low{i} = t{b}.low{k}")
-    picked = ", ".join(f"t{i}.row AS r{i}" for i in range(len(names)))
-    tables = ", ".join(f"t{i}" for i in range(len(names)))
-    return f"SELECT {picked} FROM {tables} WHERE {' AND '.join(conditions)}"
+    root = int(np.argmax(num_rows))
+    reached, steps, left = {root}, [], list(plan.edges)
+    while left:
+        for edge in left:
+            a, b = names.index(edge.left), names.index(edge.right)
+            if a in reached or b in reached:
+                parent, child = (a, b) if a in reached else (b, a)
+                steps.append((parent, child, edge))
+                reached.add(child)
+                left.remove(edge)
+                break
+    return root, steps
 
 
-def canonical_order(rows: Sequence[Rows], num_rows: Sequence[int]) -> list[Rows]:
-    """Sort joined rows by the row numbers of the largest table, then of the others in order, by counting sorts, O(M N)."""
-    largest = int(np.argmax(num_rows))
-    ranks = [largest, *(i for i in range(len(rows)) if i != largest)]
-    ordered = list(rows)
-    for i in reversed(ranks):
-        order = _order_by(ordered[i], num_rows[i])
-        ordered = [r[order] for r in ordered]
-    return ordered
+def expand_join(
+    num_tables: int,
+    num_rows: Sequence[int],
+    root: int,
+    steps: Sequence[tuple[int, int, Rows, Rows]],
+) -> list[Rows]:
+    """List the joined rows of a join tree from dense key codes (-1: no partner), in O(sum n_i + N).
+
+    Each step is (parent, child, code of each parent row, code of each child row). Rows that cannot join are dropped
+    first, leaves to root, so that no intermediate list is longer than the join. The order is by root row, then by
+    child row, step by step.
+    """
+    joins = [np.ones(n, dtype=bool) for n in num_rows]
+    for parent, child, parent_codes, child_codes in reversed(steps):
+        size = int(max(parent_codes.max(initial=-1), child_codes.max(initial=-1))) + 1
+        partner = np.zeros(size + 1, dtype=bool)
+        partner[child_codes[joins[child]]] = True
+        partner[-1] = False
+        joins[parent] &= partner[parent_codes]
+    rows: dict[int, Rows] = {root: np.flatnonzero(joins[root]).astype(np.int32)}
+    for parent, child, parent_codes, child_codes in steps:
+        kept = np.flatnonzero(joins[child] & (child_codes >= 0)).astype(np.int32)
+        codes = child_codes[kept]
+        size = int(max(parent_codes.max(initial=-1), codes.max(initial=-1))) + 1
+        partners = np.bincount(codes, minlength=size)
+        listed = kept[_order_by(codes, size)]
+        starts = (np.cumsum(partners) - partners).astype(np.int32)
+        wanted = parent_codes[rows[parent]]
+        if partners.max(initial=0) <= 1:
+            rows[child] = listed[starts[wanted]]
+            continue
+        repeats = partners[wanted]
+        ends = np.cumsum(repeats)
+        if len(ends) and ends[-1] > np.iinfo(np.int32).max:
+            raise JoinTooLargeError(f"join: {ends[-1]} joined rows, more than {np.iinfo(np.int32).max} are not supported")
+        first = np.repeat((starts[wanted] - (ends - repeats)).astype(np.int32), repeats)
+        rows = {table: np.repeat(r, repeats) for table, r in rows.items()}
+        first += np.arange(len(first), dtype=np.int32)
+        rows[child] = listed[first]
+    return [rows[i] for i in range(num_tables)]
+
+
+def _key_codes(
+    connection: duckdb.DuckDBPyConnection,
+    plan: JoinPlan,
+    hashes: Mapping[str, Sequence[NDArray[np.uint8]]],
+    parent: int,
+    child: int,
+    edge: Edge,
+) -> tuple[Rows, Rows]:
+    """Join the hashes of one edge: return for each parent and child row the number of its key (parents: -1 if alone)."""
+    for side, index in (("parent", parent), ("child", child)):
+        name = plan.tables[index].name
+        connection.register(side, _hash_table(hashes[name][plan.edges_of(name).index(edge)]))
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE keys AS SELECT high, low, (row_number() OVER () - 1)::INTEGER AS code"
+        " FROM (SELECT DISTINCT high, low FROM child)"
+    )
+    found = []
+    for side, index in (("parent", parent), ("child", child)):
+        size = len(hashes[plan.tables[index].name][0])
+        joined = connection.sql(f"SELECT s.row, k.code FROM {side} s JOIN keys k USING (high, low)").fetchnumpy()
+        codes = np.full(size, -1, dtype=np.int32)
+        codes[np.asarray(joined["row"])] = np.asarray(joined["code"])
+        found.append(codes)
+        connection.unregister(side)
+    return found[0], found[1]
 
 
 def _order_by(values: Rows, size: int) -> Rows:
-    """Return the stable order of `values` in [0, size): a counting sort, through the transposition of a sparse matrix."""
+    """Return the stable order of `values` in [0, size): a counting sort, by the transposition of a sparse matrix."""
     count = len(values)
     one_per_row = scipy.sparse.csr_matrix(
         (np.ones(count, dtype=np.int8), values, np.arange(count + 1, dtype=np.int32)), shape=(count, size)
     )
-    order: Rows = one_per_row.tocsc().indices
+    order: Rows = one_per_row.tocsc().indices.astype(np.int32, copy=False)
     return order
 
 
-def _hash_table(columns: Sequence[NDArray[np.uint8]]) -> pa.Table:
-    made: dict[str, NDArray[np.generic]] = {"row": np.arange(len(columns[0]), dtype=np.int32)}
-    for i, hashed in enumerate(columns):
-        halves = np.ascontiguousarray(hashed).view(np.uint64)
-        made[f"high{i}"], made[f"low{i}"] = np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
-    return pa.table(made)
+def _hash_table(hashed: NDArray[np.uint8]) -> pa.Table:
+    halves = np.ascontiguousarray(hashed).view(np.uint64)
+    columns = {"high": np.ascontiguousarray(halves[:, 0]), "low": np.ascontiguousarray(halves[:, 1])}
+    return pa.table({"row": np.arange(len(hashed), dtype=np.int32), **columns})
 
 
 def _fixed_bytes(column: pa.ChunkedArray) -> NDArray[np.uint8]:
     pieces = []
     for chunk in column.chunks:
         fixed = chunk.cast(pa.binary(HASH_BYTES))
-        pieces.append(
-            np.frombuffer(fixed.buffers()[1], dtype=np.uint8, count=len(fixed) * HASH_BYTES, offset=fixed.offset * HASH_BYTES)
-        )
+        size, skipped = len(fixed) * HASH_BYTES, fixed.offset * HASH_BYTES
+        pieces.append(np.frombuffer(fixed.buffers()[1], dtype=np.uint8, count=size, offset=skipped))
     return np.concatenate(pieces).reshape(-1, HASH_BYTES)
-
-
-def _sha256(data: bytes) -> bytes:
-    import hashlib
-
-    return hashlib.sha256(data).digest()
 
 
 def _settings(threads: int | None, memory_limit: str | None) -> dict[str, str | int | bool]:
