@@ -56,9 +56,7 @@ def update_z(loss: Loss, y_N: NDArray[np.generic], lambda_NC: Array, h_NC: Array
         return _logistic_root(y_N[:, None] + lambda_NC + rho * h_NC, h_NC, rho)
     constant_NC = lambda_NC + rho * h_NC
     constant_NC[np.arange(len(y_N)), y_N] += 1.0
-    pieces = [
-        _softmax_root(constant_NC[i : i + _BLOCK], h_NC[i : i + _BLOCK], rho) for i in range(0, len(y_N), _BLOCK)
-    ]
+    pieces = [_softmax_root(constant_NC[i : i + _BLOCK], h_NC[i : i + _BLOCK], rho) for i in range(0, len(y_N), _BLOCK)]
     return np.concatenate(pieces)
 
 
@@ -163,31 +161,51 @@ def _logistic_root(c_NC: Array, start_NC: Array, rho: float) -> Array:
     return z
 
 
-def _softmax_root(c_NC: Array, start_NC: Array, rho: float) -> Array:
+def _softmax_root(c_bC: Array, start_bC: Array, rho: float) -> Array:
     """Solve softmax(z) + rho z = c by Newton steps on rows still moving, halved while the objective would grow."""
-    z_NC = start_NC.copy()
-    active = np.arange(len(z_NC))
+    c, z = np.ascontiguousarray(c_bC.T), np.ascontiguousarray(start_bC.T)
+    solved = np.empty_like(z)
+    active = np.arange(z.shape[1])
+    p, value = _softmax_state(z, c, rho)
     for _ in range(100):
-        z, c = z_NC[active], c_NC[active]
-        p = softmax(z, axis=1)
         f = p + rho * z - c
-        inverse = 1.0 / (p + rho)
-        scaled = inverse * f
+        moving = np.max(np.abs(f), axis=0) > 1e-10
+        if not moving.all():
+            solved[:, active[~moving]] = z[:, ~moving]
+            if not moving.any():
+                return np.ascontiguousarray(solved.T)
+            active, z, c, p, f, value = (
+                active[moving],
+                z[:, moving],
+                c[:, moving],
+                p[:, moving],
+                f[:, moving],
+                value[moving],
+            )
         # (diag(p + rho) - p p^T)^-1 by Sherman-Morrison; 1 - p^T D^-1 p is written without cancellation.
-        factor = np.sum(p * scaled, axis=1) / np.sum(rho * p * inverse, axis=1)
-        step = -(scaled + inverse * p * factor[:, None])
-        slope = np.sum(f * step, axis=1)
-        before = logsumexp(z, axis=1) - np.sum(c * z, axis=1) + rho / 2 * np.sum(z * z, axis=1)
-        length = np.ones(len(z))
-        for _ in range(30):
-            tried = z + length[:, None] * step
-            after = logsumexp(tried, axis=1) - np.sum(c * tried, axis=1) + rho / 2 * np.sum(tried * tried, axis=1)
-            worse = after > before + 1e-4 * length * slope + 1e-12 * (1.0 + np.abs(before))
+        inverse = 1.0 / (p + rho)
+        weighted = p * inverse
+        factor = np.sum(weighted * f, axis=0) / (rho * np.sum(weighted, axis=0))
+        step = -(inverse * f + weighted * factor)
+        slope = np.sum(f * step, axis=0)
+        length = np.ones(len(active))
+        for _ in range(40):
+            tried = z + length * step
+            p, following = _softmax_state(tried, c, rho)
+            worse = following > value + 1e-4 * length * slope + 1e-12 * (1.0 + np.abs(value))
             if not worse.any():
                 break
             length[worse] /= 2
-        z_NC[active] = z + length[:, None] * step
-        active = active[np.max(np.abs(f), axis=1) > 1e-10]
-        if len(active) == 0:
-            break
-    return z_NC
+        z, value = tried, following
+    solved[:, active] = z
+    return np.ascontiguousarray(solved.T)
+
+
+def _softmax_state(z_Cb: Array, c_Cb: Array, rho: float) -> tuple[Array, Array]:
+    """Return softmax(z) and logsumexp(z) - c^T z + rho/2 |z|^2 of each column."""
+    top = np.max(z_Cb, axis=0)
+    p = np.exp(z_Cb - top)
+    total = np.sum(p, axis=0)
+    p /= total
+    value: Array = top + np.log(total) + np.sum(z_Cb * (rho / 2 * z_Cb - c_Cb), axis=0)
+    return p, value

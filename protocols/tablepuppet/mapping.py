@@ -182,7 +182,9 @@ def expand_join(
         repeats = partners[wanted]
         ends = np.cumsum(repeats)
         if len(ends) and ends[-1] > np.iinfo(np.int32).max:
-            raise JoinTooLargeError(f"join: {ends[-1]} joined rows, more than {np.iinfo(np.int32).max} are not supported")
+            raise JoinTooLargeError(
+                f"join: {ends[-1]} joined rows, more than {np.iinfo(np.int32).max} are not supported"
+            )
         first = np.repeat((starts[wanted] - (ends - repeats)).astype(np.int32), repeats)
         rows = {table: np.repeat(r, repeats) for table, r in rows.items()}
         first += np.arange(len(first), dtype=np.int32)

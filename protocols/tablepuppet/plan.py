@@ -285,7 +285,9 @@ def _resolve(column: Column, tables: Mapping[str, Schema]) -> tuple[str, str]:
     if not owners:
         raise UnknownColumnError(f"sql: unknown column {column.name!r}")
     if len(owners) > 1:
-        raise AmbiguousColumnError(f"sql: column {column.name!r} is in {' and '.join(t for t, _ in owners)}; qualify it")
+        raise AmbiguousColumnError(
+            f"sql: column {column.name!r} is in {' and '.join(t for t, _ in owners)}; qualify it"
+        )
     return owners[0]
 
 

@@ -152,7 +152,9 @@ def _unqualified(text: str, alias: str) -> str:
 
 def _selected(item: exp.Expression) -> Column:
     if isinstance(item, exp.Alias):
-        raise UnsupportedQueryError(f"sql: {item.sql()!r} in the select list is not supported: columns keep their names")
+        raise UnsupportedQueryError(
+            f"sql: {item.sql()!r} in the select list is not supported: columns keep their names"
+        )
     if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
         star = item if isinstance(item, exp.Star) else item.this
         if any(star.args.values()):
