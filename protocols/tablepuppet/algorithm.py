@@ -12,7 +12,7 @@ softmax), G_n duplicate counts, Y_nC aggregated linear terms, theta_P, w_P, u_P 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ AdmmMode = Literal["boyd", "paper_exact", "paper_sgd"]
 _BLOCK = 1 << 15
 
 
-def mean_loss(loss: Loss, h_NC: Array, y_N: NDArray[np.generic]) -> float:
+def mean_loss(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
     """Return (1/N) sum_j l(h_j; y_j): half the squared error, or the negative log likelihood in nats."""
     if loss == "squared":
         return float(np.mean((h_NC[:, 0] - y_N) ** 2) / 2)
@@ -34,7 +34,7 @@ def mean_loss(loss: Loss, h_NC: Array, y_N: NDArray[np.generic]) -> float:
     return float(np.mean(logsumexp(h_NC, axis=1) - np.take_along_axis(h_NC, y_N[:, None], axis=1)[:, 0]))
 
 
-def loss_gradient(loss: Loss, h_NC: Array, y_N: NDArray[np.generic]) -> Array:
+def loss_gradient(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> Array:
     """Return dl_j/dh_j, which is dl_j/dh_ij for every table i since their predictions are summed (Eq. 4)."""
     made: Array
     if loss == "squared":
@@ -47,7 +47,7 @@ def loss_gradient(loss: Loss, h_NC: Array, y_N: NDArray[np.generic]) -> Array:
     return made
 
 
-def update_z(loss: Loss, y_N: NDArray[np.generic], lambda_NC: Array, h_NC: Array, rho: float) -> Array:
+def update_z(loss: Loss, y_N: NDArray[Any], lambda_NC: Array, h_NC: Array, rho: float) -> Array:
     """Return argmin_z l(z; y) - lambda^T z + rho/2 |h - z|^2 row by row (Eq. 7): l'(z) - lambda - rho (h - z) = 0."""
     if loss == "squared":
         made: Array = (y_N[:, None] + lambda_NC + rho * h_NC) / (1.0 + rho)
@@ -72,7 +72,7 @@ def shared_term(lambda_NC: Array, h_NC: Array, z_NC: Array, rho: float) -> Array
     return made
 
 
-def linear_term(mode: AdmmMode, summed_nC: Array, G_n: NDArray[np.generic], h_nC: Array, rho: float, M: int) -> Array:
+def linear_term(mode: AdmmMode, summed_nC: Array, G_n: NDArray[Any], h_nC: Array, rho: float, M: int) -> Array:
     """Return Y_i of Eq. 14 from the segment sums of `shared_term` and the table's own predictions h_i^t.
 
     s_ij leaves out the table's own prediction, hence -rho G h. `boyd` also subtracts (M - 1) rho G h, the
@@ -126,7 +126,7 @@ def centralised_ridge(x_ND: Array, y_NC: Array, beta: float) -> Array:
     return made
 
 
-def trivial_score(loss: Loss, train_y: NDArray[np.generic], test_y: NDArray[np.generic]) -> float:
+def trivial_score(loss: Loss, train_y: NDArray[Any], test_y: NDArray[Any]) -> float:
     """Return what predicting the training mean (RMSE) or majority class (accuracy) scores on the test labels."""
     if loss == "squared":
         return float(np.sqrt(np.mean((test_y - np.mean(train_y)) ** 2)))
@@ -134,7 +134,7 @@ def trivial_score(loss: Loss, train_y: NDArray[np.generic], test_y: NDArray[np.g
     return float(np.mean(test_y == values[np.argmax(counts)]))
 
 
-def score(loss: Loss, h_NC: Array, y_N: NDArray[np.generic]) -> float:
+def score(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
     """Return the RMSE (squared loss, lower is better) or the accuracy (classification, higher is better)."""
     if loss == "squared":
         return float(np.sqrt(np.mean((h_NC[:, 0] - y_N) ** 2)))

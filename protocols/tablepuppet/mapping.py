@@ -105,6 +105,7 @@ def table_mapping(
     hashes: Mapping[str, Sequence[NDArray[np.uint8]]],
     threads: int | None = None,
     memory_limit: str | None = None,
+    num_rows: Mapping[str, int] | None = None,
 ) -> TableMapping:
     """Join the hashed keys of all tables with DuckDB into p_i and G_i (Section 3.1.1, step 2).
 
@@ -113,22 +114,24 @@ def table_mapping(
         hashes: for each table one [n_i, 16] array for each of `plan.edges_of(table)`, partitions already unioned.
         threads: DuckDB's threads; all cores if None.
         memory_limit: DuckDB's limit, such as "4GB"; it spills to disk beyond.
+        num_rows: the rows of a table without edges, which is a query over one table only.
 
     Raises:
         EmptyJoinError: no rows join.
     """
     names = tuple(t.name for t in plan.tables)
-    num_rows = tuple(len(hashes[name][0]) for name in names)
-    root, steps = join_order(plan, num_rows)
+    sizes = tuple(len(hashes[name][0]) if hashes.get(name) else (num_rows or {})[name] for name in names)
+    root, steps = join_order(plan, sizes)
     with duckdb.connect(config=_settings(threads, memory_limit)) as connection:
         codes = [_key_codes(connection, plan, hashes, parent, child, edge) for parent, child, edge in steps]
-    rows = expand_join(len(names), num_rows, root, [(p, c, *k) for (p, c, _), k in zip(steps, codes, strict=True)])
+    rows = expand_join(len(names), sizes, root, [(p, c, *k) for (p, c, _), k in zip(steps, codes, strict=True)])
     if len(rows[0]) == 0:
         raise EmptyJoinError(f"join: no row of {', '.join(names)} joins (are the keys of the same kind of thing?)")
-    counts = tuple(np.bincount(r, minlength=n) for r, n in zip(rows, num_rows, strict=True))
-    for array in (*rows, *counts):
-        array.setflags(write=False)
-    return TableMapping(tables=names, rows=tuple(rows), num_rows=num_rows, duplicate_counts=counts)
+    counts = tuple(np.bincount(r, minlength=n) for r, n in zip(rows, sizes, strict=True))
+    for row, count in zip(rows, counts, strict=True):
+        row.setflags(write=False)
+        count.setflags(write=False)
+    return TableMapping(tables=names, rows=tuple(rows), num_rows=sizes, duplicate_counts=counts)
 
 
 def join_order(plan: JoinPlan, num_rows: Sequence[int]) -> tuple[int, list[tuple[int, int, Edge]]]:
@@ -200,7 +203,7 @@ def _key_codes(
     child: int,
     edge: Edge,
 ) -> tuple[Rows, Rows]:
-    """Join the hashes of one edge: return for each parent and child row the number of its key (parents: -1 if alone)."""
+    """Join the hashes of one edge: return the number of each parent and child row's key (-1 for parents alone)."""
     for side, index in (("parent", parent), ("child", child)):
         name = plan.tables[index].name
         connection.register(side, _hash_table(hashes[name][plan.edges_of(name).index(edge)]))

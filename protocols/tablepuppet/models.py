@@ -38,7 +38,7 @@ class TableModel:
 
 
 def initial_theta(model: TableModel, rng: np.random.Generator) -> Array:
-    """Return zeros for a linear model; for a network, uniform weights of the size 1/sqrt(fan-in) and zero output bias."""
+    """Return zeros for a linear model; for a network, uniform weights of size 1/sqrt(fan-in), zero biases."""
     theta = np.zeros(model.num_parameters)
     if model.kind == "neural":
         inner, outer = model.num_columns * model.num_hidden, model.num_hidden * model.num_outputs

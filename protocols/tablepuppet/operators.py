@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ class BatchRows:
     """The rows of one table in one batch: ``rows_u`` distinct, ``place_B`` the place in them of each batch row."""
 
     rows_u: Index
-    place_B: Index
+    place_B: Index  # noqa: N815
 
     def counts(self) -> Index:
         """Return how often each distinct row occurs in the batch (G_ij of the batch)."""
@@ -53,8 +54,7 @@ def gather_join(predictions: Sequence[Array], rows: Sequence[Index]) -> Array:
 def scatter_join(values_NC: Array, rows_N: Index, num_rows: int) -> Array:
     """Return the sums over G_i(j) of a value on joined rows, for each row of a table (LoJ scatter, Eq. 10 and 14)."""
     if values_NC.shape[1] == 1:
-        made: Array = np.bincount(rows_N, weights=values_NC[:, 0], minlength=num_rows)[:, None]
-        return made
+        return np.asarray(np.bincount(rows_N, weights=values_NC[:, 0], minlength=num_rows), dtype=np.float64)[:, None]
     columns = [np.bincount(rows_N, weights=values_NC[:, c], minlength=num_rows) for c in range(values_NC.shape[1])]
     return np.stack(columns, axis=1)
 
@@ -91,7 +91,7 @@ def gather_union(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def scatter_union(values_n: NDArray[np.generic], sizes: Sequence[int]) -> list[NDArray[np.generic]]:
+def scatter_union(values_n: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
     """Return the vertical table's array split by partition (LoU scatter)."""
     return np.split(values_n, np.cumsum(sizes)[:-1])
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import sqlglot
 from sqlglot import exp
@@ -35,6 +35,7 @@ from protocols.tablepuppet.faults import (
 )
 
 Schema = Mapping[str, str]
+Tree = Any
 Encoding = Literal["numeric", "one_hot"]
 NUMERIC_KINDS = ("integer", "float", "decimal", "boolean")
 
@@ -216,12 +217,16 @@ def canonical_filter(text: str, schema: Schema, table: str) -> str:
     for node in tree.walk():
         if not isinstance(node, ALLOWED_IN_FILTER):
             raise UnsupportedQueryError(f"sql: {node.sql()!r} in the filter {text!r} is not supported ({node.key})")
-    for column in list(tree.find_all(exp.Column)):
-        name = match_name(column.name, schema)
-        if name is None or (column.table and column.table.lower() != table.lower()):
-            raise UnknownColumnError(f"sql: unknown column {column.sql()!r} in the filter {text!r} of table {table}")
-        column.replace(exp.column(exp.to_identifier(name, quoted=True)))
-    return tree.sql(dialect="duckdb", identify=True)
+
+    def unqualified(node: Tree) -> Tree:
+        if not isinstance(node, exp.Column):
+            return node
+        name = match_name(node.name, schema)
+        if name is None or (node.table and node.table.lower() != table.lower()):
+            raise UnknownColumnError(f"sql: unknown column {node.sql()!r} in the filter {text!r} of table {table}")
+        return exp.column(exp.to_identifier(name, quoted=True))
+
+    return str(tree.transform(unqualified).sql(dialect="duckdb", identify=True))
 
 
 def match_name(name: str, known: Iterable[str]) -> str | None:
@@ -233,7 +238,7 @@ def match_name(name: str, known: Iterable[str]) -> str | None:
     return close[0] if len(close) == 1 else None
 
 
-def _parse_condition(text: str) -> exp.Expression:
+def _parse_condition(text: str) -> Tree:
     try:
         return sqlglot.parse_one(text, dialect="duckdb", into=exp.Condition)
     except SqlglotError as error:

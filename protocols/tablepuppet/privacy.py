@@ -47,7 +47,7 @@ def noisy_classes(
         raise ValueError(f"num_classes: {num_classes} is not allowed: one-hot noise needs at least 2")
     noisy = rng.laplace(scale=noise_std / sqrt(2.0), size=(len(y_n), num_classes))
     noisy[np.arange(len(y_n)), y_n] += 1.0
-    return np.argmax(noisy, axis=1)
+    return np.asarray(np.argmax(noisy, axis=1), dtype=np.int64)
 
 
 def noisy_numbers(y_n: Array, label_range: tuple[float, float], noise_std: float, rng: np.random.Generator) -> Array:
@@ -82,5 +82,4 @@ def reconstruct_rows(thetas_tDC: Array, predictions_tnC: Array) -> Array:
     n = predictions_tnC.shape[1]
     directions = thetas_tDC.transpose(0, 2, 1).reshape(t * C, D)
     seen = predictions_tnC.transpose(0, 2, 1).reshape(t * C, n)
-    found: Array = np.linalg.lstsq(directions, seen, rcond=None)[0].T
-    return found
+    return np.asarray(np.linalg.lstsq(directions, seen, rcond=None)[0].T, dtype=np.float64)

@@ -8,6 +8,7 @@ join unions: its branches differ only in the partitions they read, and every com
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -15,6 +16,9 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from protocols.tablepuppet.faults import NotASelectError, QuerySyntaxError, UnsupportedQueryError
 from protocols.tablepuppet.plan import Column, On, Partition, Query, Table
+
+Tree = Any
+"""A node of sqlglot's tree; the class has different names in its versions."""
 
 _CLAUSES = {
     "with": "WITH", "with_": "WITH", "group": "GROUP BY", "having": "HAVING", "order": "ORDER BY", "limit": "LIMIT",
@@ -53,7 +57,7 @@ def parse_query(text: str) -> Query:
     return _merge([_conjunctive(branch) for branch in _branches(tree)])
 
 
-def _branches(tree: exp.Expression) -> list[exp.Select]:
+def _branches(tree: Tree) -> list[exp.Select]:
     if isinstance(tree, exp.Subquery):
         return _branches(tree.this)
     if isinstance(tree, exp.Union) and not isinstance(tree, exp.Except | exp.Intersect):
@@ -66,7 +70,7 @@ def _branches(tree: exp.Expression) -> list[exp.Select]:
     raise UnsupportedQueryError(f"sql: {tree.key.upper()} is not supported")
 
 
-def _refuse_clauses(tree: exp.Expression) -> None:
+def _refuse_clauses(tree: Tree) -> None:
     for key, words in _CLAUSES.items():
         if key == "distinct" and isinstance(tree, exp.SetOperation):
             continue
@@ -108,7 +112,7 @@ def _refuse_join(join: exp.Join) -> None:
         raise UnsupportedQueryError(f"sql: {words} JOIN is not supported, only inner joins are")
 
 
-def _table(tree: exp.Expression) -> Table:
+def _table(tree: Tree) -> Table:
     if tree.args.get("joins"):
         raise UnsupportedQueryError("sql: a join in parentheses is not supported; write the joins in one list")
     if isinstance(tree, exp.Table):
@@ -150,7 +154,7 @@ def _unqualified(text: str, alias: str) -> str:
     return tree.sql(dialect="duckdb")
 
 
-def _selected(item: exp.Expression) -> Column:
+def _selected(item: Tree) -> Column:
     if isinstance(item, exp.Alias):
         raise UnsupportedQueryError(
             f"sql: {item.sql()!r} in the select list is not supported: columns keep their names"
@@ -165,7 +169,7 @@ def _selected(item: exp.Expression) -> Column:
     raise UnsupportedQueryError(f"sql: {item.sql()!r} in the select list is not supported, only columns are")
 
 
-def _conditions(tree: exp.Expression, joins: list[On], where: list[str]) -> None:
+def _conditions(tree: Tree, joins: list[On], where: list[str]) -> None:
     if isinstance(tree, exp.Paren):
         return _conditions(tree.this, joins, where)
     if isinstance(tree, exp.And):

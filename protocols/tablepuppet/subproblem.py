@@ -13,6 +13,7 @@ Legend: n rows, D columns, C outputs, P parameters; x_nD, Y_nC, G_n, theta_P, an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -30,8 +31,8 @@ class Subproblem:
     """Everything of the problem but Y, which changes each round."""
 
     model: TableModel
-    x_nD: Array
-    G_n: NDArray[np.generic]
+    x_nD: Array  # noqa: N815
+    G_n: NDArray[Any]
     kappa: float
     tau: float
     num_joined: int
@@ -44,8 +45,8 @@ class LinearSystem:
     The same factors serve every round, and every rho and tau, since neither Y nor the anchor enters them.
     """
 
-    vectors_DD: Array
-    values_D: Array
+    vectors_DD: Array  # noqa: N815
+    values_D: Array  # noqa: N815
     tau: float
 
 
@@ -153,7 +154,7 @@ def solve_sgd(
 
 
 def partial_gradient(
-    model: TableModel, theta_P: Array, x_uD: Array, Y_uC: Array, G_u: NDArray[np.generic], beta: float
+    model: TableModel, theta_P: Array, x_uD: Array, Y_uC: Array, G_u: NDArray[Any], beta: float
 ) -> Array:
     """Return sum_j (Y_j dh_j/dtheta + beta G_j dR/dtheta) over the given rows (Eq. 18; over N it is Eq. 12)."""
     return pull_back(model, theta_P, x_uD, Y_uC) + (beta * float(np.sum(G_u))) * theta_P
