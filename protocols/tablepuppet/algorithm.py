@@ -144,19 +144,23 @@ def score(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
 
 
 def _logistic_root(c_NC: Array, start_NC: Array, rho: float) -> Array:
-    """Solve sigmoid(z) + rho z = c by Newton steps kept inside the bracket ((c - 1) / rho, c / rho)."""
+    """Solve sigmoid(z) + rho z = c by Newton steps inside a shrinking bracket, halving it where they do not shrink."""
     low, high = (c_NC - 1.0) / rho, c_NC / rho
     z = np.clip(start_NC, low, high)
-    for _ in range(100):
+    last = np.full_like(z, np.inf)
+    for _ in range(200):
         p = expit(z)
         f = p + rho * z - c_NC
         low, high = np.where(f < 0, z, low), np.where(f > 0, z, high)
-        following = z - f / (p * (1.0 - p) + rho)
-        outside = (following < low) | (following > high)
-        following = np.where(outside, (low + high) / 2, following)
-        moved = float(np.max(np.abs(following - z) / (1.0 + np.abs(z)), initial=0.0))
-        z = following
-        if moved < 1e-13:
+        step = -f / (p * (1.0 - p) + rho)
+        size = np.abs(step)
+        poor = (z + step < low) | (z + step > high) | (size > last / 2)
+        poor &= size > 1e-13 * (1.0 + np.abs(z))
+        if poor.any():
+            step = np.where(poor, (low + high) / 2 - z, step)
+            size = np.abs(step)
+        z, last = z + step, size
+        if np.all(size <= 1e-13 * (1.0 + np.abs(z))):
             break
     return z
 
