@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 from numpy.typing import NDArray
 
-from protocols.tablepuppet.faults import FeatureTypeError
+from protocols.tablepuppet.faults import FeatureTypeError, LabelError
 from protocols.tablepuppet.plan import Feature
 
 Array = NDArray[np.float64]
@@ -59,6 +60,50 @@ def merge_facts(parts: Sequence[Sequence[ColumnFacts]]) -> tuple[ColumnFacts, ..
         )
         for facts in zip(*parts, strict=True)
     )
+
+
+def label_classes(labels: pa.ChunkedArray) -> tuple[str, ...]:
+    """Return the distinct labels of a partition as texts, sorted (numbers by value); the coordinator merges them."""
+    values = pyarrow.compute.unique(labels).drop_null().to_pylist()
+    return tuple(str(value) for value in sorted(values))
+
+
+def merge_classes(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the classes of the vertical table: numbers by value, then texts."""
+
+    def rank(text: str) -> tuple[int, float, str]:
+        try:
+            return (0, float(text), text)
+        except ValueError:
+            return (1, 0.0, text)
+
+    return tuple(sorted({c for part in parts for c in part}, key=rank))
+
+
+def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequence[str] = ()) -> NDArray[Any]:
+    """Return y_n: numbers for the squared loss, 0 or 1 for the logistic, places in `classes` for the softmax.
+
+    Raises:
+        LabelError: a missing label, a text where a number is needed, or a class that is not known.
+    """
+    if labels.null_count:
+        raise LabelError(f"label: {name} is missing in {labels.null_count} of {len(labels)} rows; filter them out")
+    if loss == "softmax":
+        places = {text: i for i, text in enumerate(classes)}
+        texts = [str(value) for value in labels.to_pylist()]
+        unknown = sorted(set(texts) - set(places))
+        if unknown:
+            raise LabelError(f"label: {name} holds {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
+        return np.array([places[text] for text in texts], dtype=np.int64)
+    try:
+        values = np.asarray(pyarrow.compute.cast(labels, pa.float64()).to_numpy(), dtype=np.float64)
+    except pa.ArrowInvalid:
+        raise LabelError(f"label: {name} is {labels.type}, not a number") from None
+    if not np.isfinite(values).all():
+        raise LabelError(f"label: {name} holds values that are no finite numbers")
+    if loss == "logistic" and not np.isin(values, (0.0, 1.0)).all():
+        raise LabelError(f"label: {name} must hold 0 and 1 only for the logistic loss")
+    return values
 
 
 def column_names(features: Sequence[Feature], facts: Sequence[ColumnFacts], bias: bool) -> tuple[str, ...]:

@@ -256,4 +256,11 @@ def _settings(threads: int | None, memory_limit: str | None) -> dict[str, str | 
     return settings
 
 
-_CANONICAL = {"integer": "HUGEINT", "float": "DOUBLE", "boolean": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}
+_CANONICAL = {
+    "integer": "HUGEINT",
+    "float": "DOUBLE",
+    "decimal": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+}

@@ -22,6 +22,9 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.tablepuppet.models import predict, row_gradients
+from protocols.tablepuppet.subproblem import Subproblem
+
 Array = NDArray[np.float64]
 
 
@@ -59,8 +62,55 @@ def noisy_numbers(y_n: Array, label_range: tuple[float, float], noise_std: float
 def clip_row_gradients(gradients_nP: Array, clip: float) -> Array:
     """Return row gradients scaled to an L2 norm of at most `clip`; each is a row's sum over all its duplicates."""
     norms = np.linalg.norm(gradients_nP, axis=1)
-    made: Array = gradients_nP * np.minimum(1.0, clip / np.maximum(norms, 1e-300))[:, None]
+    made: Array = gradients_nP * (clip / np.maximum(norms, clip))[:, None]
     return made
+
+
+def noisy_gradient_sum(gradients_nP: Array, clip: float, noise_multiplier: float, rng: np.random.Generator) -> Array:
+    """Return the sum of clipped row gradients plus Gaussian noise of deviation ``noise_multiplier * clip``.
+
+    One release of the Gaussian mechanism for "one base row removed". In RFL-SGD a row with many duplicates is in
+    many batches of an epoch, so the accountant counts every batch and claims no amplification by sampling.
+    """
+    total: Array = clip_row_gradients(gradients_nP, clip).sum(axis=0)
+    return total + rng.normal(scale=noise_multiplier * clip, size=total.shape)
+
+
+def solve_dp_sgd(
+    problem: Subproblem,
+    Y_nC: Array,
+    theta_P: Array,
+    sampling: np.random.Generator,
+    noise: np.random.Generator,
+    *,
+    steps: int,
+    sampling_rate: float,
+    clip: float,
+    noise_multiplier: float,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    anchor_P: Array | None = None,
+) -> Array:
+    """Return theta after `steps` of DP-SGD on a client's subproblem, batches drawn by Poisson sampling.
+
+    A row's gradient, summed over its duplicates, is divided by the table's mean duplicate count N / n and clipped,
+    so `clip` has the scale of one joined tuple and each row weighs at most `clip` in a step. The step divides by
+    the expected batch, never by the drawn one, which would reveal its size. All n rows take part, joining or not.
+    """
+    n = len(problem.x_nD)
+    mean_duplicates = max(problem.num_joined / max(n, 1), 1e-300)
+    G_n1 = np.asarray(problem.G_n, dtype=np.float64)[:, None]
+    theta = theta_P.copy()
+    for _ in range(steps):
+        batch = np.flatnonzero(sampling.random(n) < sampling_rate)
+        x = problem.x_nD[batch]
+        dh = (Y_nC[batch] + problem.kappa * G_n1[batch] * predict(problem.model, theta, x)) / mean_duplicates
+        total = noisy_gradient_sum(row_gradients(problem.model, theta, x, dh), clip, noise_multiplier, noise)
+        gradient = total / (sampling_rate * n) + weight_decay * theta
+        if anchor_P is not None:
+            gradient += problem.tau * (theta - anchor_P)
+        theta -= learning_rate * gradient
+    return theta
 
 
 def clip_predictions(h_nC: Array, clip: float) -> Array:

@@ -4,8 +4,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from protocols.tablepuppet.encoding import column_facts, column_names, design_matrix, merge_facts
-from protocols.tablepuppet.faults import FeatureTypeError
+from protocols.tablepuppet.encoding import (
+    column_facts,
+    column_names,
+    design_matrix,
+    label_classes,
+    label_values,
+    merge_classes,
+    merge_facts,
+)
+from protocols.tablepuppet.faults import FeatureTypeError, LabelError
 from protocols.tablepuppet.plan import Feature
 
 FEATURES = (Feature("age", "integer"), Feature("town", "text", "one_hot"), Feature("same", "float"))
@@ -37,3 +45,27 @@ def test_an_unknown_category_gives_zeros_and_raw_numbers_stay():
 def test_missing_numbers_are_a_named_error():
     with pytest.raises(FeatureTypeError, match="age has no finite number in 1 of 2 rows"):
         column_facts(part([1, None], ["a", "b"]), FEATURES)
+
+
+def test_labels_become_numbers_bits_or_classes():
+    numbers = pa.chunked_array([[10, 2, 10]])
+    classes = merge_classes([label_classes(numbers), ("3", "x")])
+    assert classes == ("2", "3", "10", "x")
+    assert label_values(numbers, "softmax", "y", classes).tolist() == [2, 0, 2]
+    assert label_values(numbers, "squared", "y").tolist() == [10.0, 2.0, 10.0]
+    assert label_values(pa.chunked_array([[True, False]]), "logistic", "y").tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "loss", "words"),
+    [
+        ([1.0, None], "squared", "missing in 1 of 2"),
+        (["a"], "squared", "not a number"),
+        ([2], "logistic", "0 and 1"),
+        (["b"], "softmax", "'b'"),
+        ([float("inf")], "squared", "finite"),
+    ],
+)
+def test_unfit_labels_are_named_errors(values, loss, words):
+    with pytest.raises(LabelError, match=words):
+        label_values(pa.chunked_array([values]), loss, "y", ("a",))
