@@ -8,7 +8,7 @@ run; `read` gives the wanted columns and rows as an Arrow table. Every identifie
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,9 +44,15 @@ class SQLiteSource:
 
 @dataclass(frozen=True)
 class FileSource:
-    """A Parquet or CSV file (``.parquet``, ``.csv``, ``.csv.gz``); CSV needs a header line."""
+    """A Parquet or CSV file (``.parquet``, ``.csv``, ``.csv.gz``); CSV needs a header line.
+
+    `null_texts` are what a CSV file writes for NULL beside nothing at all; `kinds` says (column, kind) where the
+    kind found in the file is not the one meant, such as an hour written 5.0.
+    """
 
     path: str
+    null_texts: tuple[str, ...] = ("NA",)
+    kinds: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,9 @@ def read(source: Source, columns: Sequence[str], where: Sequence[str] = ()) -> p
             cursor = connection.execute(statement)
             return _batches(iter(lambda: cursor.fetchmany(_FETCH_ROWS), []), columns, known, source.path)
     if isinstance(source, PostgresSource):
-        statement = _select(columns, f"{_quote(source.schema)}.{_quote(source.table)}", where, "postgres")
+        # As text, CHAR(n) loses its padding and kinds without a number (uuid, enum) can be keys or categories.
+        texts = {name for name in columns if known[name] in ("text", "other")}
+        statement = _select(columns, f"{_quote(source.schema)}.{_quote(source.table)}", where, "postgres", texts)
         with _postgres(source) as connection, connection.cursor(name="fedactors") as cursor:
             cursor.execute(statement)
             return _batches(iter(lambda: cursor.fetchmany(_FETCH_ROWS), []), columns, known, source.address)
@@ -189,8 +197,11 @@ def count_nulls(data: pa.Table, columns: Sequence[str]) -> int:
     return 0 if missing is None else int(pa.compute.sum(missing).as_py() or 0)
 
 
-def _select(columns: Sequence[str], relation: str, where: Sequence[str], dialect: str) -> str:
-    picked = ", ".join(_quote(c) for c in columns) or "1"
+def _select(
+    columns: Sequence[str], relation: str, where: Sequence[str], dialect: str, as_text: Collection[str] = ()
+) -> str:
+    named = [f"CAST({_quote(c)} AS TEXT) AS {_quote(c)}" if c in as_text else _quote(c) for c in columns]
+    picked = ", ".join(named) or "1"
     text = f"SELECT {picked} FROM {relation}"
     if where:
         filters = [sqlglot.transpile(w, read="duckdb", write=dialect, identify=True)[0] for w in where]
@@ -200,6 +211,25 @@ def _select(columns: Sequence[str], relation: str, where: Sequence[str], dialect
 
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _file_relation(source: FileSource) -> str:
+    if source.path.endswith(".parquet"):
+        relation = f"read_parquet({_literal(source.path)})"
+    else:
+        nulls = ", ".join(_literal(text) for text in ("", *source.null_texts))
+        relation = f"read_csv({_literal(source.path)}, header = true, nullstr = [{nulls}], sample_size = -1)"
+    if not source.kinds:
+        return relation
+    wrong = [kind for _, kind in source.kinds if kind not in _DUCKDB_TYPES]
+    if wrong:
+        raise SourceError(f"source: kind {wrong[0]!r} is not allowed: one of {', '.join(_DUCKDB_TYPES)}")
+    casts = ", ".join(f"CAST({_quote(c)} AS {_DUCKDB_TYPES[kind]}) AS {_quote(c)}" for c, kind in source.kinds)
+    return f"(SELECT * REPLACE ({casts}) FROM {relation})"
 
 
 def _require_file(path: str) -> None:
@@ -216,10 +246,8 @@ def _duckdb(source: DuckDBSource | FileSource | ArrowSource) -> Iterator[tuple[d
                 yield connection, _quote(source.table)
         elif isinstance(source, FileSource):
             _require_file(source.path)
-            reader = "read_parquet" if source.path.endswith(".parquet") else "read_csv"
-            literal = "'" + source.path.replace("'", "''") + "'"
             with duckdb.connect() as connection:
-                yield connection, f"{reader}({literal})"
+                yield connection, _file_relation(source)
         else:
             with duckdb.connect(config={"enable_external_access": False}) as connection:
                 connection.register("memory_table", source.data)
@@ -271,18 +299,22 @@ def _batches(
     for rows in batches:
         try:
             arrays = [
-                pa.array(
-                    [float(v) if v is not None else None for v in values]  # type: ignore[arg-type]
-                    if kinds[name] in ("float", "decimal")
-                    else values,
-                    type=schema.field(name).type,
-                )
+                pa.array(_converted(values, kinds[name]), type=schema.field(name).type)
                 for name, values in zip(columns, zip(*rows, strict=True), strict=True)
             ]
         except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as error:
             raise SourceError(f"source: {place}: a value does not fit its column's type: {error}") from None
         made.append(pa.record_batch(arrays, schema=schema))
     return pa.Table.from_batches(made, schema=schema)
+
+
+def _converted(values: Sequence[Any], kind: str) -> Sequence[Any]:
+    """Return values as Arrow needs them: SQLite keeps booleans as 0 and 1, PostgreSQL numeric arrives as Decimal."""
+    if kind in ("float", "decimal"):
+        return [None if v is None else float(v) for v in values]
+    if kind == "boolean":
+        return [None if v is None else bool(v) for v in values]
+    return values
 
 
 def _arrow_kind(kind: pa.DataType) -> str:
@@ -319,6 +351,11 @@ _POSTGRES_KINDS = {
     "smallint": "integer", "integer": "integer", "bigint": "integer", "real": "float", "double precision": "float",
     "numeric": "decimal", "boolean": "boolean", "text": "text", "character varying": "text", "character": "text",
     "date": "date", "timestamp without time zone": "timestamp", "timestamp with time zone": "timestamp",
+}  # fmt: skip
+
+_DUCKDB_TYPES = {
+    "integer": "BIGINT", "float": "DOUBLE", "boolean": "BOOLEAN", "text": "VARCHAR", "date": "DATE",
+    "timestamp": "TIMESTAMP",
 }  # fmt: skip
 
 _ARROW_TYPES = {

@@ -90,6 +90,14 @@ def test_an_empty_join_is_a_named_error():
              {"a": pa.table({"k": [1, 2]}), "b": pa.table({"k": [3]})})  # fmt: skip
 
 
+@pytest.mark.parametrize("empty", ["a", "b"])
+def test_a_table_without_rows_makes_an_empty_join(empty):
+    schemas = {"a": {"k": "integer", "y": "float"}, "b": {"k": "integer"}}
+    tables = {n: pa.table({"k": pa.array([] if n == empty else [1, 1], pa.int64())}) for n in "ab"}
+    with pytest.raises(EmptyJoinError):
+        make("SELECT y FROM a JOIN b ON a.k = b.k", schemas, "y", tables)
+
+
 def test_different_secrets_do_not_join():
     plan = make_plan(parse_query("SELECT y FROM a JOIN b ON a.k = b.k"),
                      {"a": {"k": "integer", "y": "float"}, "b": {"k": "integer"}}, "y")  # fmt: skip

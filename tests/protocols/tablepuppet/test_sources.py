@@ -245,3 +245,45 @@ def test_one_join_across_four_kinds_of_database(tmp_path, postgres):
     rows = sorted(zip(*(r.tolist() for r in mapping.rows), strict=True))
     assert rows == [(0, 1, 0), (1, 0, 1), (1, 2, 1), (2, 0, 0), (2, 2, 0)]
     assert data["c"].column("age").to_pylist() == [*north["age"].to_pylist(), *south["age"].to_pylist()]
+
+
+def test_a_csv_file_may_write_null_in_words_and_its_kinds_may_be_declared(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("hour,wind\n5.0,NA\n,3.5\nmissing,2\n")
+    plain = FileSource(str(path), null_texts=("NA", "missing"))
+    assert describe(plain) == {"hour": "float", "wind": "float"}
+    meant = FileSource(str(path), null_texts=("NA", "missing"), kinds=(("hour", "integer"),))
+    assert describe(meant) == {"hour": "integer", "wind": "float"}
+    assert read(meant, ["hour", "wind"]).to_pydict() == {"hour": [5, None, None], "wind": [None, 3.5, 2.0]}
+    with pytest.raises(SourceError, match="'hours' is not allowed"):
+        describe(FileSource(str(path), kinds=(("hour", "hours"),)))
+
+
+def test_sqlite_booleans_and_decimals_become_what_they_mean(tmp_path):
+    connection = sqlite3.connect(tmp_path / "b.db")
+    connection.execute("CREATE TABLE t (flag BOOLEAN, price DECIMAL(9, 2), day DATE)")
+    connection.execute("INSERT INTO t VALUES (1, 2, '2024-01-31'), (NULL, 2.5, NULL)")
+    connection.commit()
+    connection.close()
+    source = SQLiteSource(str(tmp_path / "b.db"), "t")
+    assert describe(source) == {"flag": "boolean", "price": "decimal", "day": "text"}
+    assert read(source, ["flag", "price"]).to_pydict() == {"flag": [True, None], "price": [2.0, 2.5]}
+
+
+def test_postgres_types_become_what_they_mean(postgres):
+    data = pa.table({"c": ["ab"], "n": ["2.50"], "u": ["8a6e0804-2bd0-4672-b79d-d97027f9071a"], "b": [True]})
+    source = make_postgres(postgres, data, "kinds", "(c CHAR(5), n NUMERIC(9, 2), u UUID, b BOOLEAN)")
+    assert describe(source) == {"c": "text", "n": "decimal", "u": "other", "b": "boolean"}
+    assert read(source, ["c", "n", "u", "b"], ('"n" > 1',)).to_pylist() == [
+        {"c": "ab", "n": 2.5, "u": "8a6e0804-2bd0-4672-b79d-d97027f9071a", "b": True}
+    ]
+
+
+def test_a_value_that_does_not_fit_its_column_is_a_named_error(tmp_path):
+    connection = sqlite3.connect(tmp_path / "b.db")
+    connection.execute("CREATE TABLE t (n INTEGER)")
+    connection.execute("INSERT INTO t VALUES ('word')")
+    connection.commit()
+    connection.close()
+    with pytest.raises(SourceError, match="does not fit"):
+        read(SQLiteSource(str(tmp_path / "b.db"), "t"), ["n"])
