@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -74,34 +75,34 @@ def make_arrow(folder):
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    """A real PostgreSQL server with the user and database of the tests; yields (host, port)."""
+def postgres():
+    """A real PostgreSQL server with the user of the tests; yields (host, port).
+
+    Its folder is not under pytest's: those are closed to the account that the server must run under for root.
+    """
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [Path(p) for p in [shutil.which("initdb")] if p]
     if not found:
         pytest.skip("no PostgreSQL server is installed")
     binaries = found[-1].parent
-    folder = tmp_path_factory.mktemp("pg")
-    account: dict[str, object] = {}
-    if os.getuid() == 0:
-        account = {"user": "postgres", "group": "postgres", "extra_groups": []}
-        for parent in (folder, *folder.parents):
-            if parent.owner() == "root" and str(parent).startswith(str(tmp_path_factory.getbasetemp().parent)):
-                parent.chmod(0o755)
-        shutil.chown(folder, "postgres", "postgres")
-    data, log = folder / "data", folder / "log"
-    secret = folder / "password"
-    secret.write_text("s3cret-pw")
-    secret.chmod(0o644)
-    run = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder, **account}
-    subprocess.run([binaries / "initdb", "-D", data, "-U", "org", f"--pwfile={secret}", "-A", "scram-sha-256"], **run)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-    subprocess.run([binaries / "pg_ctl", "-D", data, "-l", log, "-w", "-o", options, "start"], **run)
-    yield "127.0.0.1", port
-    subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **run)
+    account = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        data, secret = folder / "data", folder / "password"
+        secret.write_text("s3cret-pw")
+        if account:
+            shutil.chown(folder, "postgres", "postgres")
+            shutil.chown(secret, "postgres", "postgres")
+        run = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder, **account}
+        setup = ["-D", data, "-U", "org", f"--pwfile={secret}", "-A", "scram-sha-256"]
+        subprocess.run([binaries / "initdb", *setup], **run)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+        subprocess.run([binaries / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start"], **run)
+        yield "127.0.0.1", port
+        subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **run)
 
 
 def make_postgres(address, data=DATA, table=NAME, columns=COLUMNS):
