@@ -26,7 +26,8 @@ from protocols.tablepuppet.plan import Edge, JoinPlan
 
 Rows = NDArray[np.int32]
 HASH_BYTES = 16
-_BLOCK = 64
+_HMAC_BLOCK = 64
+_BLOCK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: in
     texts = [f"CAST(k{i} AS {_CANONICAL.get(kind, 'VARCHAR')})::VARCHAR" for i, kind in enumerate(edge.kinds)]
     message = " || ".join(["?::VARCHAR", *(f"length({t})::VARCHAR || ':' || {t}" for t in texts)])
     names = ", ".join(f"k{i}" for i in range(len(columns)))
-    padded = (secret if len(secret) <= _BLOCK else hashlib.sha256(secret).digest()).ljust(_BLOCK, b"\0")
+    padded = (secret if len(secret) <= _HMAC_BLOCK else hashlib.sha256(secret).digest()).ljust(_HMAC_BLOCK, b"\0")
     inner, outer = bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded)
     digest = f"sha256(?::BLOB || unhex(sha256(?::BLOB || encode({message}))))"
     query = (
@@ -181,18 +182,29 @@ def expand_join(
         wanted = parent_codes[rows[parent]]
         if partners.max(initial=0) <= 1:
             rows[child] = listed[starts[wanted]]
-            continue
-        repeats = partners[wanted]
-        ends = np.cumsum(repeats)
-        if len(ends) and ends[-1] > np.iinfo(np.int32).max:
-            raise JoinTooLargeError(
-                f"join: {ends[-1]} joined rows, more than {np.iinfo(np.int32).max} are not supported"
-            )
-        first = np.repeat((starts[wanted] - (ends - repeats)).astype(np.int32), repeats)
-        rows = {table: np.repeat(r, repeats) for table, r in rows.items()}
-        first += np.arange(len(first), dtype=np.int32)
-        rows[child] = listed[first]
+        else:
+            rows = _repeat_rows(rows, child, listed, starts[wanted], partners.astype(np.int32)[wanted])
     return [rows[i] for i in range(num_tables)]
+
+
+def _repeat_rows(rows: Mapping[int, Rows], child: int, listed: Rows, starts: Rows, repeats: Rows) -> dict[int, Rows]:
+    """Give listed row k its partners listed[starts[k]], ... (repeats[k] of them); in blocks that fit the cache."""
+    ends = np.cumsum(repeats, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    if total > np.iinfo(np.int32).max:
+        raise JoinTooLargeError(f"join: {total} joined rows, more than {np.iinfo(np.int32).max} are not supported")
+    made = {table: np.empty(total, dtype=np.int32) for table in (*rows, child)}
+    for first in range(0, len(repeats), _BLOCK_ROWS):
+        block = slice(first, first + _BLOCK_ROWS)
+        times = repeats[block]
+        before = ends[block] - times
+        low, high = int(before[0]), int(ends[block][-1])
+        for table, row in rows.items():
+            made[table][low:high] = np.repeat(row[block], times)
+        places = np.repeat(starts[block] - (before - low).astype(np.int32), times)
+        places += np.arange(high - low, dtype=np.int32)
+        made[child][low:high] = listed[places]
+    return made
 
 
 def _key_codes(
