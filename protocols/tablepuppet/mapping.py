@@ -128,7 +128,7 @@ def table_mapping(
     rows = expand_join(len(names), sizes, root, [(p, c, *k) for (p, c, _), k in zip(steps, codes, strict=True)])
     if len(rows[0]) == 0:
         raise EmptyJoinError(f"join: no row of {', '.join(names)} joins (are the keys of the same kind of thing?)")
-    counts = tuple(np.bincount(r, minlength=n) for r, n in zip(rows, sizes, strict=True))
+    counts = tuple(_count_rows(r, n, i == root) for i, (r, n) in enumerate(zip(rows, sizes, strict=True)))
     for row, count in zip(rows, counts, strict=True):
         row.setflags(write=False)
         count.setflags(write=False)
@@ -179,12 +179,25 @@ def expand_join(
         partners = np.bincount(codes, minlength=size)
         listed = kept[_order_by(codes, size)]
         starts = (np.cumsum(partners) - partners).astype(np.int32)
-        wanted = parent_codes[rows[parent]]
+        every = len(rows[parent]) == num_rows[parent] and len(rows) == 1
+        wanted = parent_codes if every else parent_codes[rows[parent]]
         if partners.max(initial=0) <= 1:
             rows[child] = listed[starts[wanted]]
         else:
             rows = _repeat_rows(rows, child, listed, starts[wanted], partners.astype(np.int32)[wanted])
     return [rows[i] for i in range(num_tables)]
+
+
+def _count_rows(rows: Rows, size: int, ascending: bool) -> NDArray[np.int64]:
+    """Return how often each number in [0, size) occurs, in blocks, which spares a copy of the whole as 64 bits."""
+    counts = np.zeros(size, dtype=np.int64)
+    length = 1 << 18 if ascending else max(1 << 18, size)
+    for first in range(0, len(rows), length):
+        block = rows[first : first + length]
+        low = int(block[0]) if ascending else 0
+        found = np.bincount(block - low if low else block)
+        counts[low : low + len(found)] += found
+    return counts
 
 
 def _repeat_rows(rows: Mapping[int, Rows], child: int, listed: Rows, starts: Rows, repeats: Rows) -> dict[int, Rows]:
