@@ -13,7 +13,7 @@ out of the ring until it is back; the bijection then runs over the centers that 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import networkx as nx
@@ -72,6 +72,19 @@ class RotationTimer:
             return None
         self.rotation += 1
         return self.rotation - 1
+
+    def catch_up(self, now: float) -> None:
+        """Drop the rotations that a center missed while it was lost, so that all centers count alike."""
+        while self.due_at() <= now:
+            self.rotation += 1
+
+    def state_dict(self) -> dict[str, int]:
+        """Return everything that a snapshot needs."""
+        return {"rotation": self.rotation}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Put a snapshot back."""
+        self.rotation = state["rotation"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from protocols.nebulafl.algorithm import Floats, blend, weighted_mean
 
 MIN_PLANET_WEIGHT = 5.0
@@ -69,7 +67,7 @@ def pull(branch_P: Floats, master_P: Floats, gap: float) -> Floats:
 class CenterModels:
     """The models of one center and their versions; events in, models out (Algorithm 1, lines 4 to 33).
 
-    Planets are replaced, never written to, so a planet handed out for training may be kept by reference.
+    Models are replaced, never written to: one handed out for training, or in a snapshot, may be kept by reference.
     """
 
     planets: list[Floats]
@@ -119,19 +117,17 @@ class CenterModels:
         return self.master(), self.sent_version
 
     def receive(self, master_P: Floats, version: float, now: float) -> None:
-        """Make a master that arrived (or, in the self turn, one's own) the stellar model; the decay starts anew."""
-        self.stellar, self.stellar_version, self.rotated_at = master_P, version, now
+        """Make a model that arrived the stellar model and start the decay anew.
 
-    def adopt(self, model_P: Floats, version: float, now: float) -> None:
-        """Replace every planet and the stellar model, as aggregation instead of rotation does."""
-        self.planets = [model_P] * len(self.planets)
-        self.receive(model_P, version, now)
+        It is the master of another center, in the self turn one's own, with aggregation the mean of all masters.
+        """
+        self.stellar, self.stellar_version, self.rotated_at = master_P, version, now
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
         return {
-            "planets": [np.array(p) for p in self.planets],
-            "stellar": np.array(self.stellar),
+            "planets": list(self.planets),
+            "stellar": self.stellar,
             "versions": list(self.versions),
             "stellar_version": self.stellar_version,
             "sent_version": self.sent_version,
@@ -142,3 +138,4 @@ class CenterModels:
         """Put a snapshot back."""
         for name in ("planets", "stellar", "versions", "stellar_version", "sent_version", "rotated_at"):
             setattr(self, name, state[name])
+        self.planets, self.versions = list(self.planets), list(self.versions)

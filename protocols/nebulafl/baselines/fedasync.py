@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from protocols.nebulafl.algorithm import Floats, blend
 from protocols.nebulafl.baselines.arrivals import Arrival, Discount, discount, staleness
 
@@ -33,7 +31,7 @@ class FedAsync:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
-        return {"model_P": np.array(self.model_P), "version": self.version}
+        return {"model_P": self.model_P, "version": self.version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""

@@ -72,7 +72,7 @@ class SynchronousRound:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
-        answers = {c: (np.array(u.parameters), u.num_samples) for c, u in self.updates.items()}
+        answers = {c: (u.parameters, u.num_samples) for c, u in self.updates.items()}
         return {"pending": sorted(self.pending), "updates": answers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ class FedBuff:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
         return {
-            "model_P": np.array(self.model_P),
+            "model_P": self.model_P,
             "version": self.version,
             "sum_P": np.array(self.sum_P),
             "num_buffered": self.num_buffered,

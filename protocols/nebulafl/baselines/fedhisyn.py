@@ -61,30 +61,25 @@ class RingRound:
         """Whether everyone rests."""
         return not self.training
 
-    def finished(self, container: int, parameters_P: Floats, now: float) -> list[Start]:
-        """Hand a model on, and let its maker go on, and a resting successor begin, if that ends within the round."""
+    def finished(self, container: int, parameters_P: Floats, now: float) -> Start | None:
+        """Hand a model on; its maker goes on with what it was handed, if that would end within the round."""
         if container not in self.training:
             raise ValueError(f"container {container} is not training")
         self.training.remove(container)
         self.latest[container] = parameters_P
-        follower = self.successor[container]
-        self.handed[follower] = parameters_P
-        made = []
-        for candidate in dict.fromkeys((container, follower)):
-            resting = candidate not in self.training and candidate in self.latest
-            in_time = now + self.seconds[candidate] <= self.ends_at
-            if resting and in_time and (candidate == container or candidate in self.handed):
-                self.training.add(candidate)
-                made.append(Start(candidate, self.handed.pop(candidate, self.latest[candidate])))
-        return made
+        self.handed[self.successor[container]] = parameters_P
+        if now + self.seconds[container] > self.ends_at:
+            return None
+        self.training.add(container)
+        return Start(container, self.handed.pop(container, parameters_P))
 
     def lose(self, container: int) -> None:
         """Take a lost container out of its ring; its last model still counts."""
         self.training.discard(container)
-        follower = self.successor.pop(container, container)
+        follower = self.successor.pop(container)
         for before, after in self.successor.items():
             if after == container:
-                self.successor[before] = before if follower == container else follower
+                self.successor[before] = follower
 
     def result(self) -> Floats | None:
         """Return the mean of every container's last model, or None if all were lost before their first."""
@@ -100,9 +95,9 @@ class RingRound:
             "successor": dict(self.successor),
             "ends_at": self.ends_at,
             "training": sorted(self.training),
-            "latest": {c: np.array(p) for c, p in self.latest.items()},
-            "handed": {c: np.array(p) for c, p in self.handed.items()},
-            "global_P": np.array(self.global_P),
+            "latest": dict(self.latest),
+            "handed": dict(self.handed),
+            "global_P": self.global_P,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -80,11 +80,11 @@ class FedSA:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
         return {
-            "model_P": np.array(self.model_P),
+            "model_P": self.model_P,
             "version": self.version,
             "aggregated_at": self.aggregated_at,
             "participation_C": np.array(self.participation_C),
-            "buffer": {c: (np.array(p), n) for c, (p, n) in self.buffer.items()},
+            "buffer": dict(self.buffer),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

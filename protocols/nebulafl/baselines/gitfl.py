@@ -13,8 +13,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.versioning import master_model, pull, version_gap
 
@@ -48,7 +46,7 @@ class GitFL:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
-        return {"branches": [np.array(b) for b in self.branches], "versions": list(self.versions)}
+        return {"branches": list(self.branches), "versions": list(self.versions)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""

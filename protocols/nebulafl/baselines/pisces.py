@@ -81,7 +81,7 @@ class Pisces:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
         return {
-            "model_P": np.array(self.model_P),
+            "model_P": self.model_P,
             "version": self.version,
             "aggregated_at": self.aggregated_at,
             "seen": dict(self.seen),
