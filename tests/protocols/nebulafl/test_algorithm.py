@@ -23,8 +23,14 @@ def factory(name: str) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     if name == "dropout":
         return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
+    running = None if name == "counted" else 0.1  # none: a plain mean over all batches counted so far
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 10)
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4, momentum=running),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 10),
     )
 
 
@@ -43,8 +49,8 @@ def load(dataset: str) -> tuple[np.ndarray, np.ndarray]:
 
 def start(name: str) -> np.ndarray:
     values = np.random.default_rng(1).normal(size=algorithm.num_parameters(factory, name)).astype(np.float32) * 0.1
-    if name == "cnn":  # entries 44 to 48 are running variances
-        values[48:52] = 1.0
+    if name in ("cnn", "counted"):  # entries 52 to 55 are running variances
+        values[52:56] = 1.0
     values.setflags(write=False)
     return values
 
@@ -83,7 +89,7 @@ def test_training_learns_and_leaves_its_inputs_alone():
     np.testing.assert_array_equal(first, before)
 
 
-@pytest.mark.parametrize("name", ["linear", "cnn", "dropout"])
+@pytest.mark.parametrize("name", ["linear", "cnn", "counted", "dropout"])
 def test_a_task_does_not_depend_on_the_tasks_before_it(name):
     x, y = samples()
     alone = algorithm.local_training(factory, name, start(name), x, y, seed=5)
@@ -181,6 +187,12 @@ def test_blend_stays_between(first, second, share):
     made = algorithm.blend(first, second, share)
     assert (made >= np.minimum(first, second)).all()
     assert (made <= np.maximum(first, second)).all()
+
+
+def test_blend_of_far_numbers_loses_neither():
+    far, near = np.array([1e8], np.float32), np.array([1.0], np.float32)
+    assert algorithm.blend(far, near, 1.0) == 1.0
+    assert algorithm.blend(far, near, 0.99999999) >= 1.0
 
 
 def test_blend_and_mean_by_hand():
