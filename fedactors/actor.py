@@ -1,0 +1,135 @@
+"""Actor: a party's process as a plain class with async methods.
+
+It is never decorated, never reads a wall clock, sleeps or opens a socket by itself. It awaits a peer's method, a
+channel, the clock, or its own heavy work; the runtime that hosts it decides what that means.
+
+    life:  __init__ (small arguments) → load (data, models) → [restore] → open (background loops) → … → close
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from fedactors.resources import Resources
+from fedactors.runtime.base import Clock, Context, Job, Ref, Work, derived_rng, derived_seed, noise_rng
+
+T = TypeVar("T")
+
+
+class Actor:
+    """Base of all actors.
+
+    Class attributes that a subclass sets:
+        role: "client", "server", "parameter-server" or "data-center"; decides the kind of link in the ledger.
+        state: names of the attributes that make up a snapshot. Allowed values: modules, optimisers and others with
+            ``state_dict``/``load_state_dict``, generators, arrays, tensors, messages, plain values and containers.
+        resources: what it asks of a host by default.
+    """
+
+    role: ClassVar[str] = "client"
+    state: ClassVar[tuple[str, ...]] = ()
+    resources: ClassVar[Resources] = Resources()
+    _context: Context
+
+    # --- life, overridden where needed ---
+
+    async def load(self) -> None:
+        """Load data and build models."""
+
+    async def open(self) -> None:
+        """Start loops that go on by themselves, with `background`; called after `load` and a restore."""
+
+    async def close(self) -> None:
+        """Give back what was taken beyond memory."""
+
+    # --- what an actor can do ---
+
+    @property
+    def name(self) -> str:
+        """The actor's name; the party is the part before a slash."""
+        return self._context.name
+
+    @property
+    def party(self) -> str:
+        """The name of the organisation that this actor belongs to."""
+        return self._context.name.partition("/")[0]
+
+    @property
+    def clock(self) -> Clock:
+        """The runtime's clock."""
+        return self._context.clock
+
+    def peer(self, name: str, cls: type[T]) -> T:
+        """Return a handle of another actor, typed as its class."""
+        return self._context.handle(name, cls)
+
+    async def compute(self, function: Callable[..., T], *args: Any, work: Work) -> T:
+        """Run a module-level pure function (seed included in its arguments) and return its result.
+
+        In the simulated runtime the result is there when the cost model says so, and the computes of an actor queue
+        for its cores. In the Ray runtime the function runs here and blocks only this actor.
+
+        Raises:
+            MissingCost: the simulated runtime has no cost for this kind of work.
+        """
+        return await self._context.compute(function, args, work)
+
+    def begin(self, key: str, function: Callable[..., Any], *args: Any, work: Work) -> Job:
+        """Start work that outlives a snapshot; ``await`` the job, or find it again under `key` after a resume.
+
+        A loop writes ``job = self.job(key) or self.begin(key, ...)`` and keeps nothing else in local variables.
+        """
+        return self._context.begin(key, function, args, work)
+
+    def job(self, key: str) -> Job | None:
+        """Return the work begun under `key` whose result was not yet taken."""
+        return self._context.job(key)
+
+    def background(self, awaitable: Awaitable[Any]) -> None:
+        """Let a coroutine or an unawaited call go on by itself; if it fails, the run stops with this actor's name."""
+        self._context.background(awaitable)
+
+    def put(self, value: Any) -> Ref:
+        """Keep a payload (a message) here and return a small reference that may be sent on."""
+        return self._context.put(value)
+
+    async def get(self, ref: Ref) -> Any:
+        """Fetch a payload from its owner; the ledger records its bytes.
+
+        Raises:
+            PartyLost: the owner is gone.
+            KeyError: the owner has freed it.
+        """
+        return await self._context.get(ref)
+
+    def free(self, ref: Ref) -> None:
+        """Forget a payload of one's own."""
+        self._context.free(ref)
+
+    def span(self, kind: str, label: str) -> AbstractContextManager[None]:
+        """Put what happens inside on the timeline, as "wait" or another kind."""
+        return self._context.span(kind, label)
+
+    def record_privacy(self, record: Any) -> None:
+        """Add to the privacy ledger what mechanism was applied to what leaves this party."""
+        self._context.record_privacy(record)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Return a generator derived from (run seed, this actor, purpose); the same each time it is asked for."""
+        return derived_rng(self._context.seed, self.name, purpose)
+
+    def seed(self, purpose: str) -> int:
+        """Return a 63-bit seed derived like `rng`'s, for torch generators and compute functions."""
+        return derived_seed(self._context.seed, self.name, purpose)
+
+    def noise_rng(self, purpose: str) -> np.random.Generator:
+        """Return a generator for privacy noise, masks and salts, from the operating system's entropy.
+
+        With ``reproducible_noise`` (tests, simulation) it is derived from the run's seed, and nothing is private.
+        """
+        context = self._context
+        return noise_rng(context.seed, self.name, purpose, context.reproducible_noise)

@@ -1,0 +1,131 @@
+"""Local training and evaluation of a whole model, for protocols that average or rotate parameters.
+
+`train_locally` is a pure function: everything that it depends on, the seed of the sample order included, is an
+argument, so it can run anywhere and be done again.
+
+Shapes: N samples, P flat parameters, B batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedactors.errors import BadInput
+from fedactors.learning.losses import Task, task_loss
+from fedactors.learning.metrics import task_metrics
+from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.parameters import Array, as_tensor, load_vector, to_vector
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains between two exchanges."""
+
+    learning_rate: float = 0.01
+    """Step size of SGD."""
+    momentum: float = 0.9
+    """Momentum of SGD; its buffers start at zero in every call."""
+    weight_decay: float = 0.0
+    """L2 penalty."""
+    batch_size: int = 50
+    """Samples per step."""
+    num_epochs: int = 5
+    """Passes over the client's samples."""
+    proximal: float = 0.0
+    """FedProx's coefficient of 1/2 ||w - w_start||^2 (Li et al., 2020); 0 is FedAvg."""
+    task: Task = "multiclass"
+    """Which loss."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class LocalResult:
+    """What local training returns."""
+
+    vector: Array
+    num_samples: int
+    num_steps: int
+    loss: float
+    """Mean training loss over the last epoch."""
+
+
+def train_locally(
+    spec: ModelSpec, vector_P: Array, x_N: Array, y_N: Array, *, seed: int, training: LocalTraining
+) -> LocalResult:
+    """Run epochs of mini-batch SGD from `vector_P` (McMahan et al., 2017, ClientUpdate).
+
+    Raises:
+        BadInput: no samples, or a single one with batch normalisation.
+    """
+    if len(x_N) == 0:
+        raise BadInput("local training: the client has no samples")
+    module = _loaded(spec, vector_P).train()
+    parameters = list(module.parameters())
+    start = [parameter.detach().clone() for parameter in parameters] if training.proximal else []
+    optimizer = torch.optim.SGD(
+        parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
+    )
+    x, y = as_tensor(x_N, spec.dtype), as_tensor(y_N)
+    smallest = 2 if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()) else 1
+    if len(x) < smallest:
+        raise BadInput("local training: batch normalisation needs at least two samples")
+    order = np.random.default_rng(seed)
+    num_steps, loss_sum = 0, 0.0
+    for _ in range(training.num_epochs):
+        loss_sum = 0.0
+        for index_B in batches(len(x), training.batch_size, order, smallest):
+            chosen = torch.from_numpy(index_B)
+            loss = task_loss(training.task, module(x[chosen]), y[chosen])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            for parameter, anchor in zip(parameters, start, strict=False):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - anchor, alpha=training.proximal)
+            optimizer.step()
+            num_steps += 1
+            loss_sum += loss.item() * len(index_B)
+    return LocalResult(vector=to_vector(module), num_samples=len(x), num_steps=num_steps, loss=loss_sum / len(x))
+
+
+def evaluate_model(
+    spec: ModelSpec, vector_P: Array, x_N: Array, y_N: Array, *, task: Task = "multiclass", batch_size: int = 1024
+) -> dict[str, float]:
+    """Return the metrics of the model on the given samples."""
+    return task_metrics(task, y_N, model_outputs(spec, vector_P, x_N, batch_size=batch_size))
+
+
+def model_outputs(spec: ModelSpec, vector_P: Array, x_N: Array, *, batch_size: int = 1024) -> Array:
+    """Return the outputs (N x O) of the model in evaluation mode."""
+    module = _loaded(spec, vector_P).eval()
+    with torch.no_grad():
+        parts = [
+            module(as_tensor(x_N[first : first + batch_size], spec.dtype)).numpy()
+            for first in range(0, len(x_N), batch_size)
+        ]
+    return np.concatenate(parts) if parts else np.zeros((0, spec.outputs))
+
+
+def batches(
+    num_samples: int, batch_size: int, order: np.random.Generator, smallest: int = 1
+) -> Iterator[NDArray[np.int64]]:
+    """Yield a random partition of the samples; a last batch below `smallest` is joined to the one before it."""
+    permutation = order.permutation(num_samples)
+    firsts = list(range(0, num_samples, batch_size))
+    if len(firsts) > 1 and num_samples - firsts[-1] < smallest:
+        firsts.pop()
+    for first, last in zip(firsts, [*firsts[1:], num_samples], strict=True):
+        yield permutation[first:last]
+
+
+def _loaded(spec: ModelSpec, vector_P: Array) -> nn.Module:
+    module = build_skeleton(spec).to_empty(device="cpu")
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d) and part.num_batches_tracked is not None:
+            part.num_batches_tracked.zero_()
+    load_vector(module, vector_P)
+    return module

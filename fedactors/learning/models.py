@@ -1,0 +1,251 @@
+"""Models by name, built from a small frozen description and a seed.
+
+A `ModelSpec` is a plain value: it can be a configuration entry, an argument of a compute function or a key.
+`build_model` initialises under a forked random state, so that a model depends on its spec and seed alone and the
+global generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with torch's
+default loses its signal by about 1/6 per layer), output layers keep unit gain.
+
+Shapes: B batch, F input features, E output width, C channels, H/W image height and width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedactors.errors import BadInput
+
+Norm = Literal["group", "batch", "none"]
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """What a model is: its name in `MODEL_NAMES` and its sizes; fields that a model does not use are ignored."""
+
+    name: str
+    """One of `MODEL_NAMES`."""
+    inputs: Shape
+    """Shape of one sample: ``(F,)`` for tables, ``(C, H, W)`` for images."""
+    outputs: int
+    """Width of the output: embedding, classes, or 1."""
+    hidden: int = 64
+    """Hidden width of the MLPs."""
+    layers: int = 10
+    """Number of linear layers of ``mlp``, of residual blocks of ``residual-mlp``."""
+    norm: Norm = "group"
+    """Normalisation of ``resnet18`` and ``vgg16``; ``batch`` adds running statistics to the state."""
+    bias: bool = True
+    """Whether ``linear`` has a bias."""
+    float64: bool = False
+    """Whether parameters are double precision."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch type of the parameters."""
+        return torch.float64 if self.float64 else torch.float32
+
+
+class ResidualBlock(nn.Module):
+    """``x + Linear(ReLU(Linear(LayerNorm(x))))``: no running statistics, so samples stay independent."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, x_BE: Tensor) -> Tensor:
+        """Map ``(B, width)`` to ``(B, width)``."""
+        grown: Tensor = x_BE + self.second(torch.relu(self.first(self.norm(x_BE))))
+        return grown
+
+
+class BasicBlock(nn.Module):
+    """The two-convolution block of ResNet-18 (He et al., 2016) with the normalisation of one's choice."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        biased = norm == "none"
+        self.body = nn.Sequential(
+            nn.Conv2d(channels_in, channels_out, 3, stride, 1, bias=biased),
+            normalisation(norm, channels_out),
+            nn.ReLU(),
+            nn.Conv2d(channels_out, channels_out, 3, 1, 1, bias=biased),
+            normalisation(norm, channels_out),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=biased), normalisation(norm, channels_out)
+            )
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return ``relu(body(x) + shortcut(x))``."""
+        return torch.relu(self.body(x_BCHW) + self.shortcut(x_BCHW))
+
+
+def normalisation(norm: Norm, channels: int) -> nn.Module:
+    """Return the normalisation layer for `channels`; groups are at most 32 and divide the channels."""
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    if norm == "group":
+        return nn.GroupNorm(math.gcd(32, channels), channels)
+    return nn.Identity()
+
+
+def _linear(spec: ModelSpec) -> nn.Module:
+    return nn.Linear(_width(spec), spec.outputs, bias=spec.bias)
+
+
+def _mlp(spec: ModelSpec) -> nn.Module:
+    widths = [_width(spec)] + [spec.hidden] * (spec.layers - 1)
+    parts: list[nn.Module] = []
+    for width_in, width_out in itertools.pairwise(widths):
+        parts += [nn.Linear(width_in, width_out), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(widths[-1], spec.outputs))
+
+
+def _top_mlp(spec: ModelSpec) -> nn.Module:
+    return _mlp(dataclasses.replace(spec, layers=2))
+
+
+def _residual_mlp(spec: ModelSpec) -> nn.Module:
+    blocks = [ResidualBlock(spec.hidden) for _ in range(spec.layers)]
+    head = (nn.LayerNorm(spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, spec.outputs))
+    return nn.Sequential(nn.Linear(_width(spec), spec.hidden), *blocks, *head)
+
+
+def _cnn28(spec: ModelSpec) -> nn.Module:
+    channels, height, width = _image(spec)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+        nn.Linear(512, spec.outputs),
+    )
+
+
+def _cnn8(spec: ModelSpec) -> nn.Module:
+    channels, height, width = _image(spec)
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 2) * (width // 2), 64),
+        nn.ReLU(),
+        nn.Linear(64, spec.outputs),
+    )
+
+
+def _resnet18(spec: ModelSpec) -> nn.Module:
+    channels, _, _ = _image(spec)
+    parts: list[nn.Module] = [
+        nn.Conv2d(channels, 64, 3, 1, 1, bias=spec.norm == "none"),
+        normalisation(spec.norm, 64),
+        nn.ReLU(),
+    ]
+    before = 64
+    for channels_out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        parts += [
+            BasicBlock(before, channels_out, stride, spec.norm),
+            BasicBlock(channels_out, channels_out, 1, spec.norm),
+        ]
+        before = channels_out
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, spec.outputs))
+
+
+def _vgg16(spec: ModelSpec) -> nn.Module:
+    before, height, width = _image(spec)
+    parts: list[nn.Module] = []
+    for channels_out, repeats in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(repeats):
+            parts += [nn.Conv2d(before, channels_out, 3, padding=1), normalisation(spec.norm, channels_out), nn.ReLU()]
+            before = channels_out
+        if min(height, width) >= 2:
+            parts.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, spec.outputs))
+
+
+_BUILDERS: dict[str, Callable[[ModelSpec], nn.Module]] = {
+    "linear": _linear,
+    "mlp": _mlp,
+    "top-mlp": _top_mlp,
+    "residual-mlp": _residual_mlp,
+    "cnn28": _cnn28,
+    "cnn8": _cnn8,
+    "resnet18": _resnet18,
+    "vgg16": _vgg16,
+}
+
+MODEL_NAMES = tuple(_BUILDERS)
+"""``mlp`` (ten layers), ``residual-mlp`` (the large "ResNet" for tables), ``top-mlp`` (two layers), ``linear``,
+``cnn28`` (McMahan et al., 2017: 1,663,370 parameters at 28x28 and ten classes), ``cnn8`` (8x8 digits), ``resnet18``
+and ``vgg16`` (their 3x3-stem, one-head forms for small images)."""
+
+
+def build_model(spec: ModelSpec, seed: int) -> nn.Module:
+    """Return the model that `spec` describes, initialised from `seed` alone.
+
+    Raises:
+        BadInput: an unknown name, or sizes that the model cannot have.
+    """
+    module = build_skeleton(spec, device="cpu")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        _initialise(module)
+    return module
+
+
+def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
+    """Return the model without meaningful parameters, for use with parameters given from outside."""
+    if spec.name not in _BUILDERS:
+        raise BadInput(f"model: {spec.name!r} is not known (known: {', '.join(MODEL_NAMES)})")
+    if spec.outputs < 1 or spec.hidden < 1 or spec.layers < 1 or any(size < 1 for size in spec.inputs):
+        raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
+    if spec.norm not in ("group", "batch", "none"):
+        raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        return _BUILDERS[spec.name](spec).to(spec.dtype)
+
+
+def _initialise(module: nn.Module) -> None:
+    layers = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.Conv2d))]
+    for layer in layers:
+        is_output = layer is layers[-1]
+        mode: Literal["fan_in", "fan_out"] = "fan_out" if isinstance(layer, nn.Conv2d) else "fan_in"
+        nn.init.kaiming_normal_(layer.weight, mode=mode, nonlinearity="linear" if is_output else "relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    for part in module.modules():
+        if isinstance(part, ResidualBlock):
+            nn.init.zeros_(part.second.weight)
+
+
+def _width(spec: ModelSpec) -> int:
+    return math.prod(spec.inputs)
+
+
+def _image(spec: ModelSpec) -> tuple[int, int, int]:
+    if len(spec.inputs) != 3:
+        raise BadInput(f"model {spec.name}: inputs must be (channels, height, width), got {spec.inputs}")
+    channels, height, width = spec.inputs
+    if min(height, width) < 4:
+        raise BadInput(f"model {spec.name}: images must be at least 4 x 4, got {height} x {width}")
+    return channels, height, width

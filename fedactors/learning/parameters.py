@@ -1,0 +1,97 @@
+"""Parameters as numpy arrays: a tuple in state-dict order, or one flat vector.
+
+Only floating-point entries take part (parameters, and running statistics of batch normalisation); integer counters
+stay with their module. Vectors keep the entries in state-dict order, each in row-major order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Array = NDArray[Any]
+
+
+def as_tensor(array: Array, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a private tensor copy of `array`, which may be read-only."""
+    return torch.tensor(array, dtype=dtype)
+
+
+def float_entries(module: nn.Module) -> dict[str, Tensor]:
+    """Return the floating-point entries of the state dict; the tensors share memory with the module."""
+    return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+
+
+def num_values(module: nn.Module) -> int:
+    """Return the length of the module's flat vector."""
+    return sum(value.numel() for value in float_entries(module).values())
+
+
+def to_arrays(module: nn.Module) -> tuple[Array, ...]:
+    """Return copies of the floating-point entries, in state-dict order."""
+    return tuple(value.detach().cpu().numpy().copy() for value in float_entries(module).values())
+
+
+def to_vector(module: nn.Module) -> Array:
+    """Return one flat copy of all floating-point entries."""
+    vector: Array = torch.cat([value.detach().cpu().reshape(-1) for value in float_entries(module).values()]).numpy()
+    return vector
+
+
+def load_arrays(module: nn.Module, arrays: Sequence[Array]) -> None:
+    """Copy `arrays` into the module in place.
+
+    Raises:
+        ValueError: another number of arrays, or a shape that differs.
+    """
+    entries = float_entries(module)
+    if len(arrays) != len(entries):
+        raise ValueError(f"the model has {len(entries)} arrays, {len(arrays)} were given")
+    for (name, value), array in zip(entries.items(), arrays, strict=True):
+        if tuple(value.shape) != np.shape(array):
+            raise ValueError(f"{name}: the model has shape {tuple(value.shape)}, the array {np.shape(array)}")
+        value.copy_(as_tensor(array))
+
+
+def load_vector(module: nn.Module, vector: Array) -> None:
+    """Copy a flat vector into the module in place; a wrong length is a ValueError."""
+    entries = float_entries(module)
+    total = sum(value.numel() for value in entries.values())
+    if np.shape(vector) != (total,):
+        raise ValueError(f"the model has {total} values, the vector has shape {np.shape(vector)}")
+    parts = torch.split(as_tensor(vector), [value.numel() for value in entries.values()])
+    for value, part in zip(entries.values(), parts, strict=True):
+        value.copy_(part.view_as(value))
+
+
+def weighted_average(vectors: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    """Return ``sum_k w_k v_k / sum_k w_k``, added in the order of the names and in double precision.
+
+    Keys are party names: the order of arrival cannot change the result. The type of the first vector is kept.
+
+    Raises:
+        ValueError: no vectors, a negative weight, or weights that sum to zero.
+    """
+    names = sorted(vectors)
+    total = sum(float(weights[name]) for name in names)
+    if not names or total <= 0 or any(weights[name] < 0 for name in names):
+        raise ValueError(f"an average needs non-negative weights with a positive sum, got {dict(weights)}")
+    mean: NDArray[np.float64] = np.zeros(np.shape(vectors[names[0]]), dtype=np.float64)
+    for name in names:
+        mean += np.asarray(vectors[name], dtype=np.float64) * (float(weights[name]) / total)
+    return mean.astype(np.asarray(vectors[names[0]]).dtype)
+
+
+def average_arrays(models: Mapping[str, Sequence[Array]], weights: Mapping[str, float]) -> tuple[Array, ...]:
+    """Return the entry-wise `weighted_average` of several tuples of arrays."""
+    lengths = {len(arrays) for arrays in models.values()}
+    if len(lengths) != 1:
+        raise ValueError(f"all models must have the same number of arrays, got {sorted(lengths)}")
+    return tuple(
+        weighted_average({name: arrays[i] for name, arrays in models.items()}, weights) for i in range(lengths.pop())
+    )

@@ -1,0 +1,1 @@
+"""What crosses a party's boundary: codec, links, traffic ledger, message transforms, topologies."""

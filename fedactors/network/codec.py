@@ -1,0 +1,276 @@
+"""The pickle-free codec: how messages, arguments and replies become bytes, and how they are frozen.
+
+A frame is ``magic | header length | header | padding | buffers``: the header is msgpack with every array
+replaced by its index, dtype and shape; the arrays follow as raw 64-byte aligned buffers, so that decoding
+copies nothing and yields read-only views. Decoding runs no code of the sender: it knows plain values,
+arrays of plain dtypes, and dataclasses marked by `message` in modules that are already imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, dataclass_transform
+
+import msgpack
+import numpy as np
+
+from fedactors.errors import FedactorsError
+
+T = TypeVar("T")
+MAGIC = b"FDA1"
+HEADER_BYTES = 64
+"""Bytes that one message costs on a link beside its arrays: what the ledger states and the simulator charges."""
+
+_ARRAY, _MESSAGE, _BIG_INT = 1, 2, 3
+_PREFIX = struct.Struct("<4sI")
+_ALIGN = 64
+_PLAIN_KINDS = "biufcSUmM"
+
+
+class CodecError(FedactorsError):
+    """A value that may not cross a party's boundary, or bytes that are not a frame."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MessageFacts:
+    """The privacy review of one message type: who receives it and what it reveals to them."""
+
+    receiver: str
+    reveals: str
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=False)
+def message(*, receiver: str, reveals: str) -> Callable[[type[T]], type[T]]:
+    """Declare a class as a message: a frozen slotted dataclass that the codec may carry.
+
+    Args:
+        receiver: the role that receives it.
+        reveals: one sentence on what the receiver learns from it.
+    """
+
+    def declare(cls: type[T]) -> type[T]:
+        made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+        made.__message__ = MessageFacts(receiver, reveals)  # type: ignore[attr-defined]
+        return made
+
+    return declare
+
+
+def message_types(module: Any) -> list[type]:
+    """Return the message classes that `module` declares, in the order of their names."""
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and hasattr(value, "__message__") and value.__module__ == module.__name__
+    ]
+    return sorted(found, key=lambda cls: cls.__name__)
+
+
+# --- freezing and measuring ----------------------------------------------------------------------------------------
+
+_FIELDS: dict[type, tuple[str, ...] | None] = {}
+
+
+def _message_fields(cls: type) -> tuple[str, ...] | None:
+    try:
+        return _FIELDS[cls]
+    except KeyError:
+        names = tuple(f.name for f in dataclasses.fields(cls)) if hasattr(cls, "__message__") else None
+        _FIELDS[cls] = names
+        return names
+
+
+def measure(value: Any) -> int:
+    """Return the bytes of the arrays, texts and raw bytes in `value`, as `freeze` counts them, copying nothing."""
+    return freeze(value, copy=False)[1]
+
+
+def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
+    """Return `value` as the receiver will see it, and the bytes of the arrays, texts and raw bytes in it.
+
+    Arrays that anyone could still write to are copied once and made read-only; lists become tuples.
+
+    Raises:
+        CodecError: a value of a type that may not be sent (a tensor, an undeclared dataclass, an object array).
+    """
+    if value is None:
+        return value, 0
+    cls = value.__class__
+    if cls is float or cls is int or cls is bool:
+        return value, 0
+    if cls is np.ndarray:
+        if value.dtype.kind not in _PLAIN_KINDS:
+            raise CodecError(f"an array of dtype {value.dtype} may not be sent; use a numeric or text dtype")
+        if copy and _writable_by_anyone(value):
+            value = value.copy()
+            value.setflags(write=False)
+        return value, value.nbytes
+    if cls is str or cls is bytes:
+        return value, len(value)
+    names = _message_fields(cls)
+    if names is not None:
+        return _freeze_message(value, cls, names, copy)
+    if cls is tuple or cls is list:
+        return _freeze_sequence(value, copy)
+    if cls is dict:
+        frozen, total = {}, 0
+        for key, item in value.items():
+            frozen[key], size = freeze(item, copy)
+            total += size
+        return frozen, total
+    if isinstance(value, np.generic):
+        return value.item(), 0
+    if isinstance(value, int | float | str):
+        return value, 0
+    raise CodecError(
+        f"a {cls.__module__}.{cls.__qualname__} may not be sent: only plain values, numpy arrays and dataclasses "
+        "declared with @message cross a party's boundary"
+    )
+
+
+def _writable_by_anyone(array: np.ndarray) -> bool:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return True
+        base = base.base
+    return base is not None and not isinstance(base, bytes) and not (isinstance(base, memoryview) and base.readonly)
+
+
+def _freeze_message(value: Any, cls: type, names: tuple[str, ...], copy: bool) -> tuple[Any, int]:
+    total, changed, parts = 0, False, []
+    for name in names:
+        item = getattr(value, name)
+        frozen, size = freeze(item, copy)
+        total += size
+        changed = changed or frozen is not item
+        parts.append(frozen)
+    if not changed:
+        return value, total
+    made = cls.__new__(cls)
+    for name, part in zip(names, parts, strict=True):
+        object.__setattr__(made, name, part)
+    return made, total
+
+
+def _freeze_sequence(value: Any, copy: bool) -> tuple[Any, int]:
+    total, parts = 0, []
+    for item in value:
+        frozen, size = freeze(item, copy)
+        total += size
+        parts.append(frozen)
+    return tuple(parts), total
+
+
+def type_name(value: Any, otherwise: str) -> str:
+    """Return the name under which the ledger records `value`: its message class, else `otherwise`."""
+    cls = value.__class__
+    return cls.__name__ if _message_fields(cls) is not None else otherwise
+
+
+# --- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def encode_parts(value: Any) -> list[bytes | memoryview]:
+    """Return the frame of `value` as pieces to be written one after the other (arrays are not copied)."""
+    arrays: list[np.ndarray] = []
+
+    def default(item: Any) -> Any:
+        if isinstance(item, np.ndarray):
+            if item.dtype.kind not in _PLAIN_KINDS:
+                raise CodecError(f"an array of dtype {item.dtype} may not be sent; use a numeric or text dtype")
+            # ascontiguousarray would turn a 0-d array into a 1-d one
+            arrays.append(item if item.flags.c_contiguous else np.ascontiguousarray(item))
+            return msgpack.ExtType(_ARRAY, msgpack.packb((len(arrays) - 1, item.dtype.str, item.shape)))
+        names = _message_fields(item.__class__)
+        if names is not None:
+            cls = item.__class__
+            content = (f"{cls.__module__}:{cls.__qualname__}", [getattr(item, name) for name in names])
+            return msgpack.ExtType(_MESSAGE, msgpack.packb(content, default=default))
+        if isinstance(item, np.generic):
+            return item.item()
+        if isinstance(item, int):
+            return msgpack.ExtType(_BIG_INT, str(item).encode())
+        cls = item.__class__
+        raise CodecError(f"a {cls.__module__}.{cls.__qualname__} may not be sent")
+
+    tree = msgpack.packb(value, default=default)
+    offsets, offset = [], 0
+    for array in arrays:
+        offsets.append(offset)
+        offset += array.nbytes + (-array.nbytes) % _ALIGN
+    header = msgpack.packb((tree, offsets))
+    start = _PREFIX.size + len(header)
+    parts: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, len(header)), header, b"\0" * ((-start) % _ALIGN)]
+    for array in arrays:
+        if array.nbytes:
+            parts.append(array.reshape(-1).view(np.uint8).data)
+            parts.append(b"\0" * ((-array.nbytes) % _ALIGN))
+    return parts
+
+
+def encode(value: Any) -> bytes:
+    """Return the frame of `value` as one piece.
+
+    Raises:
+        CodecError: see `freeze`.
+    """
+    return b"".join(encode_parts(value))
+
+
+def decode(frame: bytes | memoryview) -> Any:
+    """Return the value of a frame; arrays are read-only views into it.
+
+    Raises:
+        CodecError: not a frame, cut short, or of a message type unknown in this process.
+    """
+    view = memoryview(frame).toreadonly()
+    if len(view) < _PREFIX.size:
+        raise CodecError("not a frame: too short")
+    magic, length = _PREFIX.unpack_from(view)
+    if magic != MAGIC:
+        raise CodecError("not a frame: the first bytes are foreign")
+    start = _PREFIX.size + length
+    data_start = start + (-start) % _ALIGN
+
+    def ext_hook(code: int, data: bytes) -> Any:
+        if code == _ARRAY:
+            index, dtype, shape = msgpack.unpackb(data, use_list=False)
+            kind = np.dtype(dtype)
+            if kind.kind not in _PLAIN_KINDS:
+                raise CodecError(f"an array of dtype {dtype} may not be received")
+            count = 1
+            for size in shape:
+                count *= size
+            if count == 0:
+                return np.empty(shape, kind)
+            return np.frombuffer(view, kind, count, data_start + offsets[index]).reshape(shape)
+        if code == _MESSAGE:
+            name, values = msgpack.unpackb(data, ext_hook=ext_hook, use_list=False, strict_map_key=False)
+            return _make_message(name, values)
+        if code == _BIG_INT:
+            return int(data)
+        raise CodecError(f"unknown extension {code} in a frame")
+
+    try:
+        tree, offsets = msgpack.unpackb(view[_PREFIX.size : start], use_list=False)
+        return msgpack.unpackb(tree, ext_hook=ext_hook, use_list=False, strict_map_key=False)
+    except (ValueError, TypeError, KeyError, IndexError, msgpack.exceptions.UnpackException) as error:
+        raise CodecError(f"a frame that does not decode: {error}") from None
+
+
+def _make_message(name: str, values: tuple[Any, ...]) -> Any:
+    module, _, qualname = name.partition(":")
+    cls: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        cls = getattr(cls, part, None)
+    names = _message_fields(cls) if isinstance(cls, type) else None
+    if names is None or len(names) != len(values):
+        raise CodecError(f"{name} is not a message type known in this process")
+    made = cls.__new__(cls)
+    for field, value in zip(names, values, strict=True):
+        object.__setattr__(made, field, value)
+    return made

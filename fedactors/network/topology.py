@@ -1,0 +1,236 @@
+"""Who is linked with whom: graphs by name or from a file, clusters, and what walks and averages on them do.
+
+Nodes are client indices 0..K-1. Graphs are undirected networkx graphs without self-loops; weights are ignored.
+
+Shapes: K clients; a transition matrix P_KK has rows that sum to one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.errors import BadInput, DataMissing
+
+GRAPH_NAMES = ("complete", "path", "ring", "star", "grid", "erdos-renyi", "empty")
+CLUSTER_METHODS = ("components", "greedy-modularity", "louvain", "label-propagation")
+
+Clusters = tuple[tuple[int, ...], ...]
+Matrix = NDArray[np.float64]
+
+
+def make_graph(name: str, num_clients: int, *, edge_probability: float = 0.3, seed: int = 0) -> Any:
+    """Return the graph `name` over `num_clients` nodes.
+
+    ``grid`` is as square as the number allows (a prime number gives a path); ``erdos-renyi`` is drawn from `seed` and
+    may be disconnected; ``star`` has client 0 at its centre.
+
+    Raises:
+        BadInput: an unknown name, fewer than one client, or a probability outside [0, 1].
+    """
+    if num_clients < 1:
+        raise BadInput(f"num_clients: {num_clients!r} is not allowed: it must be at least 1")
+    if name == "erdos-renyi":
+        if not 0 <= edge_probability <= 1:
+            raise BadInput(f"edge_probability: {edge_probability!r} is not allowed: it must be in [0, 1]")
+        return nx.gnp_random_graph(num_clients, edge_probability, seed=seed)
+    if name == "grid":
+        rows = max(d for d in range(1, math.isqrt(num_clients) + 1) if num_clients % d == 0)
+        grid = nx.grid_2d_graph(rows, num_clients // rows)
+        return nx.convert_node_labels_to_integers(grid, ordering="sorted")
+    if name == "ring":
+        return nx.cycle_graph(num_clients) if num_clients > 2 else nx.path_graph(num_clients)
+    if name == "star":
+        return nx.star_graph(num_clients - 1)
+    if name in ("complete", "path", "empty"):
+        return getattr(nx, f"{name}_graph")(num_clients)
+    raise BadInput(f"graph: {name!r} is not known (known: {', '.join(GRAPH_NAMES)}, or a file)")
+
+
+def read_graph(path: Path, num_clients: int | None = None) -> Any:
+    """Read a graph from an edge list (``.edgelist``, ``.edges``, ``.txt``), GraphML, or networkx node-link JSON.
+
+    Nodes are 0..K-1, or any names, which are then numbered in sorted order.
+
+    Raises:
+        DataMissing: there is no such file.
+        BadInput: it cannot be parsed, is directed, or has another number of nodes than `num_clients`.
+    """
+    if not path.is_file():
+        raise DataMissing(f"graph: {path} is not a file")
+    readers = {".graphml": nx.read_graphml, ".json": _read_json}
+    reader = readers.get(path.suffix, _read_edges)
+    try:
+        graph = reader(path)
+    except (nx.NetworkXError, ValueError, KeyError, TypeError, IndexError, SyntaxError, AttributeError) as error:
+        raise BadInput(f"graph: {path} cannot be read as {path.suffix or 'an edge list'}: {error}") from None
+    if graph.is_directed():
+        raise BadInput(f"graph: {path} is directed; links between clients go both ways")
+    if graph.number_of_nodes() == 0:
+        raise BadInput(f"graph: {path} has no nodes")
+    graph = _numbered(graph)
+    if num_clients is not None and graph.number_of_nodes() != num_clients:
+        raise BadInput(f"graph: {path} has {graph.number_of_nodes()} nodes, but there are {num_clients} clients")
+    return graph
+
+
+def detect_clusters(graph: Any, method: str, *, num_clusters: int | None = None, seed: int = 0) -> Clusters:
+    """Return clusters of the graph by a networkx method, sorted, each internally connected.
+
+    ``greedy-modularity`` takes `num_clusters` as a wish that connectivity may override; the other methods find their
+    own number.
+    """
+    if graph.number_of_edges() == 0 or method == "components":
+        found = nx.connected_components(graph)
+    elif method == "greedy-modularity":
+        wish = {} if num_clusters is None else {"cutoff": num_clusters, "best_n": num_clusters}
+        found = nx.community.greedy_modularity_communities(graph, **wish)
+    elif method == "louvain":
+        found = nx.community.louvain_communities(graph, seed=seed)
+    elif method == "label-propagation":
+        found = nx.community.label_propagation_communities(graph)
+    else:
+        raise BadInput(f"cluster_method: {method!r} is not known (known: {', '.join(CLUSTER_METHODS)})")
+    parts = [part for community in found for part in nx.connected_components(graph.subgraph(community))]
+    return tuple(sorted(tuple(sorted(part)) for part in parts))
+
+
+def check_clusters(graph: Any, clusters: Sequence[Collection[int]]) -> None:
+    """Check that clusters partition the clients and that a token can walk through each one.
+
+    Raises:
+        BadInput: a client in two clusters, in none, or unknown; an empty cluster; one that is not connected.
+    """
+    owner: dict[int, int] = {}
+    for index, cluster in enumerate(clusters):
+        if not cluster:
+            raise BadInput(f"clusters: cluster {index} is empty")
+        for client in sorted(cluster):
+            if client not in graph:
+                raise BadInput(f"clusters: client {client} of cluster {index} does not exist (0..{len(graph) - 1})")
+            if client in owner:
+                raise BadInput(f"clusters: client {client} is in clusters {owner[client]} and {index}; they overlap")
+            owner[client] = index
+    missing = sorted(set(graph) - set(owner))
+    if missing:
+        raise BadInput(f"clusters: clients {missing} are in no cluster")
+    for index, cluster in enumerate(clusters):
+        if not nx.is_connected(graph.subgraph(cluster)):
+            raise BadInput(f"clusters: cluster {index} {sorted(cluster)} is not connected in the graph")
+
+
+def check_reachable(graph: Any, server_links: Collection[int]) -> None:
+    """Check that each component has a client with a server link, unless the graph is connected and needs none.
+
+    Raises:
+        BadInput: an unknown client, or a component that no token can reach.
+    """
+    unknown = sorted(set(server_links) - set(graph))
+    if unknown:
+        raise BadInput(f"server_links: clients {unknown} do not exist (0..{len(graph) - 1})")
+    components = sorted(tuple(sorted(component)) for component in nx.connected_components(graph))
+    if len(components) == 1:
+        return
+    for component in components:
+        if not set(component) & set(server_links):
+            raise BadInput(f"server_links: component {list(component)} of a disconnected graph has no server link")
+
+
+def metropolis_weights(graph: Any) -> Matrix:
+    """Return the symmetric doubly stochastic W: ``1 / (1 + max(deg i, deg j))`` on edges, the rest on the diagonal."""
+    matrix = np.zeros((len(graph), len(graph)))
+    for i, j in graph.edges():
+        matrix[i, j] = matrix[j, i] = 1 / (1 + max(graph.degree[i], graph.degree[j]))
+    np.fill_diagonal(matrix, 1 - matrix.sum(axis=1))
+    return matrix
+
+
+def lazy_walk(graph: Any, cluster: Collection[int] | None = None) -> Matrix:
+    """Return P_KK of the lazy walk: the next client is uniform over the neighbours and the client itself (MTCD).
+
+    With a `cluster` the walk stays inside it; rows of clients outside it stay put.
+    """
+    inside = set(graph if cluster is None else cluster)
+    matrix = np.eye(len(graph))
+    for i in sorted(inside):
+        reach = [i, *(j for j in graph.neighbors(i) if j in inside)]
+        matrix[i] = 0.0
+        matrix[i, reach] = 1 / len(reach)
+    return matrix
+
+
+def visit_probabilities(transition_KK: Matrix, start_K: Matrix, num_hops: int) -> Matrix:
+    """Return for each client the probability that a token visits it in ``num_hops + 1`` visits.
+
+    One minus the mass that avoids the client: ``1 - pi_{-k} (P_{-k,-k})^S 1`` (MTCD, Assumption 4 and Appendix D).
+
+    Raises:
+        BadInput: a start distribution that is negative or does not sum to one, or a negative number of hops.
+    """
+    if num_hops < 0:
+        raise BadInput(f"num_hops: {num_hops!r} is not allowed: it must be at least 0")
+    if np.any(start_K < 0) or not math.isclose(float(start_K.sum()), 1.0, rel_tol=0, abs_tol=1e-9):
+        raise BadInput(f"start distribution: {start_K.tolist()} is not allowed: it must be non-negative and sum to 1")
+    num_clients = len(start_K)
+    avoiding_KK = np.tile(start_K, (num_clients, 1))
+    np.fill_diagonal(avoiding_KK, 0.0)
+    for _ in range(num_hops):
+        avoiding_KK = avoiding_KK @ transition_KK
+        np.fill_diagonal(avoiding_KK, 0.0)
+    visited_K: Matrix = np.clip(1 - avoiding_KK.sum(axis=1), 0.0, 1.0)
+    return visited_K
+
+
+def minimum_visit_probability(
+    graph: Any, clusters: Sequence[Collection[int]], starts: Sequence[Matrix], num_hops: int
+) -> float:
+    """Return the least probability, over all clients, of being visited by its cluster's token in a roaming phase.
+
+    `starts` holds one distribution over all K clients per cluster, supported on that cluster.
+    """
+    least = 1.0
+    for cluster, start_K in zip(clusters, starts, strict=True):
+        visited_K = visit_probabilities(lazy_walk(graph, cluster), start_K, num_hops)
+        least = min(least, float(visited_K[sorted(cluster)].min()))
+    return least
+
+
+def _read_edges(path: Path) -> Any:
+    graph = nx.Graph()
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        if len(words) > 2:
+            raise ValueError(f"line {number} has {len(words)} words; an edge has two, a lone node one")
+        graph.add_node(words[0])
+        if len(words) == 2:
+            graph.add_edge(*words)
+    return graph
+
+
+def _read_json(path: Path) -> Any:
+    content = json.loads(path.read_text())
+    links = "edges" if "edges" in content else "links"
+    return nx.node_link_graph({"directed": False, "multigraph": False, **content}, edges=links)
+
+
+def _numbered(graph: Any) -> Any:
+    """Return a simple graph on 0..K-1: nodes that are these numbers keep them, others are sorted by name."""
+    names = [str(node) for node in graph]
+    if all(name.isdecimal() for name in names):
+        order = sorted(graph, key=lambda node: int(str(node)))
+    else:
+        order = sorted(graph, key=str)
+    place = {node: index for index, node in enumerate(order)}
+    made = nx.Graph()
+    made.add_nodes_from(range(len(order)))
+    made.add_edges_from((place[a], place[b]) for a, b in graph.edges() if a != b)
+    return made

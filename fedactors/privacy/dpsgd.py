@@ -1,0 +1,132 @@
+"""DP-SGD (Abadi et al., 2016): per-sample clipped gradients, Gaussian noise, Poisson samples, Opacus' account.
+
+Per-sample gradients come from torch.func (vmap over grad), so any module without running statistics serves; noise
+comes from the numpy Generator that is passed.
+
+Shapes: B samples in a batch, P flat parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedactors.privacy.accounting import Accountant, Sampling, dpsgd_epsilon
+
+SampleLoss = Callable[[Tensor, Tensor], Tensor]
+"""Loss of a batch of one: output (1 x O) and target (1) to a scalar."""
+
+
+def poisson_batches(
+    num_samples: int, sample_rate: float, steps: int, rng: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Yield `steps` batches in which each sample takes part independently with `sample_rate`; some may be empty.
+
+    Amplification holds only if nobody who sees the releases knows these draws: make `rng` from OS entropy.
+    """
+    if not 0 < sample_rate <= 1:
+        raise ValueError(f"sample_rate must be in (0, 1], got {sample_rate}")
+    for _ in range(steps):
+        yield np.flatnonzero(rng.random(num_samples) < sample_rate)
+
+
+def per_sample_gradients(module: nn.Module, loss: SampleLoss, x_B: Tensor, y_B: Tensor) -> Tensor:
+    """Return the gradient of every sample's own loss, B x P, parameters in `module.parameters()` order."""
+    if any(True for _ in module.buffers()):
+        raise ValueError("DP-SGD cannot use modules with running statistics (use group or layer normalisation)")
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+    def sample_loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        output: Tensor = torch.func.functional_call(module, values, (x.unsqueeze(0),))
+        return loss(output, y.unsqueeze(0))
+
+    gradients = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))(parameters, x_B, y_B)
+    return torch.cat([gradients[name].reshape(len(x_B), -1) for name in parameters], dim=1)
+
+
+def noisy_gradient(
+    module: nn.Module,
+    loss: SampleLoss,
+    x_B: Tensor,
+    y_B: Tensor,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    expected_batch_size: float,
+    rng: np.random.Generator,
+    weights_B: Tensor | None = None,
+) -> Tensor:
+    """Return ``(sum_i clip(w_i g_i, C) + N(0, (z C)^2)) / expected_batch_size`` as a flat vector (P).
+
+    An empty batch gives noise alone: its size must not show. `weights_B` scales a sample's gradient *before* it is
+    clipped, for samples that stand for several (a base row with its duplicates).
+    """
+    size = sum(parameter.numel() for parameter in module.parameters())
+    dtype = next(module.parameters()).dtype
+    total_P = torch.zeros(size, dtype=dtype)
+    if len(x_B):
+        gradient_BP = per_sample_gradients(module, loss, x_B, y_B)
+        if weights_B is not None:
+            gradient_BP = gradient_BP * weights_B.to(dtype)[:, None]
+        norm_B = gradient_BP.norm(dim=1)
+        total_P = (clip_norm / norm_B.clamp(min=clip_norm)) @ gradient_BP
+    if noise_multiplier > 0:
+        noise_P = noise_multiplier * clip_norm * rng.standard_normal(size)
+        total_P = total_P + torch.from_numpy(noise_P).to(dtype)
+    return total_P / expected_batch_size
+
+
+@dataclasses.dataclass(kw_only=True)
+class DpSgd:
+    """A DP-SGD run: takes noisy steps on a module and knows what they have cost."""
+
+    module: nn.Module
+    loss: SampleLoss
+    learning_rate: float
+    clip_norm: float
+    noise_multiplier: float
+    sample_rate: float
+    """Inclusion probability; the expected batch size is this times `num_samples`."""
+    num_samples: int
+    sampling: Sampling = "poisson"
+    """Only ``poisson`` claims amplification; give `releases` to `epsilon` otherwise."""
+    weight_decay: float = 0.0
+    steps: int = 0
+    """Steps taken so far; set it when a snapshot is restored."""
+
+    def step(self, x_B: Tensor, y_B: Tensor, rng: np.random.Generator) -> None:
+        """Take one noisy step in place and count it."""
+        gradient_P = noisy_gradient(
+            self.module,
+            self.loss,
+            x_B,
+            y_B,
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            expected_batch_size=self.sample_rate * self.num_samples,
+            rng=rng,
+        )
+        parameters = list(self.module.parameters())
+        parts = torch.split(gradient_P, [parameter.numel() for parameter in parameters])
+        with torch.no_grad():
+            for parameter, part in zip(parameters, parts, strict=True):
+                decayed = part.view_as(parameter).add(parameter, alpha=self.weight_decay)
+                parameter.sub_(decayed, alpha=self.learning_rate)
+        self.steps += 1
+
+    def epsilon(self, delta: float, accountant: Accountant = "rdp", releases: int | None = None) -> float:
+        """Return what the steps so far have spent (see `fedactors.privacy.accounting.dpsgd_epsilon`)."""
+        return dpsgd_epsilon(
+            noise_multiplier=self.noise_multiplier,
+            steps=self.steps,
+            delta=delta,
+            sampling=self.sampling,
+            sample_rate=self.sample_rate,
+            releases=releases,
+            accountant=accountant,
+        )

@@ -1,0 +1,125 @@
+"""Mechanisms that change what leaves a party: clipping, Gaussian and Laplace noise, randomised labels.
+
+Noise is drawn in double precision by numpy; attacks on the floating-point grid itself (Mironov, 2012) are out of
+scope and documented in the threat model. Accounts of these mechanisms are in `fedactors.privacy.accounting`.
+
+Shapes: B rows, E width of a row, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+
+
+def clip_rows(rows_BE: Array, clip_norm: float) -> Array:
+    """Scale each row down to L2 norm `clip_norm`; rows within it are unchanged, and so is everything if it is inf."""
+    if not clip_norm > 0:
+        raise ValueError(f"clip_norm must be greater than 0, got {clip_norm}")
+    if math.isinf(clip_norm):
+        return rows_BE
+    return (rows_BE * _scale(rows_BE, clip_norm)).astype(rows_BE.dtype)
+
+
+def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> Array:
+    """Pull a gradient with respect to the clipped rows back to the rows before clipping.
+
+    For a clipped row r the Jacobian is ``(c / ||r||) (I - r r^T / ||r||^2)``; it is the identity within the ball.
+    """
+    if math.isinf(clip_norm):
+        return gradient_BE
+    norm_B1 = np.linalg.norm(rows_BE, axis=1, keepdims=True)
+    unit_BE = rows_BE / np.maximum(norm_B1, np.finfo(rows_BE.dtype).tiny)
+    along_B1 = np.sum(unit_BE * gradient_BE, axis=1, keepdims=True)
+    clipped_BE = _scale(rows_BE, clip_norm) * (gradient_BE - along_B1 * unit_BE)
+    return np.where(norm_B1 > clip_norm, clipped_BE, gradient_BE).astype(gradient_BE.dtype)
+
+
+def add_gaussian(values: Array, sigma: float, rng: np.random.Generator) -> Array:
+    """Add independent N(0, sigma^2) to every entry; sigma 0 returns the values."""
+    if sigma < 0:
+        raise ValueError(f"sigma must be at least 0, got {sigma}")
+    if sigma == 0:
+        return values
+    return (values + sigma * rng.standard_normal(values.shape)).astype(values.dtype)
+
+
+def clip_and_noise(rows_BE: Array, clip_norm: float, sigma: float, rng: np.random.Generator) -> Array:
+    """Clip each row and add Gaussian noise: the release of PubSub-VFL's embeddings (Section 4.4, Eq. 17)."""
+    return add_gaussian(clip_rows(rows_BE, clip_norm), sigma, rng)
+
+
+def add_laplace(values: ArrayLike, deviation: float, rng: np.random.Generator) -> Array:
+    """Add Laplace noise of standard deviation `deviation`, that is of scale ``deviation / sqrt(2)``."""
+    if deviation < 0:
+        raise ValueError(f"deviation must be at least 0, got {deviation}")
+    exact: Array = np.asarray(values, dtype=np.float64)
+    return exact + rng.laplace(scale=deviation / math.sqrt(2), size=exact.shape) if deviation else exact
+
+
+def randomised_labels(
+    labels_B: ArrayLike, num_classes: int, deviation: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return the argmax of the one-hot label plus Laplace noise per coordinate (TablePuppet, Eq. 25).
+
+    Raises:
+        ValueError: fewer than two classes (Eq. 25 is constant then: use `randomised_values`) or a label out of range.
+    """
+    if num_classes < 2:
+        raise ValueError("randomised labels need at least two classes; numeric labels go through randomised_values")
+    label_B = np.asarray(labels_B, dtype=np.int64)
+    if label_B.size and not (label_B.min() >= 0 and label_B.max() < num_classes):
+        raise ValueError(f"labels must be in 0..{num_classes - 1}, got {label_B.min()}..{label_B.max()}")
+    one_hot_BC = np.eye(num_classes)[label_B]
+    chosen_B: NDArray[np.int64] = add_laplace(one_hot_BC, deviation, rng).argmax(axis=1)
+    return chosen_B
+
+
+def randomised_values(
+    labels_B: ArrayLike, low: float, high: float, deviation: float, rng: np.random.Generator
+) -> Array:
+    """Clip numeric labels to the declared range and add Laplace noise of the given standard deviation."""
+    if not low < high:
+        raise ValueError(f"the declared range must have low < high, got {low} and {high}")
+    return add_laplace(np.clip(np.asarray(labels_B, dtype=np.float64), low, high), deviation, rng)
+
+
+def keep_probability(num_classes: int, deviation: float, num_points: int = 20_001) -> float:
+    """Return the probability that `randomised_labels` keeps a label.
+
+    ``P(1 + X_0 > max_j X_j) = integral f(x) F(x + 1)^(C - 1) dx`` for Laplace X, integrated numerically (1e-6).
+    """
+    scale = deviation / math.sqrt(2)
+    x = np.concatenate([np.linspace(-40 * scale, -1.0, num_points), np.linspace(-1.0, 40 * scale, num_points)])
+    x = np.unique(np.concatenate([x, [0.0]]))
+    density = np.exp(-np.abs(x) / scale) / (2 * scale)
+    shifted = x + 1
+    tail = 0.5 * np.exp(-np.abs(shifted) / scale)
+    cumulative = np.where(shifted < 0, tail, 1 - tail)
+    value = density * cumulative ** (num_classes - 1)
+    return float(np.sum((value[1:] + value[:-1]) * np.diff(x)) / 2)
+
+
+def pubsub_sigma(*, mu: float, clip_norm: float, batch_size: int, num_samples: int, num_epochs: int | float) -> float:
+    """Return the noise deviation of PubSub-VFL, ``c N_m sqrt(K) / (mu N)`` (Eq. 17 with its constant made explicit).
+
+    N_m is the batch size, N the number of samples and K = T N / N_m the number of releases over T epochs. ``mu = inf``
+    gives 0. This is the *nominal* calibration: see `fedactors.privacy.accounting.nominal_and_rigorous_mu`.
+    """
+    if not mu > 0 or not clip_norm > 0:
+        raise ValueError(f"mu and clip_norm must be greater than 0, got {mu} and {clip_norm}")
+    if math.isinf(mu):
+        return 0.0
+    num_releases = num_epochs * num_samples / batch_size
+    return clip_norm * batch_size * math.sqrt(num_releases) / (mu * num_samples)
+
+
+def _scale(rows_BE: Array, clip_norm: float) -> Array:
+    norm_B1 = np.linalg.norm(rows_BE, axis=1, keepdims=True)
+    scale_B1: Array = clip_norm / np.maximum(norm_B1, clip_norm)
+    return scale_B1

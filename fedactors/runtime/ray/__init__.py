@@ -1,0 +1,1 @@
+"""The Ray runtime: the only folder that imports ray."""

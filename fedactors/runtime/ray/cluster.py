@@ -1,0 +1,134 @@
+"""Starting or joining a Ray cluster, and checking before anything is spawned that it has what is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import ray
+
+from fedactors.errors import BadInput
+from fedactors.runtime.base import Casting
+
+CONNECT_SECONDS = 10.0
+_OBJECT_STORE_BYTES = 512 * 1024 * 1024
+
+
+def join(address: str | None, num_cpus: int | None) -> bool:
+    """Join the cluster at `address` (or RAY_ADDRESS), else start one in this process; say whether it is ours to stop.
+
+    An embedded cluster listens on the loopback only and takes `num_cpus` cores (all by default).
+
+    Raises:
+        BadInput: nobody answers at the address.
+    """
+    if ray.is_initialized():
+        return False
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is None:
+        # inherited by all worker processes: more threads change results and fight for cores
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        with _loopback_only():
+            ray.init(
+                address="local",
+                num_cpus=num_cpus or os.cpu_count(),
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        _keep_output_clean()
+        return True
+    check_reachable(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {_first_line(error)}") from None
+    _keep_output_clean()
+    return True
+
+
+@contextlib.contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Make an embedded cluster use the loopback address, which Ray offers only as a default of some systems."""
+    constants = ray._private.ray_constants
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", True)
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _keep_output_clean() -> None:
+    """Keep Ray's remarks on dead workers off standard output: the runtime reports each loss itself."""
+    ray._private.worker._worker_logs_enabled = False
+
+
+def check_reachable(address: str) -> None:
+    """Raise `BadInput` within `CONNECT_SECONDS` when nobody listens at ``host:port``; "auto" is left to Ray."""
+    if address == "auto":
+        return
+    if address.startswith("ray://"):
+        raise BadInput(
+            f"address: {address!r} is not allowed: give host:port of a cluster that this machine belongs to, "
+            "or submit the scenario with `ray job submit`"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise BadInput(f"address: {address!r} is not allowed: it must be host:port or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise BadInput(f"address: nobody answers at {address!r} ({error.strerror or error})") from None
+
+
+def check_resources(castings: Iterable[Casting]) -> None:
+    """Raise `BadInput` when the cluster lacks what the actors ask in all, or what one of them asks of one host.
+
+    Ray itself would wait silently for ever.
+    """
+    hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    have: dict[str, float] = {}
+    for host in hosts:
+        for name, amount in host.items():
+            have[name] = have.get(name, 0.0) + amount
+    asked: dict[str, float] = {}
+    for casting in castings:
+        demand = casting.resources.demand()
+        for name, amount in demand.items():
+            asked[name] = asked.get(name, 0.0) + amount
+        if demand and not any(all(host.get(n, 0.0) + 1e-9 >= a for n, a in demand.items()) for host in hosts):
+            raise BadInput(
+                f"resources: {casting.name} asks {_listed(demand)}, which no host has; the cluster has "
+                + "; ".join(_listed(_shown(host)) for host in hosts)
+            )
+    lacking = {name: amount for name, amount in asked.items() if amount > have.get(name, 0.0) + 1e-6}
+    if lacking:
+        raise BadInput(f"resources: the actors ask {_listed(lacking)} in all; the cluster has {_listed(_shown(have))}")
+
+
+def _shown(resources: dict[str, float]) -> dict[str, float]:
+    return {n: a for n, a in resources.items() if not n.startswith("node:") and n != "object_store_memory"}
+
+
+def _listed(resources: dict[str, float]) -> str:
+    return ", ".join(f"{name}={amount:g}" for name, amount in sorted(resources.items())) or "nothing"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def leave(ours: bool, actors: Iterable[Any]) -> None:
+    """Kill what is left of the actors, and stop an embedded cluster."""
+    for actor in actors:
+        ray.kill(actor, no_restart=True)
+    if ours:
+        ray.shutdown()

@@ -1,0 +1,400 @@
+"""RayRuntime: every actor a process, placed and supervised by Ray; time is the wall clock.
+
+    run.py ──spawn, call──▶ RayRuntime ──▶ ActorProcess (one per actor) ◀──fast lane / Ray──▶ ActorProcess
+
+A pending `watch` per actor reports a dead process at once; what follows is `on_loss`'s policy. Ray never restarts an
+actor by itself: a fresh process gets the constructor's arguments again and the state of the last snapshot.
+Snapshots are taken where the protocol calls `checkpoint`, when it has no call under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
+from fedactors.network.codec import encode_parts, measure, type_name
+from fedactors.network.ledger import DRIVER as DRIVER_KIND
+from fedactors.network.ledger import Ledger
+from fedactors.network.links import Network
+from fedactors.runtime import snapshot
+from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
+from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
+from fedactors.runtime.ray.transport import ERROR
+
+T = TypeVar("T")
+_MAX_CONCURRENCY = 10_000
+PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+class RayRuntime(Runtime):
+    """See the module.
+
+    Args:
+        address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
+        num_cpus: cores that an embedded cluster offers (default: all).
+        placement: how Ray's placement group lays the actors over hosts (one of `PLACEMENTS`; None: no group).
+        network, costs: links and compute times to emulate, `scale` wall seconds for each of theirs.
+        start_timeout: seconds within which all processes must be up.
+        call_timeout: seconds within which every call must be answered.
+        use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
+        seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str | None = None,
+        num_cpus: int | None = None,
+        placement: str | None = None,
+        network: Network | None = None,
+        costs: CostModel | None = None,
+        scale: float = 1.0,
+        start_timeout: float = 180.0,
+        call_timeout: float = 3600.0,
+        use_sockets: bool = True,
+        seed: int = 0,
+        recorder: RecorderLike | None = None,
+        checkpoint_every: int = 1,
+        reproducible_noise: bool = False,
+    ) -> None:
+        super().__init__(
+            seed=seed, recorder=recorder, checkpoint_every=checkpoint_every, reproducible_noise=reproducible_noise
+        )
+        if placement is not None and placement not in PLACEMENTS:
+            raise BadInput(f"placement: {placement!r} is not allowed: use {', '.join(PLACEMENTS)}")
+        self.network = network if network is not None else Network()
+        self.ledger = Ledger()
+        self.processes: dict[str, int] = {}
+        """Process id of each actor on its host."""
+        self._emulated = (network, costs, scale)
+        self._address = address
+        self._num_cpus = num_cpus
+        self._placement = placement
+        self._start_timeout = start_timeout
+        self._call_timeout = call_timeout
+        self._use_sockets = use_sockets
+        self._actors: dict[str, Any] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._gone_totals: list[tuple[str, str, str, str, int, int]] = []
+        self._process_totals: dict[str, list[tuple[str, str, str, str, int, int]]] = {}
+        self._resumed_totals: list[tuple[str, str, str, str, int, int]] = []
+        self._own_ledger = Ledger()
+        self._waiting: dict[str, float] = {}
+        self._cpu: dict[str, float] = {}
+        self._cpu_before = 0.0
+        self._wall_start = time.perf_counter()
+        self._groups: list[Any] = []
+        self._failure: BaseException | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._closing = False
+        self._resume: Snapshot | None = None
+        self._offset = 0.0
+        self._end: float | None = None
+        self._cluster_cpus = float(num_cpus or os.cpu_count() or 1)
+
+    # --- the driver's side ---
+
+    def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        address = self._lanes.address(receiver, DRIVER)
+        size = measure(args) + (measure(kwargs) if kwargs else 0)
+        name = type_name(args[0], method) if args else method
+        self._own_ledger.record(self.clock.now(), DRIVER, receiver, DRIVER_KIND, name, size)
+        return self._lanes.send(address, method, encode_parts((DRIVER, DRIVER, method, args, kwargs)))
+
+    async def start(self) -> None:
+        castings = self._take_new()
+        cluster.check_resources(self._castings[c.name] for c in castings)
+        await self._bring_up(castings, self._resume)
+
+    async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
+        options = await self._placed(castings)
+        for casting in castings:
+            remote = ray.remote(ActorProcess).options(
+                max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name]
+            )
+            self._actors[casting.name] = remote.remote(casting, self._settings)
+        fresh: dict[str, Address] = {}
+        places = await self._all(castings, lambda actor, _: actor.prepare.remote())
+        for casting, (host, path, pid) in zip(castings, places, strict=True):
+            fresh[casting.name] = Address(
+                casting.name, casting.cls.role, host, path, pid, self._actors[casting.name]
+            )
+            self.processes[casting.name] = pid
+        others = [self._castings[name] for name in self._lanes.book if name in self._actors and name not in fresh]
+        self._lanes.update(fresh)
+        await self._all(castings, lambda actor, _: actor.meet.remote(self._lanes.book))
+        await self._all(others, lambda actor, _: actor.meet.remote(fresh))
+        for casting in castings:
+            self._watchers[casting.name] = asyncio.ensure_future(self._watch(casting.name))
+        frames = state.actors if state is not None else {}
+        self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
+        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote()))
+
+    async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
+        if self._placement is None:
+            return {c.name: c.resources.ray_options() for c in castings}
+        # a bundle may not be empty; a sliver of a core stands for "no reservation"
+        bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
+        group = placement_group(bundles, strategy=self._placement)
+        self._groups.append(group)
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await group.ready()
+        except TimeoutError:
+            raise BadInput(
+                f"placement: {self._placement} of {len(bundles)} actors could not be met within "
+                f"{self._start_timeout:g} s; the cluster has {len(ray.nodes())} host(s)"
+            ) from None
+        return {
+            c.name: {
+                **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+            }
+            for index, c in enumerate(castings)
+        }
+
+    async def _all(self, castings: list[Casting], ask: Callable[[Any, str], Any]) -> list[Any]:
+        async def one(name: str) -> Any:
+            try:
+                async with asyncio.timeout(self._start_timeout):
+                    return await ask(self._actors[name], name)
+            except TimeoutError:
+                raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
+            except RayActorError:
+                raise PartyLost(name, "its process died while it was being started") from None
+
+        return list(await asyncio.gather(*(one(c.name) for c in castings)))
+
+    @staticmethod
+    def _raise_first(errors: list[bytes | None]) -> None:
+        for error in errors:
+            if error is not None:
+                decode_reply(ERROR, error)
+
+    async def respawn(self, name: str) -> None:
+        self._retire(name)
+        await self._bring_up([self._castings[name]], self._last_snapshot)
+
+    def _retire(self, name: str) -> None:
+        watcher = self._watchers.pop(name, None)
+        if watcher is not None and watcher is not asyncio.current_task():
+            watcher.cancel()
+        actor = self._actors.pop(name, None)
+        if actor is not None:
+            ray.kill(actor, no_restart=True)
+        self._gone_totals.extend(self._process_totals.pop(name, []))
+        self._cpu_before += self._cpu.pop(name, 0.0)
+
+    async def checkpoint(self, label: str = "last") -> None:
+        self._num_checkpoints += 1
+        due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
+        if due or label != "last" or self._stop_code is not None:
+            await self._drain()
+            names = sorted(self._actors)
+            frames = await self._all(
+                [self._castings[name] for name in names], lambda actor, _: actor.snapshot.remote()
+            )
+            self._last_snapshot = Snapshot(dict(zip(names, frames, strict=True)), self._capture_driver())
+            if self.recorder is not None:
+                self.recorder.save_checkpoint(label, self._last_snapshot.actors, self._last_snapshot.driver)
+        if self._stop_code is not None:
+            raise Stopped(f"stopped at {self.clock.now():.1f} s; a checkpoint is written", self._stop_code)
+
+    def _capture_driver(self) -> bytes:
+        return snapshot.seal(
+            {
+                "now": self.clock.now(),
+                "state": snapshot.pack(self.state, "the driver's state"),
+                "ledger": self.ledger.state(),
+                "busy": 0.0,
+                "waiting": sum(self._waiting.values()),
+                "free_at": {},
+            }
+        )
+
+    def usage(self) -> Usage:
+        wall = (self._end if self._end is not None else time.perf_counter()) - self._wall_start
+        cpu = sum(self._cpu.values()) + self._cpu_before
+        return Usage(
+            messages=self.ledger.messages(),
+            bytes=self.ledger.bytes(),
+            header_bytes=self.ledger.header_bytes(),
+            seconds=self.clock.now() if self._end is None else wall + self._offset,
+            wall_seconds=wall,
+            cpu_utilisation=cpu / (wall * self._cluster_cpus) if wall > 0 else 0.0,
+            waiting_seconds=sum(self._waiting.values()),
+            price=self.ledger.price(self.network.link),
+        )
+
+    async def _drain(self) -> None:
+        names = list(self._actors)
+        drained = await asyncio.gather(
+            *(self._actors[name].drain.remote() for name in names), return_exceptions=True
+        )
+        for name, found in zip(names, drained, strict=True):
+            if isinstance(found, BaseException):
+                continue
+            self._process_totals[name] = found.totals
+            self._waiting[name] = found.waiting_seconds
+            self._cpu[name] = found.cpu_seconds
+            self.privacy_records.extend(found.privacy)
+            if self.recorder is not None:
+                if found.rows:
+                    self.recorder.ledger_sink(found.rows)
+                for span in found.spans:
+                    self.recorder.record_span(*span)
+        self._sum_ledger()
+
+    def _sum_ledger(self) -> None:
+        merged: dict[tuple[str, str, str, str], list[int]] = {}
+        parts = [self._resumed_totals, self._gone_totals, self._own_ledger.state(), *self._process_totals.values()]
+        for part in parts:
+            for s, r, k, t, messages, num_bytes in part:
+                total = merged.setdefault((s, r, k, t), [0, 0])
+                total[0] += messages
+                total[1] += num_bytes
+        self.ledger.restore([(*key, *value) for key, value in sorted(merged.items())])
+
+    # --- life ---
+
+    def request_stop(self, exit_code: int) -> None:
+        self._stop_code = exit_code
+        loop = getattr(self, "_loop", None)
+        if loop is not None and loop.is_running():
+            loop.call_soon_threadsafe(self._stop_now)
+
+    def _stop_now(self) -> None:
+        # the last snapshot is of the last epoch's end: an epoch that was cut is run again
+        if self._last_snapshot is not None:
+            if self.recorder is not None:
+                self.recorder.save_checkpoint("last", self._last_snapshot.actors, self._last_snapshot.driver)
+            text = "its last checkpoint is written"
+        else:
+            text = "before its first checkpoint"
+        self.fail(Stopped(f"stopped at {self.clock.now():.1f} s, {text}", self._stop_code or 1))
+
+    def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        ours = cluster.join(self._address, self._num_cpus)
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)  # Ray puts its own in their place
+        try:
+            self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
+            return asyncio.run(self._run(main, resume))
+        finally:
+            cluster.leave(ours, self._actors.values())
+            self._actors.clear()
+
+    async def _run(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
+        self._loop = asyncio.get_running_loop()
+        self._wall_start = time.perf_counter()
+        if resume is not None:
+            content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
+            self._resume = self._last_snapshot = resume
+            self.resumed = True
+            self._offset = content["now"]
+            self.state = snapshot.unpack(content["state"])
+            self._resumed_totals = list(content["ledger"])
+            self._waiting["before"] = content["waiting"]
+        network, costs, scale = self._emulated
+        start = time.time()
+        self.clock = WallClock(start, self._offset)
+        self._settings = Settings(
+            seed=self.seed,
+            start=start,
+            offset=self._offset,
+            reproducible_noise=self.reproducible_noise,
+            call_timeout=self._call_timeout,
+            use_sockets=self._use_sockets,
+            keep_rows=self.recorder is not None,
+            network=network,
+            costs=costs,
+            scale=scale,
+        )
+        host = ray.get_runtime_context().get_node_id()
+        self._lanes = Lanes(host, self._use_sockets, self._call_timeout)
+        if self._stop_code is not None:
+            raise Stopped("stopped before the first step", self._stop_code)
+
+        async def driver() -> T:
+            return await main()
+
+        self._main = asyncio.ensure_future(driver())
+        try:
+            result = await self._main
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+        except PartyLost:
+            # the watcher knows whether this is the failure that stops the run
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        finally:
+            await self._finish()
+        return result
+
+    async def _finish(self) -> None:
+        self._closing = True
+        self._end = time.perf_counter()
+        for watcher in self._watchers.values():
+            watcher.cancel()
+        try:
+            async with asyncio.timeout(10.0):
+                await self._drain()
+                await asyncio.gather(*(a.close.remote() for a in self._actors.values()), return_exceptions=True)
+        except TimeoutError:
+            pass  # a process that does not answer any more is killed with the others
+        for group in self._groups:
+            remove_placement_group(group)
+        if self.recorder is not None:
+            self.recorder.privacy(self.privacy_records)
+        self._lanes.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run with its first failure."""
+        if self._failure is None and not self._closing:
+            self._failure = error
+            if self._main is not None:
+                self._main.cancel()
+
+    async def _watch(self, name: str) -> None:
+        actor = self._actors[name]
+        try:
+            error = await actor.watch.remote()
+        except RayActorError:
+            if not self._closing:
+                await self._lose(name)
+            return
+        try:
+            decode_reply(ERROR, error)
+        except Exception as failure:
+            self.fail(failure)
+
+    async def _lose(self, name: str) -> None:
+        policy = self.loss_policy(name)
+        if policy == "stop":
+            self.fail(PartyLost(name, "its process is gone"))
+            return
+        try:
+            self._retire(name)
+            if policy == "restart":
+                await self._bring_up([self._castings[name]], self._last_snapshot)
+            if self._loss_handler is not None:
+                await self._loss_handler(name)
+        except Exception as error:
+            self.fail(error)

@@ -1,0 +1,156 @@
+"""The fast lane between actors of one Ray host: request and reply over Unix-domain sockets.
+
+Ray places and supervises the processes; a call through Ray costs 0.7 to 1.4 ms though, of which none is needed
+between two processes of one host. Here a call costs tens of microseconds, and a dead peer is noticed at once,
+by the end of its connection. Between hosts calls go through Ray.
+
+    frame = | body length u64 | request number u32 | kind u8 | zeros up to 64 | body (codec frame) |
+
+Codec frames are multiples of 64 bytes, so that arrays stay aligned wherever a frame lies in what was received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from fedactors.errors import CallTimeout, PartyLost
+
+_HEAD = struct.Struct("<QIB51x")
+REQUEST, REPLY, ERROR = 0, 1, 2
+_SWEEP_SECONDS = 1.0
+
+Parts = list[bytes | memoryview]
+
+
+class _Frames(asyncio.Protocol):
+    """Cuts the byte stream into frames and hands each to `on_frame(kind, number, body)`."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._have = 0
+        self._need = _HEAD.size
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._have += len(data)
+        if self._have < self._need:
+            return
+        buffer = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        view = memoryview(buffer)
+        start, end = 0, len(buffer)
+        self._need = _HEAD.size
+        while end - start >= _HEAD.size:
+            length, number, kind = _HEAD.unpack_from(view, start)
+            stop = start + _HEAD.size + length
+            if stop > end:
+                self._need = _HEAD.size + length
+                break
+            self.on_frame(kind, number, view[start + _HEAD.size : stop])
+            start = stop
+        # what remains is copied, so that a small rest does not keep a large buffer alive
+        rest = buffer[start:]
+        self._chunks = [rest] if rest else []
+        self._have = len(rest)
+
+    def on_frame(self, kind: int, number: int, body: memoryview) -> None:
+        raise AssertionError("a subclass handles frames")
+
+    def send(self, kind: int, number: int, parts: Parts) -> None:
+        length = sum(len(part) for part in parts)
+        self.transport.write(b"".join((_HEAD.pack(length, number, kind), *parts)))
+
+
+class Outgoing(_Frames):
+    """The calling end of a connection to the actor `name`."""
+
+    def __init__(self, name: str, decode_reply: Callable[[int, memoryview], Any], call_timeout: float) -> None:
+        super().__init__()
+        self.name = name
+        self.is_open = True
+        self._decode = decode_reply
+        self._call_timeout = call_timeout
+        self._pending: dict[int, tuple[asyncio.Future[Any], float, str]] = {}
+        self._number = 0
+        self._loop = asyncio.get_running_loop()
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def request(self, method: str, parts: Parts) -> asyncio.Future[Any]:
+        """Send a request now and return the future of its reply."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if not self.is_open:
+            future.set_exception(PartyLost(self.name, f"its process is gone; {method} was not done"))
+            return future
+        self._number = (self._number + 1) & 0xFFFFFFFF
+        self._pending[self._number] = (future, self._loop.time(), method)
+        self.send(REQUEST, self._number, parts)
+        return future
+
+    def on_frame(self, kind: int, number: int, body: memoryview) -> None:
+        found = self._pending.pop(number, None)
+        if found is None or found[0].done():
+            return
+        try:
+            value = self._decode(kind, body)
+        except Exception as error:
+            found[0].set_exception(error)
+            return
+        found[0].set_result(value)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._sweeper.cancel()
+        pending, self._pending = self._pending, {}
+        for future, _, method in pending.values():
+            if not future.done():
+                future.set_exception(PartyLost(self.name, f"its process was lost during {method}"))
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        oldest = self._loop.time() - self._call_timeout
+        late = [number for number, (_, since, _) in self._pending.items() if since < oldest]
+        for number in late:
+            future, _, method = self._pending.pop(number)
+            if not future.done():
+                future.set_exception(
+                    CallTimeout(self.name, f"{method} gave no answer within {self._call_timeout:g} s")
+                )
+
+
+class Incoming(_Frames):
+    """The serving end: each request becomes a task of `serve(body)`, which returns (kind, parts)."""
+
+    def __init__(self, serve: Callable[[memoryview], Any]) -> None:
+        super().__init__()
+        self._serve = serve
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def on_frame(self, kind: int, number: int, body: memoryview) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(number, body))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, number: int, body: memoryview) -> None:
+        kind, parts = await self._serve(body)
+        if not self.transport.is_closing():
+            self.send(kind, number, parts)
+
+
+async def connect(path: str, connection: Outgoing) -> Outgoing:
+    """Connect to an actor's socket.
+
+    Raises:
+        PartyLost: nobody listens there any more.
+    """
+    try:
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
+    except OSError as error:
+        raise PartyLost(connection.name, f"its process does not answer ({error.strerror or error})") from None
+    return connection

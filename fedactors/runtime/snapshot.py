@@ -1,0 +1,125 @@
+"""An actor's declared state as a pickle-free frame, and back.
+
+What is not plain is tagged: ``("list", …)``, ``("state", …)`` for anything with ``state_dict``, ``("rng", …)`` for a
+numpy generator, ``("tensor", …)``, ``("torch-rng", …)``. Restoring loads into the objects that the actor has built, so
+that a frame never decides what code runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedactors.errors import BadInput
+from fedactors.network.codec import CodecError, decode, encode
+
+_BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+
+
+def capture(owner: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of the attributes `names` of `owner` in tagged form."""
+    captured: dict[str, Any] = {}
+    for name in names:
+        value, where = getattr(owner, name), f"{type(owner).__name__}.{name}"
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            captured[name] = ("state", _pack(dict(value.state_dict()), where))
+        else:
+            captured[name] = _pack(value, where)
+    return captured
+
+
+def apply(owner: Any, state: Mapping[str, Any]) -> None:
+    """Set the attributes of `owner` from what `capture` returned."""
+    for name, packed in state.items():
+        current = getattr(owner, name, None)
+        tag, content = packed
+        if tag == "state":
+            current.load_state_dict(unpack(content))  # type: ignore[union-attr]
+        else:
+            setattr(owner, name, unpack(packed))
+
+
+def seal(value: Any) -> bytes:
+    """Return `value` as a frame with a checksum in front."""
+    frame = encode(value)
+    return zlib.crc32(frame).to_bytes(4, "big") + frame
+
+
+def unseal(data: bytes, what: str) -> Any:
+    """Return the value of a sealed frame.
+
+    Raises:
+        BadInput: the bytes are cut short, changed or foreign.
+    """
+    if len(data) < 8 or zlib.crc32(data[4:]).to_bytes(4, "big") != data[:4]:
+        raise BadInput(f"{what} is corrupt: its checksum does not match")
+    try:
+        return decode(memoryview(data)[4:])
+    except CodecError as error:
+        raise BadInput(f"{what} is corrupt: {error}") from None
+
+
+def pack(value: Any, where: str) -> Any:
+    """Return one value in tagged form; `where` names it in errors."""
+    return _pack(value, where)
+
+
+def _pack(value: Any, where: str) -> tuple[str, Any]:
+    torch = sys.modules.get("torch")
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return "plain", value
+    if isinstance(value, np.generic):
+        return "plain", value.item()
+    if isinstance(value, np.ndarray):
+        return "array", value
+    if isinstance(value, np.random.Generator):
+        return "rng", _pack(value.bit_generator.state, where)
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "tensor", value.detach().cpu().numpy()
+    if torch is not None and isinstance(value, torch.Generator):
+        return "torch-rng", value.get_state().numpy()
+    if isinstance(value, Mapping):
+        return "dict", [(_pack(k, where), _pack(v, where)) for k, v in value.items()]
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        items = sorted(value) if isinstance(value, set | frozenset) else value
+        tag = "set" if isinstance(value, set | frozenset) else type(value).__name__
+        if tag not in ("list", "tuple", "set", "deque"):
+            tag = "tuple"
+        return tag, [_pack(item, where) for item in items]
+    if hasattr(type(value), "__message__"):
+        return "message", value
+    raise CodecError(f"{where} holds a {type(value).__qualname__}, which cannot be part of a snapshot")
+
+
+def unpack(packed: tuple[str, Any]) -> Any:
+    """Return the value of its tagged form, with writable copies of arrays."""
+    tag, content = packed
+    if tag in ("plain", "message"):
+        return content
+    if tag == "array":
+        return content.copy()
+    if tag == "dict":
+        return {unpack(key): unpack(value) for key, value in content}
+    if tag in ("list", "tuple", "set", "deque"):
+        made = {"list": list, "tuple": tuple, "set": set, "deque": deque}[tag]
+        return made(unpack(item) for item in content)
+    if tag == "rng":
+        state = unpack(content)
+        if state["bit_generator"] not in _BIT_GENERATORS:
+            raise BadInput(f"a checkpoint holds an unknown generator {state['bit_generator']!r}")
+        bits = getattr(np.random, state["bit_generator"])()
+        bits.state = state
+        return np.random.Generator(bits)
+    torch = sys.modules["torch"]
+    if tag == "tensor":
+        return torch.from_numpy(content.copy())
+    if tag == "torch-rng":
+        generator = torch.Generator()
+        generator.set_state(torch.from_numpy(content.copy()))
+        return generator
+    raise BadInput(f"a checkpoint holds a value of unknown kind {tag!r}")

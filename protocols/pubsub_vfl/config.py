@@ -1,0 +1,94 @@
+"""Configuration of PubSub-VFL and its baselines."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedactors.config import config
+
+Positive = Annotated[int, Field(ge=1)]
+Algorithm = Literal["pubsub-vfl", "vfl"]
+Schedule = Literal["growing", "decreasing", "every", "never"]
+
+
+@config
+class PubSubVflConfig:
+    """Settings of a run; the defaults train breast-cancer in seconds."""
+
+    algorithm: Algorithm = "pubsub-vfl"
+    """``pubsub-vfl``, or the synchronous baseline ``vfl`` (one worker each, one batch at a time)."""
+    num_parties: Annotated[int, Field(ge=2, le=10)] = 2
+    """Parties in all, the active one included; with own data the file decides."""
+    num_epochs: Positive = 10
+    """Passes over the training rows."""
+    batch_size: Positive = 256
+    """Rows per batch (B)."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """``adam`` or ``sgd``."""
+    learning_rate: Annotated[float, Field(gt=0)] = 0.001
+    """Step size of every model."""
+    model: Literal["mlp", "resnet"] = "mlp"
+    """Bottom models: ``mlp`` (ten layers, small) or ``resnet`` (residual MLP, large)."""
+    num_layers: Positive = 10
+    """Linear layers of an ``mlp`` bottom, residual blocks of a ``resnet`` one."""
+    hidden_size: Positive = 64
+    """Hidden width of bottom and top models."""
+    embedding_size: Positive = 64
+    """Width of the cut layer (d)."""
+    float64: bool = False
+    """Whether models and messages are double precision."""
+    num_active_workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Workers of the active party (w_a)."""
+    num_passive_workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Workers of each passive party (w_p)."""
+    cpus_per_worker: Annotated[float, Field(ge=0)] = 0.1
+    """Cores that each worker reserves on its host; in the simulated runtime it computes on one, or on this many."""
+    embedding_buffer: Positive = 5
+    """Entries that an embedding topic keeps (p)."""
+    gradient_buffer: Positive = 5
+    """Entries that a gradient topic keeps (q)."""
+    max_in_flight: Positive = 24
+    """Batches per passive party that are published or assigned and not yet returned; bounds staleness and memory."""
+    deadline: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
+    max_attempts: Positive = 20
+    """Assignments of one batch after which the run stops and names it."""
+    sync_interval: Positive = 5
+    """Epochs between parameter averages that the schedule tends to (Delta T_0)."""
+    sync_schedule: Schedule = "growing"
+    """``growing`` (the paper's formula), ``decreasing`` (its text), ``every`` epoch, or ``never``."""
+    stale_gradients: Literal["drop", "apply"] = "drop"
+    """What becomes of a gradient whose batch was assigned anew meanwhile."""
+    privacy_mu: Annotated[float, Field(gt=0)] = math.inf
+    """Nominal Gaussian-DP budget of the embeddings (mu, Eq. 17); ``inf`` means neither clipping nor noise."""
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """L2 norm to which each row's embedding is clipped under a finite `privacy_mu` (c)."""
+    gradient_mu: Annotated[float, Field(gt=0)] = math.inf
+    """Rigorous Gaussian-DP budget of the gradients sent to passive parties; ``inf`` means no noise on them."""
+    gradient_clip_norm: Annotated[float, Field(gt=0)] = 0.01
+    """L2 norm to which each row's gradient is clipped under a finite `gradient_mu`."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The delta at which budgets are converted to epsilon."""
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Share of the aligned rows kept for the test."""
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the other rows on which the best epoch is chosen."""
+    alignment: Literal["already-aligned", "hash", "psi"] = "already-aligned"
+    """How row ids are aligned for named data; with own data the file decides."""
+    feature_split: tuple[Positive, ...] = ()
+    """Columns of each party, the active one first; empty: even shares."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Epochs without a better validation metric after which training stops; 0 never stops early."""
+
+    def __post_init__(self) -> None:
+        if self.feature_split and len(self.feature_split) != self.num_parties:
+            raise ValueError(
+                f"feature_split: {self.feature_split} is not allowed: it must have num_parties={self.num_parties} entries"
+            )
+        if self.algorithm == "vfl" and (self.num_active_workers > 1 or self.num_passive_workers > 1):
+            raise ValueError(
+                "algorithm: 'vfl' has one worker per party: num_active_workers and num_passive_workers must be 1"
+            )

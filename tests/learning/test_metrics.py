@@ -1,0 +1,62 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss as sk_log_loss
+from sklearn.metrics import roc_auc_score
+
+from fedactors.learning import metrics
+from fedactors.learning.losses import output_width, predictions, task_loss
+
+
+def test_auc_by_hand_with_a_tie():
+    assert metrics.auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]) == 0.75
+    assert metrics.auc([0, 1, 0, 1], [1.0, 1.0, 0.0, 2.0]) == (0.5 + 1 + 1 + 1) / 4
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 8])
+def test_auc_equals_sklearn(decimals):
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 500)
+    scores = np.round(rng.normal(size=500) + labels, decimals)
+    assert metrics.auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+
+
+def test_auc_of_one_class_is_nan():
+    assert np.isnan(metrics.auc([1, 1], [0.1, 0.2]))
+
+
+def test_accuracy_rmse_and_log_loss():
+    logits = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+    assert metrics.accuracy([0, 2], logits) == 0.5
+    assert metrics.accuracy([1, 0, 0], [[0.5], [-0.5], [0.5]]) == pytest.approx(2 / 3)
+    assert metrics.rmse([0.0, 0.0], [[3.0], [4.0]]) == pytest.approx(np.sqrt(12.5))
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert metrics.log_loss([0, 2], logits) == pytest.approx(sk_log_loss([0, 2], probabilities, labels=[0, 1, 2]))
+    assert metrics.log_loss([1, 0], [[0.0], [0.0]]) == pytest.approx(np.log(2))
+
+
+def test_losses_agree_with_metrics():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(20, 3)), rng.integers(0, 3, 20)
+    loss = task_loss("multiclass", torch.tensor(logits), torch.tensor(labels)).item()
+    assert loss == pytest.approx(metrics.task_metrics("multiclass", labels, logits)["loss"])
+    single, binary = rng.normal(size=(20, 1)), rng.integers(0, 2, 20)
+    loss = task_loss("binary", torch.tensor(single), torch.tensor(binary)).item()
+    assert loss == pytest.approx(metrics.task_metrics("binary", binary, single)["loss"])
+    loss = task_loss("regression", torch.tensor(single), torch.tensor(binary), reduction="sum").item()
+    assert loss == pytest.approx(20 * metrics.rmse(binary, single) ** 2)
+    assert output_width("multiclass", 5) == 5
+    assert output_width("regression") == 1
+    assert predictions("multiclass", torch.tensor(logits)).sum().item() == pytest.approx(20)
+    assert predictions("binary", torch.zeros(2, 1)).tolist() == [0.5, 0.5]
+
+
+def test_metrics_import_neither_torch_nor_sklearn():
+    code = (
+        "import sys, fedactors.learning.metrics; print(sorted({'torch', 'sklearn', 'ray', 'scipy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
