@@ -3,7 +3,8 @@
 A model crosses these functions as one float32 vector: the floating-point entries of its state dict (parameters
 and the running statistics of batch normalisation), in that order. A process builds a model
 once, lays it over one buffer and refills that buffer for every task, because building and loading a small
-model costs more than training it on sixty samples.
+model costs more than training it on sixty samples. The plain form of the same training, which a test holds this one
+against, is `fedactors.learning.averaging.train_locally`.
 
 Shapes: P length of the flat vector, N samples, B samples of a batch, F... features of a sample, K classes.
 """
@@ -20,6 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from fedactors.learning.averaging import batches
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -57,6 +60,7 @@ class _Workspace:
         self.module = module
         entries = [v for v in module.state_dict(keep_vars=True).values() if v.is_floating_point()]
         self.counters = [b for b in module.buffers() if not b.is_floating_point()]
+        self.smallest_batch = 2 if any(isinstance(m, nn.BatchNorm2d) for m in module.modules()) else 1
         self.draws = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
         self.size: int = sum(entry.numel() for entry in entries)
         self.flat_P, self.gradient_P, self.momentum_P = (torch.zeros(self.size) for _ in range(3))
@@ -135,7 +139,8 @@ def local_training(
         y_N: class of each sample.
         seed: draws the order of samples, and dropout where the model has it.
         num_epochs: passes over the samples.
-        batch_size: samples a step; the last batch of a pass may be smaller.
+        batch_size: samples a step; the last batch of a pass may be smaller (a single sample joins the batch before
+            it where batch normalisation needs two).
         learning_rate: step length.
         momentum: share of the last step kept.
     """
@@ -191,9 +196,8 @@ def _train(
     with _dropout_seed(space.draws, seed):
         for _ in range(num_epochs):
             total = 0.0
-            shuffled_N = rows_N[order.permutation(num_samples)]
-            for first in range(0, num_samples, batch_size):
-                rows_B = shuffled_N[first : first + batch_size]
+            for index_B in batches(num_samples, batch_size, order, space.smallest_batch):
+                rows_B = rows_N[index_B]
                 x_BF, y_B = torch.from_numpy(x_NF[rows_B]), torch.from_numpy(y_N[rows_B])
                 value = space.step(cross_entropy(space.module(x_BF), y_B), learning_rate, momentum)
                 total += value * len(rows_B)
@@ -262,9 +266,7 @@ def distil(
     with _dropout_seed(space.draws, seed):
         for _ in range(num_epochs):
             total = 0.0
-            rows_N = order.permutation(len(x_NF))
-            for first in range(0, len(x_NF), batch_size):
-                rows_B = rows_N[first : first + batch_size]
+            for rows_B in batches(len(x_NF), batch_size, order, space.smallest_batch):
                 said_BK = log_softmax(space.module(torch.from_numpy(x_NF[rows_B])) / temperature, dim=1)
                 wanted_BK = torch.from_numpy(target_NK[rows_B])
                 loss = kl_div(said_BK, wanted_BK, reduction="batchmean") * temperature**2
