@@ -126,6 +126,15 @@ class Actor:
         """Return a 63-bit seed derived like `rng`'s, for torch generators and compute functions."""
         return derived_seed(self._context.seed, self.name, purpose)
 
+    def party_seed(self, purpose: str) -> int:
+        """Return a seed that all actors of this party derive alike, for models that are replicated in a party."""
+        return derived_seed(self._context.seed, self.party, purpose)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether computes may run in another process, so that their arguments must be plain values."""
+        return self._context.pooled
+
     def noise_rng(self, purpose: str) -> np.random.Generator:
         """Return a generator for privacy noise, masks and salts, from the operating system's entropy.
 

@@ -180,6 +180,7 @@ class Context(Caller):
 
     seed: int
     reproducible_noise: bool
+    pooled: bool = False
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
@@ -330,6 +331,7 @@ class Runtime(Caller):
         self.resumed = False
         """Whether this run goes on from a snapshot."""
         self.privacy_records: list[Any] = []
+        self.spent = 0.0
         self._castings: dict[str, Casting] = {}
         self._new: list[str] = []
         self._loss_policy: str | Callable[[str], str] = "stop"
@@ -403,10 +405,22 @@ class Runtime(Caller):
         self._loss_policy = policy
         self._loss_handler = handler
 
-    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Record one round's metrics (numbers of the mathematics and of the runtime's clock, never wall time)."""
+    async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Record one round's metrics: numbers of the mathematics, never wall time (the recorder asks `usage` itself)."""
+        await self.settle()
         if self.recorder is not None:
             self.recorder.record_round(index, metrics)
+
+    def spend(self, amount: float) -> None:
+        """Add to the run's price what was spent on other things than traffic (rented hardware, say)."""
+        self.spent += amount
+
+    def record_privacy(self, record: Any) -> None:
+        """Add to the privacy ledger."""
+        self.privacy_records.append(record)
+
+    async def settle(self) -> None:
+        """Bring the ledger up to date where it is kept in several processes."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the driver's generator for a purpose."""

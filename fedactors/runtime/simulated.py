@@ -15,6 +15,7 @@ import contextvars
 import heapq
 import importlib
 import math
+import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -72,6 +73,7 @@ class SimulatedContext(Context):
         self.clock = VirtualClock(runtime, casting.name)
         self.seed = runtime.seed
         self.reproducible_noise = runtime.reproducible_noise
+        self.pooled = runtime.pooled
         self.casting = casting
         self.actor = self._make()
         self.alive = True
@@ -216,7 +218,10 @@ class SimulatedRuntime(Runtime):
         reproducible_noise: bool = False,
     ) -> None:
         super().__init__(
-            seed=seed, recorder=recorder, checkpoint_every=checkpoint_every, reproducible_noise=reproducible_noise
+            seed=seed,
+            recorder=recorder,
+            checkpoint_every=checkpoint_every,
+            reproducible_noise=reproducible_noise,
         )
         self.network = network if network is not None else Network()
         self.ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
@@ -248,6 +253,11 @@ class SimulatedRuntime(Runtime):
 
     # --- the driver's side ---
 
+    @property
+    def pooled(self) -> bool:
+        """Whether computes run in a pool."""
+        return self._pool is not None
+
     def use_costs(self, costs: CostModel) -> None:
         if self._costs is None:
             self._costs = costs
@@ -256,6 +266,9 @@ class SimulatedRuntime(Runtime):
         return self.send(DRIVER, receiver, method, args, kwargs)
 
     async def start(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(1)  # as in every other process: more threads change results
         contexts = [SimulatedContext(self, casting) for casting in self._take_new()]
         for context in contexts:
             self._contexts[context.name] = context
@@ -305,7 +318,7 @@ class SimulatedRuntime(Runtime):
             wall_seconds=time.perf_counter() - self._wall_start,
             cpu_utilisation=self._busy_seconds / capacity if capacity else 0.0,
             waiting_seconds=self._waiting_seconds,
-            price=self.ledger.price(self.network.link),
+            price=self.ledger.price(self.network.link) + self.spent,
         )
 
     def request_stop(self, exit_code: int) -> None:
@@ -603,6 +616,7 @@ class SimulatedRuntime(Runtime):
                 "now": self.loop.time(),
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
+                "spent": self.spent,
                 "busy": self._busy_seconds,
                 "waiting": self._waiting_seconds,
                 "free_at": {pool: list(times) for pool, times in sorted(self._free_at.items())},
@@ -618,6 +632,7 @@ class SimulatedRuntime(Runtime):
         self.resumed = True
         self.loop.set_time(content["now"])
         self.state = snapshot.unpack(content["state"])
+        self.spent = content["spent"]
         self.ledger.restore(content["ledger"])
         self._busy_seconds = content["busy"]
         self._waiting_seconds = content["waiting"]

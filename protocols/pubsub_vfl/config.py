@@ -83,6 +83,9 @@ class PubSubVflConfig:
     patience: Annotated[int, Field(ge=0)] = 0
     """Epochs without a better validation metric after which training stops; 0 never stops early."""
 
+    on_party_loss: Literal["stop", "restart"] = "restart"
+    """What follows when a worker's process is lost; a lost broker or parameter server always stops the run."""
+
     def __post_init__(self) -> None:
         if self.feature_split and len(self.feature_split) != self.num_parties:
             raise ValueError(

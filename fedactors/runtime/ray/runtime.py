@@ -70,7 +70,10 @@ class RayRuntime(Runtime):
         reproducible_noise: bool = False,
     ) -> None:
         super().__init__(
-            seed=seed, recorder=recorder, checkpoint_every=checkpoint_every, reproducible_noise=reproducible_noise
+            seed=seed,
+            recorder=recorder,
+            checkpoint_every=checkpoint_every,
+            reproducible_noise=reproducible_noise,
         )
         if placement is not None and placement not in PLACEMENTS:
             raise BadInput(f"placement: {placement!r} is not allowed: use {', '.join(PLACEMENTS)}")
@@ -218,6 +221,7 @@ class RayRuntime(Runtime):
                 "now": self.clock.now(),
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
+                "spent": self.spent,
                 "busy": 0.0,
                 "waiting": sum(self._waiting.values()),
                 "free_at": {},
@@ -235,8 +239,11 @@ class RayRuntime(Runtime):
             wall_seconds=wall,
             cpu_utilisation=cpu / (wall * self._cluster_cpus) if wall > 0 else 0.0,
             waiting_seconds=sum(self._waiting.values()),
-            price=self.ledger.price(self.network.link),
+            price=self.ledger.price(self.network.link) + self.spent,
         )
+
+    async def settle(self) -> None:
+        await self._drain()
 
     async def _drain(self) -> None:
         names = list(self._actors)
@@ -307,6 +314,7 @@ class RayRuntime(Runtime):
             self.resumed = True
             self._offset = content["now"]
             self.state = snapshot.unpack(content["state"])
+            self.spent = content["spent"]
             self._resumed_totals = list(content["ledger"])
             self._waiting["before"] = content["waiting"]
         network, costs, scale = self._emulated

@@ -1,0 +1,101 @@
+"""The command line: ``fedactors COMMAND``. Only flags live here; what a command does is in `fedactors.commands`.
+
+Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from fedactors import __version__
+from fedactors.options import Parser, add_format_flag, add_run_flags, add_words
+from fedactors.terminal import guarded
+
+_EPILOG = (
+    "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
+    "130 interrupted, 143 terminated (both write a checkpoint first)"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+
+    def action() -> int:
+        parser, commands = _parsers()
+        words = list(sys.argv[1:] if argv is None else argv)
+        # key=value words may stand between flags, which argparse understands only in a parser without sub-commands
+        if words and words[0] in commands:
+            args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
+        else:
+            args = parser.parse_args(words)
+        from fedactors import commands as handlers
+
+        code: int = getattr(handlers, f"{args.command.replace('-', '_')}_command")(args)
+        return code
+
+    return guarded(action)
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    parser = Parser(prog="fedactors", description="Federated learning across organisations on Ray.", epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"fedactors {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    made: dict[str, argparse.ArgumentParser] = {}
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        made[name] = commands.add_parser(name, help=text, description=text, epilog=_EPILOG, allow_abbrev=False)
+        return made[name]
+
+    add_format_flag(add("list", "protocols that are installed, data sets, and which fit which"))
+
+    run = add("run", "run a protocol")
+    run.add_argument("protocol", metavar="PROTOCOL", help="name of a protocol, see fedactors list")
+    add_run_flags(run)
+
+    compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first group is the baseline")
+    compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
+    compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
+    add_format_flag(compare)
+
+    report = add("report", "write one self-contained HTML page about runs")
+    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    report.add_argument("--to", metavar="FILE", help="the page (default: report.html in the first run folder)")
+    add_format_flag(report)
+
+    plan = add("plan", "choose settings from the parties' profiles and predict what they cost")
+    plan.add_argument("protocol", metavar="PROTOCOL")
+    plan.add_argument("--profile", nargs="+", action="extend", required=True, metavar="FILE", help=".toml or .json")
+    add_words(plan)
+    add_format_flag(plan)
+
+    inspect = add("inspect", "show every message that would leave a party, before anything runs")
+    inspect.add_argument("protocol", metavar="PROTOCOL")
+    add_words(inspect)
+    add_format_flag(inspect)
+
+    predict = add("predict", "use the trained model of a run")
+    predict.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
+    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="what to predict on")
+    predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    predict.add_argument("--to", metavar="FILE", help="write the predictions here (.npy or .csv)")
+    add_format_flag(predict)
+
+    export = add("export", "write one party's part of the trained model")
+    export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
+    export.add_argument("--party", required=True, metavar="P", help="name of the party")
+    export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    export.add_argument("--to", default="exported", metavar="DIR", help="default: exported")
+    add_format_flag(export)
+
+    data = add("data", "data sets: list them, fetch one")
+    data.add_argument("action", choices=("list", "fetch"))
+    data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")
+    add_format_flag(data)
+    return parser, made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

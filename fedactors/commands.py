@@ -1,0 +1,327 @@
+"""What each command of the command line does; the heavy imports are inside, so that a command pays for its own only."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedactors.errors import BadInput
+from fedactors.options import RunOptions, run_options
+from fedactors.plugins import Protocol, discover, find_protocol
+from fedactors.terminal import format_value, print_json, print_table
+
+if TYPE_CHECKING:
+    from fedactors.records.run_folder import RunFolder
+
+
+def list_command(args: argparse.Namespace) -> int:
+    """Print the protocols found, the data sets, and which fit which."""
+    from fedactors.data.catalogue import catalogue
+
+    datasets = catalogue()
+    protocols: list[dict[str, Any]] = []
+    for found in discover():
+        entry: dict[str, Any] = {"name": found.name, "package": found.package, "error": found.error}
+        if found.protocol is not None:
+            layout = found.protocol.partition
+            entry |= {
+                "summary": found.protocol.summary,
+                "partition": layout,
+                "default_data": found.protocol.default_data,
+                "data": [dataset.name for dataset in datasets if layout in dataset.layouts],
+                "party_loss": sorted(found.protocol.party_loss),
+            }
+        protocols.append(entry)
+    if args.format == "json":
+        print_json({"protocols": protocols, "datasets": [_describe_dataset(dataset) for dataset in datasets]})
+        return 0
+    rows = [
+        [entry["name"], entry["partition"], entry["default_data"], entry["summary"]]
+        if entry["error"] is None
+        else [entry["name"], "-", "-", f"BROKEN: {entry['error']}"]
+        for entry in protocols
+    ]
+    print_table(["protocol", "data layout", "default data", ""], rows)
+    print()
+    _print_datasets(datasets)
+    return 0
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run a protocol."""
+    return run_and_print(find_protocol(args.protocol), args.words, run_options(args))
+
+
+def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions) -> int:
+    """Resolve, launch, and print the results; also what every scenario script does."""
+    from fedactors.launch import combine, launch, resolve
+
+    config, options = resolve(protocol, words, options)
+    several = len(options.seeds or ()) > 1
+    summaries = launch(protocol, config, options)
+    if options.format == "json":
+        if several:
+            print_json(combine(summaries))
+        else:
+            print_json(summaries[0].as_dict())
+        return 0
+    for summary in summaries:
+        print(f"{summary.protocol} (seed {summary.seed}, {summary.runtime}): {format_value(summary.metrics)}")
+        print(f"run: {summary.run}")
+    if several:
+        both = combine(summaries)
+        for name, mean in both["mean"]["metrics"].items():
+            print(f"{name}: {format_value(mean)} +- {format_value(both['std']['metrics'][name])}")
+    return 0
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    """Put runs side by side."""
+    from fedactors.records.compare import compare, load_runs, table_rows
+
+    runs = load_runs(args.runs)
+    comparison = compare(runs)
+    if args.plot:
+        from fedactors.records.plots import plot_comparison
+
+        plot_comparison(runs, Path(args.plot), metric=args.metric)
+    if args.format == "json":
+        print_json({**comparison, "plot": args.plot})
+        return 0
+    for header, rows in table_rows(comparison):
+        print_table(header, rows)
+        print()
+    if args.plot:
+        print(f"plot: {args.plot}")
+    return 0
+
+
+def report_command(args: argparse.Namespace) -> int:
+    """Write the page."""
+    from fedactors.records.compare import load_runs
+    from fedactors.records.report import render_report
+    from fedactors.records.storage import local_path, write_atomic
+
+    runs = load_runs(args.runs)
+    path = local_path(args.to, "--to") if args.to else runs[0].folder.path / "report.html"
+    write_atomic(path, render_report(runs).encode())
+    if args.format == "json":
+        print_json({"report": str(path)})
+    else:
+        print(path)
+    return 0
+
+
+def plan_command(args: argparse.Namespace) -> int:
+    """Choose settings from profiles."""
+    from fedactors.config import build, parse_words
+    from fedactors.records.metrics import jsonable
+
+    protocol = find_protocol(args.protocol)
+    if protocol.plan is None:
+        raise BadInput(f"protocol: {protocol.name} has no planner")
+    config = build(protocol.Config, parse_words(args.words))
+    planned = jsonable(protocol.plan(config, [_read_profile(path) for path in args.profile]))
+    if args.format == "json":
+        print_json(planned)
+    else:
+        print_table(["setting", "value"], [[key, format_value(value)] for key, value in planned.items()])
+    return 0
+
+
+def inspect_command(args: argparse.Namespace) -> int:
+    """Show every message that would leave a party."""
+    from fedactors.config import build, parse_words
+
+    protocol = find_protocol(args.protocol)
+    config = build(protocol.Config, parse_words(args.words))
+    messages = describe_messages(protocol, config)
+    if args.format == "json":
+        print_json({"protocol": protocol.name, "messages": messages})
+        return 0
+    for entry in messages:
+        print(f"{entry['message']} -> {entry['receiver']}\n  reveals: {entry['reveals']}")
+        for field in entry["fields"]:
+            shape = "" if field["shape"] is None else f"  {field['shape']}"
+            print(f"  {field['name']}: {field['type']}{shape}")
+    return 0
+
+
+def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
+    """Return every message of `protocol`: receiver, what it reveals, fields with type and shape.
+
+    Shapes come from the function ``shapes(config)`` of the messages module, where it has one: a mapping from the
+    message's name to a mapping from the field's name to its shape, a tuple or a text.
+    """
+    from fedactors.network.codec import message_types
+
+    module = protocol.messages
+    if module is None:
+        raise BadInput(f"protocol: {protocol.name} declares no messages module")
+    shapes: Mapping[str, Mapping[str, Any]] = module.shapes(config) if hasattr(module, "shapes") else {}
+    described = []
+    for cls in message_types(module):
+        facts = cls.__message__  # type: ignore[attr-defined]
+        known = shapes.get(cls.__name__, {})
+        fields = [
+            {"name": field.name, "type": _type_text(field.type), "shape": _shape_text(known.get(field.name))}
+            for field in dataclasses.fields(cls)
+        ]
+        described.append(
+            {"message": cls.__name__, "receiver": facts.receiver, "reveals": facts.reveals, "fields": fields}
+        )
+    return described
+
+
+def predict_command(args: argparse.Namespace) -> int:
+    """Use the trained model of a run."""
+    import numpy as np
+
+    from fedactors.launch import load_data
+    from fedactors.records.metrics import jsonable
+    from fedactors.records.storage import local_path, write_atomic
+
+    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    if protocol.predict is None:
+        raise BadInput(f"predict: {protocol.name} cannot predict")
+    data = load_data(protocol, config, args.data, folder.config["seed"])
+    predictions = np.asarray(protocol.predict(config, data, states))
+    if args.to:
+        path = local_path(args.to, "--to")
+        if path.suffix == ".npy":
+            import io
+
+            buffer = io.BytesIO()
+            np.save(buffer, predictions, allow_pickle=False)
+            write_atomic(path, buffer.getvalue())
+        else:
+            write_atomic(path, "".join(f"{line}\n" for line in _csv_lines(predictions)).encode())
+    if args.format == "json":
+        shown = {"to": args.to} if args.to else {"predictions": jsonable(predictions)}
+        print_json({"run": str(folder.path), "count": len(predictions), **shown})
+    elif args.to:
+        print(args.to)
+    else:
+        for line in _csv_lines(predictions):
+            print(line)
+    return 0
+
+
+def export_command(args: argparse.Namespace) -> int:
+    """Write one party's part of the trained model."""
+    from fedactors.records.storage import disk_errors, local_path
+
+    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    if protocol.export is None:
+        raise BadInput(f"export: {protocol.name} cannot export")
+    parties = sorted({name.partition("/")[0] for name in states})
+    if args.party not in parties:
+        raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
+    own = {name: state for name, state in states.items() if name.partition("/")[0] == args.party}
+    target = local_path(args.to, "--to")
+    with disk_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+        written = [str(path) for path in protocol.export(config, args.party, own, target)]
+    if args.format == "json":
+        print_json({"run": str(folder.path), "party": args.party, "files": written})
+    else:
+        print("\n".join(written))
+    return 0
+
+
+def data_command(args: argparse.Namespace) -> int:
+    """List the data sets, or fetch one."""
+    from fedactors.data.catalogue import catalogue, describe
+
+    if args.action == "list":
+        if args.name is not None:
+            raise BadInput(f"data list takes no name ({args.name!r} given)")
+        if args.format == "json":
+            print_json({"datasets": [_describe_dataset(dataset) for dataset in catalogue()]})
+        else:
+            _print_datasets(catalogue())
+        return 0
+    if args.name is None:
+        raise BadInput("data fetch needs the name of a data set, see fedactors data list")
+    from fedactors.data.storage import fetch
+
+    describe(args.name)
+    paths = [str(path) for path in fetch(args.name)]
+    if args.format == "json":
+        print_json({"name": args.name, "files": paths})
+    else:
+        print("\n".join(paths) or f"{args.name} needs no download")
+    return 0
+
+
+def _describe_dataset(dataset: Any) -> dict[str, Any]:
+    from fedactors.data.storage import is_present
+
+    return {
+        "name": dataset.name,
+        "kind": dataset.kind,
+        "task": dataset.task,
+        "layouts": list(dataset.layouts),
+        "rows": dataset.rows,
+        "columns": dataset.columns,
+        "terms": dataset.terms,
+        "present": is_present(dataset),
+        "summary": dataset.summary,
+    }
+
+
+def _print_datasets(datasets: Sequence[Any]) -> None:
+    rows = []
+    for dataset in datasets:
+        entry = _describe_dataset(dataset)
+        here = "here" if entry["present"] else "fetch"
+        rows.append(
+            [entry["name"], "/".join(entry["layouts"]), entry["task"], str(entry["rows"]), here, entry["terms"]]
+        )
+    print_table(["data set", "layouts", "task", "rows", "files", "terms"], rows)
+
+
+def _trained(run: str, label: str | None) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
+    from fedactors.launch import restore_config
+    from fedactors.records.run_folder import RunFolder
+
+    folder = RunFolder.open(run)
+    stored = folder.config
+    protocol = find_protocol(str(stored.get("protocol")))
+    labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
+    chosen = label or ("best" if "best" in labels else None)
+    return protocol, restore_config(protocol, folder), folder, folder.load_checkpoint(chosen).actors
+
+
+def _read_profile(path: str) -> Mapping[str, Any]:
+    file = Path(path)
+    try:
+        text = file.read_text()
+        made = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise BadInput(f"--profile: {path!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"--profile: {path!r} is not valid {file.suffix.lstrip('.') or 'TOML'}: {error}") from None
+    if not isinstance(made, dict):
+        raise BadInput(f"--profile: {path!r} is not a table of names and values")
+    return made
+
+
+def _type_text(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def _shape_text(shape: Any) -> str | None:
+    if shape is None or isinstance(shape, str):
+        return shape
+    return " x ".join(str(size) for size in shape) or "scalar"
+
+
+def _csv_lines(predictions: Any) -> list[str]:
+    table = predictions.reshape(len(predictions), -1)
+    return [",".join(repr(value) for value in row.tolist()) for row in table]

@@ -1,0 +1,225 @@
+"""Alignment of row ids: which rows all parties have in common, and in which order all of them take these rows.
+
+Every passive party intersects with the label party, which intersects the results and announces the common order:
+
+    passive party k                         label party
+        <- PSI request --------------------     psi_request
+    psi_answer
+        - (setup, response) --------------->    psi_intersect        (once per passive party)
+                                                common_rows, announce_order
+        <- (salt, digests) ----------------
+    follow_order
+
+With ``hash`` the first two messages are one: ``hash_ids`` under a key that the parties share. With ``already-aligned``
+each party sends one fingerprint of its ids.
+
+What is learnt. Being in the intersection is itself personal data ("is a customer of both"). The label party learns
+which of its own ids each single passive party holds, not only which are common to all; a passive party learns how many
+ids the label party has, and which of its own ids all parties share. Pairwise intersections among many parties
+therefore leak more than one intersection of all. ``hash`` is weaker: whoever has the key can test guessed ids, and ids
+such as telephone numbers can all be guessed; use it only where the label party may know every party's ids. ``psi``
+(elliptic-curve Diffie-Hellman, from the openmined library) reveals nothing about ids outside the intersection but
+their number, to honest-but-curious parties; a malicious one can still ask for ids that it made up.
+
+Cost of ``psi`` on one core: about 70 microseconds per id at the label party for the request and 40 for the result, 100
+per id at the passive party; with 40,000 ids on both sides 9 seconds. ``hash`` takes 0.1 seconds.
+
+The common order is a random permutation made for the run, so that a row's place tells nothing about its id.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.blocks import check_ids
+from fedactors.errors import BadInput
+
+Alignment = Literal["already-aligned", "hash", "psi"]
+Index = NDArray[np.int64]
+Digests = NDArray[np.uint8]
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentReport:
+    """What alignment did to one party's rows; ids named here are the party's own and stay with it."""
+
+    party: str
+    num_own: int
+    num_common: int
+    first_missing: tuple[str, ...]
+    """Up to three of the party's own ids that some other party does not have."""
+
+    @property
+    def num_missing(self) -> int:
+        """How many of the party's own rows are dropped."""
+        return self.num_own - self.num_common
+
+    def line(self) -> str:
+        """Return one line for the party's own log."""
+        named = f" (such as {', '.join(self.first_missing)})" if self.first_missing else ""
+        return f"{self.party}: {self.num_common} of {self.num_own} rows aligned, {self.num_missing} missing{named}"
+
+
+def id_texts(ids_N: NDArray[Any]) -> list[str]:
+    """Return the canonical text of each id, which is what is hashed and compared."""
+    return [str(value) for value in ids_N.tolist()]
+
+
+def make_key() -> bytes:
+    """Return a fresh key of 32 bytes, from the operating system's entropy."""
+    return secrets.token_bytes(32)
+
+
+def hash_ids(ids_N: NDArray[Any], key: bytes) -> Digests:
+    """Return the HMAC-SHA256 of each id under `key`, (N, 32) bytes, in the party's own order."""
+    joined = b"".join(hmac.digest(key, text.encode(), "sha256") for text in id_texts(ids_N))
+    return np.frombuffer(joined, np.uint8).reshape(-1, 32)
+
+
+def fingerprint(ids_N: NDArray[Any], key: bytes) -> bytes:
+    """Return one HMAC-SHA256 over all ids in their order: equal at two parties iff their rows are already aligned."""
+    lengths_and_texts = b"".join(f"{len(text)}:{text}".encode() for text in id_texts(ids_N))
+    return hmac.digest(key, lengths_and_texts, "sha256")
+
+
+def check_fingerprints(fingerprints: dict[str, bytes], label_party: str) -> None:
+    """Raise `BadInput`, naming the party, unless every fingerprint equals the label party's."""
+    for party, value in sorted(fingerprints.items()):
+        if not hmac.compare_digest(value, fingerprints[label_party]):
+            raise BadInput(
+                f"alignment: the ids of {party} and {label_party} do not align; choose alignment=psi or "
+                "alignment=hash, or put the rows into the same order"
+            )
+
+
+def intersect_digests(own: Digests, other: Digests) -> Index:
+    """Return the rows of `own` whose digest is among `other`, ascending."""
+    return np.flatnonzero(np.isin(_as_keys(own), _as_keys(other)))
+
+
+def psi_request(ids_N: NDArray[Any]) -> tuple[bytes, bytes]:
+    """Begin an intersection at the label party: return (secret key, request); only the request may leave the party."""
+    import private_set_intersection.python as psi
+
+    client = psi.client.CreateWithNewKey(True)
+    return client.GetPrivateKeyBytes(), client.CreateRequest(id_texts(ids_N)).SerializeToString()
+
+
+def psi_answer(ids_N: NDArray[Any], request: bytes) -> tuple[bytes, bytes]:
+    """Answer a request at a passive party: return (setup, response) under a key that is used once and forgotten.
+
+    Raises:
+        BadInput: `request` is not a request of this protocol.
+    """
+    import private_set_intersection.python as psi
+
+    server = psi.server.CreateWithNewKey(True)
+    # RAW: the whole encrypted set, exact; the compressed structures have false positives, that is, misaligned rows.
+    setup = server.CreateSetupMessage(1e-9, len(ids_N), id_texts(ids_N), psi.DataStructure.RAW)
+    try:
+        response = server.ProcessRequest(psi.Request.FromString(request))
+    except Exception as error:
+        raise BadInput(f"alignment: a request that is not one: {error}") from error
+    return setup.SerializeToString(), response.SerializeToString()
+
+
+def psi_intersect(key: bytes, setup: bytes, response: bytes) -> Index:
+    """Return the label party's own rows that the passive party has too, ascending."""
+    import private_set_intersection.python as psi
+
+    client = psi.client.CreateFromKey(key, True)
+    rows = client.GetIntersection(psi.ServerSetup.FromString(setup), psi.Response.FromString(response))
+    return np.sort(np.asarray(rows, np.int64))
+
+
+def common_rows(num_own: int, pairwise: dict[str, Index]) -> Index:
+    """Return the label party's rows that lie in every pairwise intersection, ascending.
+
+    Raises:
+        BadInput: nothing is left; the message states each party's share.
+    """
+    count = np.zeros(num_own, np.int64)
+    for rows in pairwise.values():
+        count[rows] += 1
+    common = np.flatnonzero(count == len(pairwise))
+    if not len(common):
+        shares = ", ".join(f"{party} {len(rows)}" for party, rows in sorted(pairwise.items()))
+        raise BadInput(f"alignment: the parties have no id in common (of {num_own} ids of the label party: {shares})")
+    return common
+
+
+def announce_order(ids_N: NDArray[Any], rows: Index, rng: np.random.Generator) -> tuple[Index, bytes, Digests]:
+    """Draw the common order at the label party: return (own rows in that order, salt, digests to send).
+
+    Every digest is of an id that the receiver holds, so that it learns nothing about others; to anyone who has neither
+    ids nor salt the digests are noise.
+    """
+    order = rng.permutation(rows)
+    salt = make_key()
+    return order, salt, hash_ids(ids_N[order], salt)
+
+
+def follow_order(ids_N: NDArray[Any], salt: bytes, digests: Digests) -> Index:
+    """Return a passive party's own rows in the announced order.
+
+    Raises:
+        BadInput: an announced id is not among the party's own.
+    """
+    own = _as_keys(hash_ids(ids_N, salt))
+    sorter = np.argsort(own)
+    wanted = _as_keys(digests)
+    places = np.minimum(np.searchsorted(own, wanted, sorter=sorter), len(own) - 1)
+    rows = sorter[places]
+    absent = int((own[rows] != wanted).sum())
+    if absent:
+        raise BadInput(f"alignment: {absent} of the {len(wanted)} announced ids are not among this party's ids")
+    return rows.astype(np.int64)
+
+
+def report(party: str, ids_N: NDArray[Any], order_N: Index) -> AlignmentReport:
+    """Describe, for the party itself, which of its rows were aligned."""
+    kept = np.zeros(len(ids_N), np.bool_)
+    kept[order_N] = True
+    missing = ids_N[~kept][:_NAMED]
+    return AlignmentReport(
+        party=party, num_own=len(ids_N), num_common=len(order_N), first_missing=tuple(id_texts(missing))
+    )
+
+
+def align(ids: dict[str, NDArray[Any]], label_party: str, how: Alignment, rng: np.random.Generator) -> dict[str, Index]:
+    """Run the whole exchange in one process and return each party's rows in the common order (for tests and tools).
+
+    Raises:
+        BadInput: duplicate ids, rows that are not aligned although stated so, or nothing in common.
+    """
+    for party, own in ids.items():
+        check_ids(own, party)
+    passive = [party for party in sorted(ids) if party != label_party]
+    key = make_key()
+    if how == "already-aligned":
+        check_fingerprints({party: fingerprint(own, key) for party, own in ids.items()}, label_party)
+        return {party: np.arange(len(own)) for party, own in ids.items()}
+    pairwise: dict[str, Index] = {}
+    for party in passive:
+        if how == "hash":
+            pairwise[party] = intersect_digests(hash_ids(ids[label_party], key), hash_ids(ids[party], key))
+        else:
+            secret, request = psi_request(ids[label_party])
+            pairwise[party] = psi_intersect(secret, *psi_answer(ids[party], request))
+    rows = common_rows(len(ids[label_party]), pairwise)
+    order, salt, digests = announce_order(ids[label_party], rows, rng)
+    return {label_party: order, **{party: follow_order(ids[party], salt, digests) for party in passive}}
+
+
+def _as_keys(digests: Digests) -> NDArray[np.bytes_]:
+    """View (N, 32) bytes as N texts that numpy sorts and compares; of one length, they are equal iff all bytes are."""
+    keys: NDArray[np.bytes_] = np.ascontiguousarray(digests).view("S32").ravel()
+    return keys

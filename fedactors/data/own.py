@@ -1,0 +1,246 @@
+"""One's own data: a ``parties.toml`` that says for each party which file it has and what the columns mean.
+
+    [task]
+    type = "binary"            # binary, multiclass (with classes = 3) or regression
+    layout = "vertical"        # vertical (default), horizontal or relational
+    alignment = "psi"          # vertical only: already-aligned (default), hash or psi
+
+    [parties.bank]
+    path = "bank.csv"          # relative to this file
+    id = "customer"
+    label = "defaulted"
+    features = ["income", "age"]    # or "all" (default)
+    categorical = ["region"]
+
+The file is checked here; each party's data are read by that party alone, in its own process.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from fedactors.data.alignment import Alignment
+from fedactors.data.catalogue import Task
+from fedactors.data.partitions import (
+    HorizontalData,
+    HorizontalFile,
+    RelationalData,
+    RelationalPartition,
+    VerticalData,
+)
+from fedactors.data.relational import TableKind, TableSource, named_tables
+from fedactors.data.sources import FileSource
+from fedactors.errors import BadInput
+
+_TASK_KEYS = {
+    "vertical": {"type", "classes", "layout", "alignment"},
+    "horizontal": {"type", "classes", "layout", "test"},
+    "relational": {"type", "classes", "layout", "sql", "label"},
+}
+_PARTY_KEYS = {
+    "vertical": {"path", "id", "features", "label", "categorical"},
+    "horizontal": {"path", "features", "label"},
+    "relational": {"path", "kind", "table", "source_table"},
+}
+_KINDS = {".duckdb": "duckdb", ".db": "sqlite", ".sqlite": "sqlite", ".parquet": "parquet", ".csv": "csv"}
+
+
+Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
+
+
+def load_own_as(path: Path, wanted: type[Own]) -> Own:
+    """Read and check a ``parties.toml`` for a protocol that needs one type of partition.
+
+    Raises:
+        BadInput: as `load_own`, or another layout.
+    """
+    made = load_own(path)
+    if not isinstance(made, wanted):
+        layouts = {VerticalData: "vertical", HorizontalData: "horizontal", RelationalData: "relational"}
+        raise BadInput(f"task.layout: {layouts[type(made)]!r} is not allowed: give {layouts[wanted]!r}")
+    return made
+
+
+def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
+    """Read and check a ``parties.toml``.
+
+    Raises:
+        BadInput: not readable, not TOML, or a wrong key or value; the message names field, value and what is allowed.
+    """
+    try:
+        with path.open("rb") as stream:
+            given = tomllib.load(stream)
+    except OSError as error:
+        raise BadInput(f"data: {path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"data: {path}: not TOML: {error}") from error
+    _known(given, {"task", "parties"}, str(path))
+    task, parties = _table(given, "task", path), _table(given, "parties", path)
+    layout = _choice(task.get("layout", "vertical"), tuple(_TASK_KEYS), "task.layout")
+    _known(task, _TASK_KEYS[layout], "task")
+    for name, party in parties.items():
+        if not isinstance(party, dict):
+            raise BadInput(f"parties.{name}: {party!r} is not allowed: give a table [parties.{name}]")
+        if "/" in name:
+            raise BadInput(f"parties.{name}: a party's name may not contain '/'")
+        _known(party, _PARTY_KEYS[layout], f"parties.{name}")
+    if len(parties) < 2:
+        raise BadInput(f"parties: {len(parties)} given in {path}, at least 2 are needed")
+    kind, num_classes = _task(task)
+    if layout == "relational":
+        return _relational(path, task, parties, kind, num_classes)
+    if layout == "horizontal":
+        return _horizontal(path, task, parties, kind)
+    return _vertical(path, task, parties, kind, num_classes)
+
+
+def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int) -> VerticalData:
+    alignment = _choice(task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment")
+    holders = [name for name, party in parties.items() if "label" in party]
+    if len(holders) != 1:
+        raise BadInput(
+            f"label: {len(holders)} parties name one ({', '.join(holders) or 'none'}); exactly one party must"
+        )
+    for name, party in parties.items():
+        if alignment != "already-aligned" and "id" not in party:
+            raise BadInput(f"parties.{name}.id: missing; alignment={alignment} needs an id column at every party")
+    return VerticalData(
+        name=path.stem,
+        task=kind,
+        num_classes=num_classes,
+        parties=tuple(parties),
+        sources=tuple(_file(path, name, party, kind, num_classes) for name, party in parties.items()),
+        label_party=holders[0],
+        alignment=cast(Alignment, alignment),
+    )
+
+
+def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task) -> HorizontalData:
+    names: tuple[str, ...] = ()
+    if kind != "regression":
+        listed = task.get("classes", [0, 1] if kind == "binary" else None)
+        if not isinstance(listed, list) or len(set(map(str, listed))) < 2 or (kind == "binary" and len(listed) != 2):
+            raise BadInput(
+                f"task.classes: {listed!r} is not allowed: with layout=horizontal list the labels, such as [0, 1], "
+                "because no client sees the others'"
+            )
+        names = tuple(str(value) for value in listed)
+    labels = {str(party.get("label")) for party in parties.values()}
+    if len(labels) != 1 or "None" in labels:
+        raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
+    first = next(iter(parties.values()))
+    columns = _names(first.get("features", "all"), "features")
+    for name, party in parties.items():
+        if _names(party.get("features", "all"), f"parties.{name}.features") != columns:
+            raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")
+
+    def file(name: str, party: dict[str, Any]) -> HorizontalFile:
+        return HorizontalFile(file=_file(path, name, party, kind, 0), classes=names)
+
+    test = {**first, "path": task["test"]} if "test" in task else None
+    return HorizontalData(
+        name=path.stem,
+        task=kind,
+        num_classes=len(names) or 1,
+        num_clients=len(parties),
+        shape=() if columns is None else (len(columns),),
+        files=tuple(file(name, party) for name, party in parties.items()),
+        parties=tuple(parties),
+        test_file=None if test is None else file("test", test),
+    )
+
+
+def _relational(
+    path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int
+) -> RelationalData:
+    sql, label = (_text(task.get(key), f"task.{key}") for key in ("sql", "label"))
+    wanted = named_tables(sql)
+    made: list[RelationalPartition] = []
+    for name, party in parties.items():
+        table = _choice(party.get("table", name), wanted, f"parties.{name}.table")
+        where = _text(party.get("path"), f"parties.{name}.path")
+        guess = "postgres" if where.startswith("env:") else _KINDS.get(Path(where).suffix)
+        source_kind = _choice(
+            party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"parties.{name}.kind"
+        )
+        if source_kind != "postgres":
+            where = str((path.parent / where).resolve())
+        source = TableSource(
+            kind=cast(TableKind, source_kind),
+            where=where,
+            table=_text(party.get("source_table", table), f"parties.{name}.source_table"),
+        )
+        number = sum(partition.table == table for partition in made)
+        made.append(RelationalPartition(party=name, table=table, partition=number, source=source))
+    missing = [table for table in wanted if table not in {partition.table for partition in made}]
+    if missing:
+        raise BadInput(f"sql: table {missing[0]!r} is with no party; name it under [parties.NAME] table = ...")
+    return RelationalData(
+        name=path.stem, sql=sql, label=label, task=kind, num_classes=num_classes, partitions=tuple(made)
+    )
+
+
+def _file(path: Path, name: str, party: dict[str, Any], kind: Task, num_classes: int) -> FileSource:
+    where = f"parties.{name}"
+    return FileSource(
+        party=name,
+        path=str((path.parent / _text(party.get("path"), f"{where}.path")).resolve()),
+        task=kind,
+        num_classes=num_classes,
+        id_column=_text(party["id"], f"{where}.id") if "id" in party else None,
+        features=_names(party.get("features", "all"), f"{where}.features"),
+        label=_text(party["label"], f"{where}.label") if "label" in party else None,
+        categorical=_names(party.get("categorical", []), f"{where}.categorical") or (),
+    )
+
+
+def _task(task: dict[str, Any]) -> tuple[Task, int]:
+    kind = cast(Task, _choice(task.get("type"), ("binary", "multiclass", "regression"), "task.type"))
+    classes = task.get("classes")
+    if kind == "regression":
+        if classes is not None:
+            raise BadInput(f"task.classes: {classes!r} is not allowed for type=regression")
+        return kind, 1
+    count = len(classes) if isinstance(classes, list) else classes
+    if kind == "binary":
+        if count not in (None, 2):
+            raise BadInput(f"task.classes: {classes!r} is not allowed for type=binary: leave it out")
+        return kind, 2
+    if not isinstance(count, int) or isinstance(count, bool) or count < 2:
+        raise BadInput(f"task.classes: {classes!r} is not allowed: give the number of classes, at least 2")
+    return kind, count
+
+
+def _known(table: dict[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")
+
+
+def _table(given: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    found = given.get(key)
+    if not isinstance(found, dict):
+        raise BadInput(f"data: {path}: no table [{key}{'.NAME' if key == 'parties' else ''}]")
+    return found
+
+
+def _choice(value: Any, allowed: tuple[str, ...], field: str) -> str:
+    if value not in allowed:
+        raise BadInput(f"{field}: {value!r} is not allowed: give one of {', '.join(allowed)}")
+    return str(value)
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadInput(f"{field}: {value!r} is not allowed: give a text")
+    return value
+
+
+def _names(value: Any, field: str) -> tuple[str, ...] | None:
+    if value == "all":
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value) or len(set(value)) < len(value):
+        raise BadInput(f'{field}: {value!r} is not allowed: give "all" or a list of different column names')
+    return tuple(value)

@@ -1,0 +1,230 @@
+"""The types of partition that a protocol declares: who holds what, described small enough to be sent to every actor.
+
+A description never holds rows (but for `ArraySource` in tests): each actor takes its own source and loads it itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedactors.data.alignment import Alignment
+from fedactors.data.blocks import PartyBlock, check_block
+from fedactors.data.catalogue import Task, describe
+from fedactors.data.client_graphs import GraphBlock, GraphData, graph
+from fedactors.data.horizontal import HorizontalBlock, HorizontalData, HorizontalFile, HorizontalSource, horizontal
+from fedactors.data.partitioners import ColumnPartitioner
+from fedactors.data.relational import TableSource, named_tables
+from fedactors.data.sources import Source, named_sources
+from fedactors.errors import BadInput
+
+__all__ = [
+    "GraphBlock",
+    "GraphData",
+    "HorizontalBlock",
+    "HorizontalData",
+    "HorizontalFile",
+    "HorizontalSource",
+    "RelationalData",
+    "RelationalPartition",
+    "VerticalData",
+    "graph",
+    "horizontal",
+    "relational",
+    "vertical",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerticalData:
+    """Parties that hold different columns of the same rows; one of them holds the labels."""
+
+    name: str
+    task: Task
+    num_classes: int
+    """1 for regression."""
+    parties: tuple[str, ...]
+    sources: tuple[Source, ...]
+    label_party: str
+    alignment: Alignment = "already-aligned"
+
+    def source(self, party: str) -> Source:
+        """Return the source of `party`.
+
+        Raises:
+            BadInput: no such party.
+        """
+        if party not in self.parties:
+            raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(self.parties)}")
+        return self.sources[self.parties.index(party)]
+
+    def load(self, party: str) -> PartyBlock:
+        """Load and check the rows of `party`, in the process of its actor.
+
+        Raises:
+            BadInput: rows that cannot be trained on; the message names party, file and column.
+            DataMissing: a file of a named data set is not on this machine.
+        """
+        block = self.source(party).load()
+        check_block(block, party, self.task, self.num_classes)
+        if party == self.label_party and block.labels is None:
+            raise BadInput(f"{party}: {block.origin}: label: the label party holds no labels")
+        return block
+
+    @property
+    def passive_parties(self) -> tuple[str, ...]:
+        """The parties without labels, in the order in which they were given."""
+        return tuple(party for party in self.parties if party != self.label_party)
+
+
+def vertical(
+    dataset: str,
+    parties: tuple[str, ...] = ("active", "passive"),
+    *,
+    label_party: str | None = None,
+    partitioner: ColumnPartitioner | None = None,
+    alignment: Alignment = "already-aligned",
+    overlap: float = 1.0,
+    order_seed: int | None = None,
+) -> VerticalData:
+    """Deal the columns of a named data set to `parties`; the first has the labels unless `label_party` says otherwise.
+
+    Raises:
+        BadInput: unknown data set, or one without columns to deal, or fewer columns than parties.
+    """
+    described = describe(dataset)
+    if "vertical" not in described.layouts:
+        raise BadInput(f"data: {dataset} is of kind {described.kind} and cannot be split by columns")
+    if len(parties) > described.columns:
+        raise BadInput(f"data: {dataset} has {described.columns} columns for {len(parties)} parties")
+    if (overlap < 1 or order_seed is not None) and alignment == "already-aligned":
+        raise BadInput("alignment: 'already-aligned' is not allowed when the parties' rows differ: give hash or psi")
+    holder = label_party or parties[0]
+    if holder not in parties:
+        raise BadInput(f"label_party: {holder!r} is not allowed: the parties are {', '.join(parties)}")
+    return VerticalData(
+        name=dataset,
+        task=described.task,
+        num_classes=described.num_classes,
+        parties=parties,
+        sources=named_sources(
+            dataset,
+            len(parties),
+            label_index=parties.index(holder),
+            partitioner=partitioner,
+            overlap=overlap,
+            order_seed=order_seed,
+        ),
+        label_party=holder,
+        alignment=alignment,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationalPartition:
+    """One horizontal partition of one table of the query, and the organisation that holds it."""
+
+    party: str
+    table: str
+    partition: int
+    source: TableSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationalData:
+    """A training set stated in SQL over tables that lie with different organisations."""
+
+    name: str
+    sql: str
+    """Conjunctive query, or a union of them, over the names in `partitions`."""
+    label: str
+    """``table.column`` of the label."""
+    task: Task
+    num_classes: int
+    partitions: tuple[RelationalPartition, ...]
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables, each once, in the order in which they were given."""
+        return tuple(dict.fromkeys(partition.table for partition in self.partitions))
+
+    def of(self, table: str) -> tuple[RelationalPartition, ...]:
+        """Return the partitions of `table`.
+
+        Raises:
+            BadInput: no such table.
+        """
+        found = tuple(partition for partition in self.partitions if partition.table == table)
+        if not found:
+            raise BadInput(f"table: {table!r} is not allowed: the tables are {', '.join(self.tables)}")
+        return found
+
+
+# Columns that are known only after the label (such as the delay at departure) are not asked for.
+_QUERIES = {
+    "movielens-1m": (
+        "SELECT ratings.rating, users.gender, users.age, users.occupation, movies.year, movies.genre "
+        "FROM ratings JOIN users ON ratings.user_id = users.user_id "
+        "JOIN movies ON ratings.movie_id = movies.movie_id",
+        "ratings.rating",
+    ),
+    "nycflights13": (
+        "SELECT flights.late, flights.distance, planes.engines, planes.seats, "
+        "weather.temp, weather.humid, weather.wind_speed, weather.precip, weather.visib "
+        "FROM flights JOIN planes ON flights.tailnum = planes.tailnum "
+        "JOIN weather ON flights.origin = weather.origin AND flights.year = weather.year "
+        "AND flights.month = weather.month AND flights.day = weather.day AND flights.hour = weather.hour "
+        "WHERE flights.late IS NOT NULL AND weather.temp IS NOT NULL AND weather.humid IS NOT NULL "
+        "AND weather.wind_speed IS NOT NULL",
+        "flights.late",
+    ),
+    "orders": (
+        "SELECT orders.returned, orders.amount, orders.hour, items.weight, items.price, cards.credit_limit, cards.age "
+        "FROM orders JOIN items ON orders.order_id = items.order_id JOIN cards ON orders.card_id = cards.card_id",
+        "orders.returned",
+    ),
+}
+
+
+def relational(
+    dataset: str,
+    *,
+    num_partitions: int = 1,
+    sql: str | None = None,
+    label: str | None = None,
+    task: Task | None = None,
+    num_classes: int | None = None,
+) -> RelationalData:
+    """Give each table of a named relational data set to an organisation of its own, in horizontal partitions.
+
+    Query, label, task and number of classes are the data set's own unless given, for example ``task="multiclass",
+    num_classes=5`` for the ratings of MovieLens.
+
+    Raises:
+        BadInput: unknown data set, or one that is not made of tables.
+    """
+    described = describe(dataset)
+    if described.kind != "tables":
+        raise BadInput(f"data: {dataset} is of kind {described.kind}; a data set of several tables is needed here")
+    if num_partitions < 1:
+        raise BadInput(f"num_partitions: {num_partitions} is not allowed: give at least 1")
+    query, label_column = _QUERIES[dataset.partition(":")[0]]
+    names = named_tables(sql or query)
+    return RelationalData(
+        name=dataset,
+        sql=sql or query,
+        label=label or label_column,
+        task=task or described.task,
+        num_classes=num_classes or described.num_classes,
+        partitions=tuple(
+            RelationalPartition(
+                party=table if num_partitions == 1 else f"{table}-{index}",
+                table=table,
+                partition=index,
+                source=TableSource(
+                    kind="named", where=dataset, table=table, partition=index, num_partitions=num_partitions
+                ),
+            )
+            for table in names
+            for index in range(num_partitions)
+        ),
+    )

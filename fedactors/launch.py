@@ -1,0 +1,299 @@
+"""From a protocol, its config and the options of a command to finished runs.
+
+`resolve` turns words and flags into a config; `launch` runs it once per seed. Each run: load the data, make the run
+folder, build the runtime, execute, write the summary. What goes wrong is written to ``error.txt`` in the run folder;
+a run that never began leaves no folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import signal
+import statistics
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedactors.config import as_dict, build, parse_words
+from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyFailed, Stopped
+from fedactors.options import RunOptions
+from fedactors.plugins import Protocol, RunResult
+from fedactors.records.metrics import Summary, jsonable
+from fedactors.records.progress import open_progress
+from fedactors.records.recorder import FolderRecorder, Recorder
+from fedactors.records.run_folder import SUMMARY, RunFolder
+from fedactors.records.trackers import check_trackers, open_trackers
+from fedactors.runtime.base import Runtime, Snapshot, Usage
+
+
+def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
+    """Return the validated config and the options with everything filled in.
+
+    Raises:
+        BadInput: see `fedactors.config.build`; flags that exclude each other; a run folder that cannot be resumed.
+    """
+    check_trackers(options.track)
+    if options.address is not None and options.runtime == "simulated":
+        raise BadInput("--address: needs --runtime ray; the simulated runtime is one process")
+    if options.resume is not None:
+        return _resolve_resume(protocol, words, options)
+    if options.smoke and options.full:
+        raise BadInput("--smoke and --full exclude each other")
+    preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
+    config = build(protocol.Config, {**preset, **parse_words(words)})
+    seeds = options.seeds or (options.seed or 0,)
+    data = options.data or protocol.default_data
+    return config, dataclasses.replace(options, seeds=seeds, data=data, runtime=options.runtime or "ray")
+
+
+def launch(protocol: Protocol, config: Any, options: RunOptions, *, scenario: str | None = None) -> list[Summary]:
+    """Run `protocol` once per seed and return the summaries.
+
+    Args:
+        protocol: what to run.
+        config: an instance of its config.
+        options: as `resolve` returns them.
+        scenario: name in the run folder's; the protocol's by default.
+
+    Raises:
+        Stopped: interrupted or terminated, after a checkpoint.
+        FedactorsError: anything foreseen that went wrong.
+    """
+    return [_run_once(protocol, config, options, seed, scenario or protocol.name) for seed in options.seeds or (0,)]
+
+
+def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> Runtime:
+    """Build the runtime that the options name; only here the two are told apart."""
+    if options.runtime == "simulated":
+        from fedactors.runtime.simulated import SimulatedRuntime
+
+        return SimulatedRuntime(seed=seed, recorder=recorder)
+    from fedactors.runtime.ray.runtime import RayRuntime
+
+    return RayRuntime(seed=seed, recorder=recorder, address=options.address)
+
+
+def load_data(protocol: Protocol, config: Any, name: str, seed: int) -> Any:
+    """Load and partition the data set or own-data file `name` as the protocol wants it.
+
+    Raises:
+        BadInput: unknown name, a file that is not there, or data of another layout.
+        DataMissing: the files of the data set are not on this machine.
+    """
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise BadInput(f"--data: {name!r} does not exist")
+    else:
+        from fedactors.data.catalogue import describe
+
+        layouts = describe(name).layouts
+        if protocol.partition not in layouts:
+            raise BadInput(
+                f"--data: {name!r} is not allowed: {protocol.name} needs {protocol.partition} data, "
+                f"this can be {' or '.join(layouts)}"
+            )
+    if protocol.load_data is not None:
+        return protocol.load_data(config, name, seed)
+    from fedactors.data.datasets import load
+
+    return load(name)
+
+
+def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Return ``{runs, mean, std}`` over the seeds; mean and std have the shape of a run, with its numbers only."""
+    runs = [summary.as_dict() for summary in summaries]
+    return {"runs": runs, "mean": _reduce(runs, statistics.fmean), "std": _reduce(runs, _deviation)}
+
+
+def restore_config(protocol: Protocol, folder: RunFolder) -> Any:
+    """Return the config that the run in `folder` was made with.
+
+    Raises:
+        BadInput: it is damaged, or the protocol's config has changed since.
+    """
+    stored = folder.config
+    if missing := [key for key in ("protocol", "config", "seed", "data", "runtime") if key not in stored]:
+        raise BadInput(f"{folder.path}: config.json is damaged ({', '.join(missing)} missing)")
+    try:
+        return TypeAdapter(protocol.Config).validate_python(stored["config"])
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {place}: {first['msg']}") from None
+
+
+def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
+    flags = {
+        "key=value words": bool(words),
+        "--data": options.data is not None,
+        "--seed": options.seed is not None,
+        "--seeds": options.seeds is not None,
+        "--smoke": options.smoke,
+        "--full": options.full,
+    }
+    if refused := [flag for flag, given in flags.items() if given]:
+        raise BadInput(f"--resume takes no overrides but --runtime and --address: {', '.join(refused)} given")
+    parent = RunFolder.open(options.resume or "")
+    parent.verify()
+    stored = parent.config
+    if stored.get("protocol") != protocol.name:
+        raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
+    parent.load_checkpoint()
+    config = restore_config(protocol, parent)
+    runtime = options.runtime or ("ray" if options.address else stored["runtime"])
+    return config, dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
+
+
+def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> Summary:
+    parent = RunFolder.open(options.resume) if options.resume else None
+    with _StopSignals() as signals:
+        data = load_data(protocol, config, options.data or protocol.default_data, seed)
+        resolved = _resolved(protocol, config, options, seed, scenario)
+        folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
+        recorder: FolderRecorder | None = None
+        try:
+            total = getattr(config, "num_rounds", getattr(config, "num_epochs", None))
+            trackers = open_trackers(options.track, folder.path, as_dict(config))
+            progress = open_progress(quiet=options.quiet, total=total, headline=protocol.headline.name)
+            recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
+            runtime = make_runtime(options, seed, recorder)
+            recorder.usage = runtime.usage
+            signals.runtime = runtime
+            checkpoint = recorder.load_checkpoint()
+            snapshot = None if checkpoint is None else Snapshot(checkpoint.actors, checkpoint.driver)
+            result = runtime.execute(lambda: protocol.run(config, data, runtime), snapshot)
+            summary = _summarise(protocol, options, seed, folder, result, runtime.usage())
+            recorder.close()
+            folder.write_json(SUMMARY, {**summary.as_dict(), "run": folder.path.name})
+            folder.finish("finished")
+        except BaseException as error:
+            _close_failed(folder, recorder, error)
+            raise
+    return summary
+
+
+def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: BaseException) -> None:
+    """Leave a folder that says what happened, or none if nothing had happened yet."""
+    never_began = recorder is None or (recorder.num_rounds == 0 and not folder.manifest["checkpoints"])
+    code = error.exit_code if isinstance(error, FedactorsError) else 1
+    if never_began and code in (BadInput.exit_code, DataMissing.exit_code):
+        if recorder is not None:
+            recorder.abandon()
+        folder.discard()
+        return
+    status = "stopped" if isinstance(error, Stopped) else "failed"
+    with contextlib.suppress(FedactorsError, OSError):
+        if status == "failed":
+            folder.write_bytes("error.txt", _trace(error).encode())
+            error.add_note(f"details: {folder.path / 'error.txt'}")
+        if recorder is not None:
+            recorder.close()
+        folder.finish(status)
+    if recorder is not None:
+        recorder.abandon()
+    folder.release()
+    if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
+        error.add_note(f"go on with --resume {folder.path}")
+
+
+def _trace(error: BaseException) -> str:
+    if isinstance(error, PartyFailed) and error.traceback_text:
+        return f"{error}\n\n{error.traceback_text}"
+    return "".join(traceback.format_exception(error))
+
+
+def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "scenario": scenario,
+        "protocol": protocol.name,
+        "runtime": options.runtime,
+        "seed": seed,
+        "data": options.data,
+        "headline": {"name": protocol.headline.name, "mode": protocol.headline.mode},
+        "config": _spell_infinities(as_dict(config)),
+    }
+
+
+def _spell_infinities(value: Any) -> Any:
+    """Return `value` with infinite floats as the words that the config reads back; JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _spell_infinities(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_spell_infinities(item) for item in value]
+    return value
+
+
+def _summarise(
+    protocol: Protocol, options: RunOptions, seed: int, folder: RunFolder, result: RunResult, usage: Usage
+) -> Summary:
+    return Summary(
+        run=str(folder.path),
+        protocol=protocol.name,
+        runtime=options.runtime or "ray",
+        seed=seed,
+        rounds=result.rounds,
+        metrics=jsonable(result.metrics),
+        extra=jsonable(result.extra),
+        bytes=usage.bytes,
+        messages=usage.messages,
+        seconds=usage.seconds,
+        wall_seconds=usage.wall_seconds,
+        cpu_utilisation=usage.cpu_utilisation,
+        waiting_seconds=usage.waiting_seconds,
+        money=usage.price,
+        header_bytes=usage.header_bytes,
+    )
+
+
+def _reduce(runs: Sequence[Mapping[str, Any]], function: Callable[[list[float]], float]) -> dict[str, Any]:
+    reduced: dict[str, Any] = {}
+    for key, first in runs[0].items():
+        if key in ("seed", "schema_version", "extra"):
+            continue
+        values = [run.get(key) for run in runs]
+        if isinstance(first, Mapping):
+            reduced[key] = _reduce([value if isinstance(value, Mapping) else {} for value in values], function)
+        elif all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+            reduced[key] = function([float(value) for value in values])  # type: ignore[arg-type]
+    return reduced
+
+
+def _deviation(values: list[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM ask the runtime to stop; before there is one, or the second time, they stop at once."""
+
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = None
+        self._asked = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> _StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        code = 128 + number
+        if self.runtime is None or self._asked:
+            word = "interrupted" if number == signal.SIGINT else "terminated"
+            raise Stopped(f"{word} {'without a new checkpoint' if self._asked else 'before the first round'}", code)
+        self._asked = True
+        self.runtime.request_stop(code)

@@ -1,0 +1,94 @@
+"""The flags of a run, written once: `fedactors run` and every scenario script have exactly these."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from fedactors.errors import BadInput
+
+RUNTIMES = ("ray", "simulated")
+FORMATS = ("text", "json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where and how to run, beside the config; None means that the flag was not given."""
+
+    runtime: str | None = None
+    address: str | None = None
+    data: str | None = None
+    seed: int | None = None
+    seeds: tuple[int, ...] | None = None
+    out: str = "runs"
+    resume: str | None = None
+    smoke: bool = False
+    full: bool = False
+    quiet: bool = False
+    format: str = "text"
+    track: tuple[str, ...] = ()
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one `BadInput` line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise BadInput(f"{message} (see {self.prog} --help)")
+
+
+def add_format_flag(parser: argparse.ArgumentParser) -> None:
+    """Add ``--format``."""
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="json: the last line on standard output is one JSON object"
+    )
+
+
+def add_words(parser: argparse.ArgumentParser) -> None:
+    """Add the ``key=value`` words."""
+    parser.add_argument("words", nargs="*", metavar="key=value", help="config values, for example batch_size=256")
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Add every flag of a run, and the ``key=value`` words."""
+    add_words(parser)
+    parser.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="ray (default) or simulated (virtual clock, one process)")
+    parser.add_argument("--address", metavar="A", help="Ray cluster (default: RAY_ADDRESS, else Ray in this process)")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=_seed, metavar="N", help="seed of the run (default 0)")
+    seeds.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="one run per seed, with mean and deviation")
+    parser.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
+    parser.add_argument("--resume", metavar="RUN", help="go on from the last checkpoint of this run folder")
+    parser.add_argument("--smoke", action="store_true", help="the smallest run that means something")
+    parser.add_argument("--full", action="store_true", help="the setting of the paper")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--track", type=_names, default=(), metavar="NAMES", help="also log to tensorboard, mlflow or wandb"
+    )
+    add_format_flag(parser)
+
+
+def run_options(args: argparse.Namespace) -> RunOptions:
+    """Return the options that `add_run_flags` parsed."""
+    names = RunOptions.__dataclass_fields__
+    values: dict[str, Any] = {name: value for name, value in vars(args).items() if name in names}
+    return RunOptions(**values)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number of 0 or more")
+    return int(text)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = tuple(_seed(part.strip()) for part in text.split(","))
+    if len(set(seeds)) != len(seeds):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a seed is given twice")
+    return seeds
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,275 @@
+"""The contract of a protocol and how protocols are found: entry points in the group ``fedactors.protocols``.
+
+Listing protocols must be fast, so a plugin's entry point names a light object, usually a `LazyProtocol` in a module
+that imports neither torch nor ray; what is heavy is named by address (``"package.module:attribute"``) and imported when
+it is used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, Literal
+
+from fedactors.errors import BadInput
+
+GROUP = "fedactors.protocols"
+PARTY_LOSS = ("stop", "continue", "restart")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a protocol's ``run`` returns: rounds done, final metrics, and anything else worth keeping (JSON-ready)."""
+
+    rounds: int
+    metrics: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+Run = Callable[[Any, Any, Any], Awaitable[RunResult]]
+"""``run(config, data, runtime)``: the protocol itself, an ``async`` function."""
+LoadData = Callable[[Any, str, int], Any]
+"""``load_data(config, name_or_file, seed)``: the partition for ``run``."""
+Plan = Callable[[Any, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
+"""``plan(config, profiles)``: planned settings and what they are predicted to cost, JSON-ready."""
+Predict = Callable[[Any, Any, Mapping[str, bytes]], Any]
+"""``predict(config, data, states)``: an array of predictions, from the actors' checkpointed states."""
+Export = Callable[[Any, str, Mapping[str, bytes], Any], Sequence[Any]]
+"""``export(config, party, states, folder)``: writes the party's part of the model and returns the paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The main metric of a protocol and whether more or less of it is better."""
+
+    name: str
+    mode: Literal["max", "min"] = "max"
+
+
+class Protocol(typing.Protocol):
+    """What fedactors asks of a protocol; a scenario is one too."""
+
+    @property
+    def name(self) -> str:
+        """Name on the command line, with hyphens."""
+
+    @property
+    def summary(self) -> str:
+        """One line for `fedactors list`."""
+
+    @property
+    def partition(self) -> str:
+        """Layout of the data it trains on: vertical, horizontal, graph or relational."""
+
+    @property
+    def default_data(self) -> str:
+        """Data set of a run that names none; it must need no download."""
+
+    @property
+    def headline(self) -> Headline:
+        """The main metric."""
+
+    @property
+    def party_loss(self) -> frozenset[str]:
+        """What it supports when a party's process is lost: some of stop, continue, restart."""
+
+    @property
+    def default_party_loss(self) -> str:
+        """What it does when a run says nothing."""
+
+    @property
+    def smoke(self) -> Mapping[str, Any]:
+        """Config values of the smallest meaningful run, for ``--smoke``."""
+
+    @property
+    def full(self) -> Mapping[str, Any]:
+        """Config values of the paper's setting, for ``--full``."""
+
+    @property
+    def Config(self) -> type[Any]:  # noqa: N802
+        """The config dataclass."""
+
+    @property
+    def run(self) -> Run:
+        """The protocol itself."""
+
+    @property
+    def messages(self) -> ModuleType | None:
+        """The module that declares everything that leaves a party; with a function ``shapes(config)`` if it likes."""
+
+    @property
+    def load_data(self) -> LoadData | None:
+        """Its own way to load and partition data; None: ``run`` receives the data set, whole."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """Its planner, if it has one."""
+
+    @property
+    def predict(self) -> Predict | None:
+        """Its prediction, if it can."""
+
+    @property
+    def export(self) -> Export | None:
+        """Its export of one party's part of the model, if it can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LazyProtocol:
+    """A `Protocol` whose heavy parts are given by address and imported at first use."""
+
+    name: str
+    summary: str
+    partition: str
+    default_data: str
+    headline: Headline
+    config_at: str
+    run_at: str
+    messages_at: str | None = None
+    load_data_at: str | None = None
+    plan_at: str | None = None
+    predict_at: str | None = None
+    export_at: str | None = None
+    party_loss: frozenset[str] = frozenset({"stop"})
+    default_party_loss: str = "stop"
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    full: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def Config(self) -> type[Any]:  # noqa: N802
+        """The config dataclass."""
+        made: type[Any] = resolve_address(self.config_at)
+        return made
+
+    @property
+    def run(self) -> Run:
+        """The protocol's ``run``."""
+        made: Run = resolve_address(self.run_at)
+        return made
+
+    @property
+    def messages(self) -> ModuleType | None:
+        """The module of its messages."""
+        return None if self.messages_at is None else importlib.import_module(self.messages_at)
+
+    @property
+    def load_data(self) -> LoadData | None:
+        """Its own way to load and partition data."""
+        made: LoadData | None = _optional(self.load_data_at)
+        return made
+
+    @property
+    def plan(self) -> Plan | None:
+        """Its planner."""
+        made: Plan | None = _optional(self.plan_at)
+        return made
+
+    @property
+    def predict(self) -> Predict | None:
+        """Its prediction from checkpointed states."""
+        made: Predict | None = _optional(self.predict_at)
+        return made
+
+    @property
+    def export(self) -> Export | None:
+        """Its export of one party's part."""
+        made: Export | None = _optional(self.export_at)
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """One entry point of the group: the protocol, or why it could not be loaded."""
+
+    name: str
+    package: str
+    protocol: Protocol | None = None
+    error: str | None = None
+
+
+def canonical(name: str) -> str:
+    """Return a protocol's name with hyphens, in lower case."""
+    return name.strip().lower().replace("_", "-")
+
+
+def discover() -> list[Found]:
+    """Return every protocol that is installed, by name; a broken plugin appears with its error and hides no other."""
+    found = []
+    for point in _points():
+        package = point.dist.name if point.dist is not None else point.value.partition(".")[0]
+        try:
+            protocol = _load(point)
+        except BadInput as error:
+            found.append(Found(name=canonical(point.name), package=package, error=str(error)))
+        else:
+            found.append(Found(name=canonical(point.name), package=package, protocol=protocol))
+    return found
+
+
+def find_protocol(name: str) -> Protocol:
+    """Return the protocol called `name` (hyphens or underscores).
+
+    Raises:
+        BadInput: no such protocol (with the nearest name), or its plugin is broken.
+    """
+    points = {canonical(point.name): point for point in _points()}
+    wanted = canonical(name)
+    if wanted not in points:
+        close = difflib.get_close_matches(wanted, points, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise BadInput(f"protocol: unknown protocol {name!r}{hint} (known: {', '.join(points) or 'none is installed'})")
+    return _load(points[wanted])
+
+
+def resolve_address(address: str) -> Any:
+    """Import ``package.module:attribute``."""
+    module, _, attribute = address.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _optional(address: str | None) -> Any:
+    return None if address is None else resolve_address(address)
+
+
+def _points() -> list[EntryPoint]:
+    unique = {(canonical(point.name), point.value): point for point in entry_points(group=GROUP)}
+    by_name: dict[str, EntryPoint] = {}
+    for (name, _), point in sorted(unique.items()):
+        by_name.setdefault(name, point)
+    return list(by_name.values())
+
+
+def _load(point: EntryPoint) -> Protocol:
+    try:
+        loaded = point.load()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"protocol {canonical(point.name)}: its plugin {point.value!r} is broken: {reason}") from error
+    check_contract(loaded, f"protocol {canonical(point.name)}: its plugin {point.value!r}")
+    protocol: Protocol = loaded
+    return protocol
+
+
+def check_contract(candidate: Any, who: str) -> None:
+    """Check that `candidate` has what `Protocol` asks, without importing anything heavy.
+
+    Raises:
+        BadInput: names what is missing or not allowed.
+    """
+    required = [name for name, value in vars(Protocol).items() if isinstance(value, property)]
+    missing = [name for name in required if inspect.getattr_static(candidate, name, None) is None]
+    missing = [name for name in missing if name not in ("messages", "load_data", "plan", "predict", "export")]
+    if missing:
+        raise BadInput(f"{who} lacks {', '.join(missing)}")
+    unknown = set(candidate.party_loss) - set(PARTY_LOSS)
+    if unknown or candidate.default_party_loss not in candidate.party_loss:
+        raise BadInput(
+            f"{who} has party_loss {sorted(candidate.party_loss)} with default {candidate.default_party_loss!r}: "
+            f"some of {', '.join(PARTY_LOSS)}, the default among them"
+        )

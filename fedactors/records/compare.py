@@ -1,0 +1,217 @@
+"""Runs side by side: grouped over seeds, with mean, standard deviation, and differences with 95 % confidence intervals.
+
+Runs that differ in nothing but their seed form a group. The first group is the baseline of the differences. Groups with
+the same seeds are compared seed by seed (paired t interval), others by Welch's interval.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedactors.errors import BadInput
+from fedactors.records.metrics import Summary, read_summary
+from fedactors.records.run_folder import RunFolder
+
+USAGE = ("bytes", "messages", "money", "seconds", "wall_seconds", "cpu_utilisation", "waiting_seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRun:
+    """A finished run, read from its folder."""
+
+    folder: RunFolder
+    summary: Summary
+    config: Mapping[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that makes two runs comparable: all of config.json but the seed."""
+        settings = {f"config.{key}": value for key, value in self.config.get("config", {}).items()}
+        names = ("scenario", "protocol", "runtime", "data")
+        return {name: self.config.get(name) for name in names} | settings
+
+    @property
+    def headline(self) -> tuple[str, str]:
+        """Name and mode of the main metric."""
+        headline = self.config.get("headline") or {}
+        name = headline.get("name") or next(iter(self.summary.metrics), "")
+        return str(name), str(headline.get("mode", "max"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs that differ only in their seed, sorted by it."""
+
+    label: str
+    runs: tuple[LoadedRun, ...]
+
+    def values(self, name: str) -> dict[int, float]:
+        """Return a metric or a usage figure by seed, where it is a number."""
+        found = {}
+        for run in self.runs:
+            value = run.summary.metrics.get(name, getattr(run.summary, name, None) if name in USAGE else None)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                found[run.summary.seed] = float(value)
+        return found
+
+
+def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
+    """Read finished runs.
+
+    Raises:
+        BadInput: a folder that is foreign, damaged or unfinished, or given twice.
+    """
+    seen = [Path(path).resolve() for path in paths]
+    for path in seen:
+        if seen.count(path) > 1:
+            raise BadInput(f"{path}: given twice")
+    folders = [RunFolder.open(path) for path in paths]
+    return [LoadedRun(folder=folder, summary=read_summary(folder), config=folder.config) for folder in folders]
+
+
+def group_runs(runs: Sequence[LoadedRun]) -> list[Group]:
+    """Group runs that differ only in their seed; a repeated seed counts as a run of its own group."""
+    grouped: dict[str, list[LoadedRun]] = {}
+    for run in runs:
+        key = json.dumps(run.identity, sort_keys=True)
+        copies = 0
+        while any(other.summary.seed == run.summary.seed for other in grouped.get(f"{copies} {key}", [])):
+            copies += 1
+        grouped.setdefault(f"{copies} {key}", []).append(run)
+    members = list(grouped.values())
+    labels = _labels([group[0] for group in members])
+    return [
+        Group(label=label, runs=tuple(sorted(group, key=lambda run: run.summary.seed)))
+        for label, group in zip(labels, members, strict=True)
+    ]
+
+
+def compare(runs: Sequence[LoadedRun]) -> dict[str, Any]:
+    """Return groups with mean, std and interval of every metric, and their differences from the first, JSON-ready."""
+    groups = group_runs(runs)
+    names = list(dict.fromkeys(name for run in runs for name in run.summary.metrics))
+    names = [name for name in [*names, *USAGE] if any(group.values(name) for group in groups)]
+    described = [
+        {
+            "label": group.label,
+            "protocol": group.runs[0].summary.protocol,
+            "runs": [run.summary.run for run in group.runs],
+            "seeds": [run.summary.seed for run in group.runs],
+            "metrics": {
+                name: describe_values(list(values.values())) for name in names if (values := group.values(name))
+            },
+        }
+        for group in groups
+    ]
+    baseline = groups[0]
+    differences = []
+    for group in groups[1:]:
+        found = {}
+        for name in names:
+            ours, theirs = group.values(name), baseline.values(name)
+            if ours and theirs:
+                found[name] = difference(ours, theirs)
+        differences.append({"label": group.label, "baseline": baseline.label, "metrics": found})
+    return {"schema_version": 1, "groups": described, "differences": differences}
+
+
+def describe_values(values: Sequence[float]) -> dict[str, Any]:
+    """Return n, mean, standard deviation (n - 1) and the 95 % t interval; the interval is None for one value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return {"n": len(values), "mean": mean, "std": None, "ci95": None}
+    std = statistics.stdev(values)
+    half = t_quantile(len(values) - 1) * std / math.sqrt(len(values))
+    return {"n": len(values), "mean": mean, "std": std, "ci95": [mean - half, mean + half]}
+
+
+def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:
+    """Return the difference of two means (ours - theirs) with its 95 % interval.
+
+    Args:
+        ours: values by seed.
+        theirs: values of the baseline by seed.
+    """
+    if ours.keys() == theirs.keys() and len(ours) > 1:
+        paired = describe_values([ours[seed] - theirs[seed] for seed in sorted(ours)])
+        return {"difference": paired["mean"], "ci95": paired["ci95"], "method": "paired t"}
+    gap = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
+    if len(ours) < 2 or len(theirs) < 2:
+        return {"difference": gap, "ci95": None, "method": "one run a side: no interval"}
+    a, b = (statistics.variance(values.values()) / len(values) for values in (ours, theirs))
+    if a + b == 0.0:
+        return {"difference": gap, "ci95": [gap, gap], "method": "Welch t"}
+    freedom = (a + b) ** 2 / (a**2 / (len(ours) - 1) + b**2 / (len(theirs) - 1))
+    half = t_quantile(freedom) * math.sqrt(a + b)
+    return {"difference": gap, "ci95": [gap - half, gap + half], "method": "Welch t"}
+
+
+def t_quantile(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t distribution."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
+
+
+def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """Return the comparison as tables (header, rows) for people: the groups, then the differences if there are any."""
+    groups, differences = comparison["groups"], comparison["differences"]
+    names = list(dict.fromkeys(name for group in groups for name in group["metrics"]))
+    rows = [
+        [group["label"], str(len(group["runs"])), *(_mean_text(group["metrics"].get(name)) for name in names)]
+        for group in groups
+    ]
+    tables = [(["run", "n", *names], rows)]
+    if differences:
+        rows = [
+            [f"{entry['label']} - {entry['baseline']}", *(_gap_text(entry["metrics"].get(name)) for name in names)]
+            for entry in differences
+        ]
+        tables.append((["difference [95 % interval]", *names], rows))
+    return tables
+
+
+def _labels(representatives: Sequence[LoadedRun]) -> list[str]:
+    identities = [run.identity for run in representatives]
+    labels = []
+    for run, identity in zip(representatives, identities, strict=True):
+        name = str(identity["scenario"] or run.summary.protocol)
+        peers = [other for other in identities if other["scenario"] == identity["scenario"]]
+        differing = [
+            f"{key.removeprefix('config.')}={value}"
+            for key, value in identity.items()
+            if key != "scenario" and any(other.get(key) != value for other in peers)
+        ]
+        labels.append(" ".join([name, *differing]))
+    numbered = []
+    for index, label in enumerate(labels):
+        repeats = labels[:index].count(label)
+        numbered.append(label if repeats == 0 else f"{label} ({repeats + 1})")
+    return numbered
+
+
+def _mean_text(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    return _number(entry["mean"]) + ("" if entry["std"] is None else f" +- {_number(entry['std'])}")
+
+
+def _gap_text(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    interval = entry["ci95"]
+    shown = "" if interval is None else f" [{_number(interval[0], sign=True)}, {_number(interval[1], sign=True)}]"
+    return _number(entry["difference"], sign=True) + shown
+
+
+def _number(value: float, *, sign: bool = False) -> str:
+    plus = "+" if sign and value > 0 else ""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{plus}{int(value)}"
+    return f"{plus}{value:.4g}"

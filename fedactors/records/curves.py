@@ -1,0 +1,71 @@
+"""Curves of groups of runs: the mean of a metric over seeds with a band of one deviation, against a chosen axis."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedactors.records.compare import Group, LoadedRun
+from fedactors.records.metrics import read_lines, read_rounds
+from fedactors.records.run_folder import EVENTS
+
+AXES = {"round": "round", "seconds": "seconds", "bytes": "bytes", "money": "money"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One line with its band: x, mean and standard deviation, all of the same length."""
+
+    label: str
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def make_curve(group: Group, metric: str, axis: str = "round") -> Curve | None:
+    """Return the curve of `metric` against `axis`, over the rounds that all runs of the group have; None if none."""
+    tables = [_points(run, metric, axis) for run in group.runs]
+    rounds = sorted(set.intersection(*(set(table) for table in tables)))
+    if not rounds:
+        return None
+    columns = [[table[index] for table in tables] for index in rounds]
+    return Curve(
+        label=group.label,
+        x=tuple(statistics.fmean(x for x, _ in column) for column in columns),
+        mean=tuple(statistics.fmean(y for _, y in column) for column in columns),
+        std=tuple(statistics.stdev([y for _, y in column]) if len(column) > 1 else 0.0 for column in columns),
+    )
+
+
+def shared_metrics(groups: Sequence[Group]) -> list[str]:
+    """Return the metrics recorded per round in any run: main ones first, then in order of appearance."""
+    headlines = [run.headline[0] for group in groups for run in group.runs]
+    found: dict[str, None] = dict.fromkeys(headlines)
+    recorded: dict[str, None] = {}
+    for group in groups:
+        for run in group.runs:
+            for line in read_rounds(run.folder):
+                recorded |= dict.fromkeys(key for key, value in line.items() if _is_number(value) and key != "round")
+    return [name for name in {**found, **recorded} if name in recorded]
+
+
+def _points(run: LoadedRun, metric: str, axis: str) -> dict[int, tuple[float, float]]:
+    marks: dict[int, Any] = {}
+    if axis != "round":
+        marks = {
+            line["round"]: line.get(axis) for line in read_lines(run.folder, EVENTS) if line.get("type") == "round"
+        }
+    points = {}
+    for line in read_rounds(run.folder):
+        index: int = line["round"]
+        value: Any = line.get(metric)
+        x: Any = index if axis == "round" else marks.get(index)
+        if _is_number(x) and _is_number(value):
+            points[index] = (float(x), float(value))
+    return points
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

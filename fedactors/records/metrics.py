@@ -1,0 +1,120 @@
+"""Metrics of rounds and the summary of a run, in files that hold no wall time and are the same for the same seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedactors.errors import BadInput
+from fedactors.records.run_folder import ROUND_METRICS, SCHEMA_VERSION, SUMMARY, RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The result of one run: what ``metrics/summary.json`` holds and ``--format json`` prints."""
+
+    run: str
+    protocol: str
+    runtime: str
+    seed: int
+    rounds: int
+    metrics: Mapping[str, Any]
+    bytes: int
+    messages: int
+    seconds: float
+    wall_seconds: float
+    cpu_utilisation: float
+    waiting_seconds: float
+    money: float = 0.0
+    header_bytes: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready mapping."""
+        made: dict[str, Any] = jsonable(dataclasses.asdict(self))
+        return made
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "summary") -> Summary:
+        """Make a summary from the mapping of its file.
+
+        Raises:
+            BadInput: a field is missing, or the schema is another one.
+        """
+        if values.get("schema_version") != SCHEMA_VERSION:
+            raise BadInput(
+                f"{where}: schema_version {values.get('schema_version')!r} is not allowed: {SCHEMA_VERSION} is read"
+            )
+        fields = dataclasses.fields(cls)
+        required = {
+            f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        }
+        if missing := sorted(required - values.keys()):
+            raise BadInput(f"{where}: {', '.join(missing)} missing")
+        return cls(**{f.name: values[f.name] for f in fields if f.name in values})
+
+
+def read_summary(folder: RunFolder) -> Summary:
+    """Read the summary of a finished run; ``run`` is the folder as it was opened."""
+    if not (folder.path / SUMMARY).is_file():
+        raise BadInput(f"{folder.path}: the run has no summary (status: {folder.manifest['status']})")
+    values = folder.read_json(SUMMARY)
+    return Summary.from_dict({**values, "run": str(folder.path)}, where=f"{folder.path}/{SUMMARY}")
+
+
+def read_rounds(folder: RunFolder) -> list[dict[str, Any]]:
+    """Read the metrics of every round, in the order they were recorded; each has the key ``round``."""
+    return list(read_lines(folder, ROUND_METRICS))
+
+
+def read_lines(folder: RunFolder, name: str) -> Iterator[dict[str, Any]]:
+    """Read a file of JSON lines; one that does not exist has no lines, and a last line cut short is left out.
+
+    Raises:
+        BadInput: a line that is not JSON, with its number.
+    """
+    path = folder.path / name
+    if not path.is_file():
+        return
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError:
+                raise BadInput(f"{path}: line {number} is damaged (not valid JSON)") from None
+
+
+def encode_round(index: int, metrics: Mapping[str, Any]) -> str:
+    """Return one line of the metrics file: the round, then the metrics by name; floats in their shortest exact form."""
+    return json_line({"round": index, **{name: metrics[name] for name in sorted(metrics)}})
+
+
+def json_line(value: Mapping[str, Any]) -> str:
+    """Return `value` as one line of JSON; floats round-trip exactly and not-a-number is null."""
+    return json.dumps(jsonable(value), allow_nan=False, separators=(", ", ": "))
+
+
+def jsonable(value: Any) -> Any:
+    """Return `value` with numpy scalars and arrays as plain values, tuples as lists, and non-finite floats as None."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(jsonable(item) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,0 +1,234 @@
+"""The recorder: what a runtime tells about a run, kept in a run folder or only in memory.
+
+    runtime -- rounds, spans, ledger tables, checkpoints, privacy records --> Recorder --> run folder
+                                                                                 +-------> progress, trackers
+
+Nobody waits for the recorder: its methods return as soon as the operating system has the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedactors.records.events import EventLog, Span
+from fedactors.records.metrics import encode_round, json_line, jsonable
+from fedactors.records.progress import NoProgress, Progress, RoundProgress
+from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY, ROUND_METRICS, Checkpoint, RunFolder
+from fedactors.records.storage import disk_errors
+from fedactors.records.trackers import Tracker, scalars
+
+if TYPE_CHECKING:
+    from fedactors.runtime.base import Usage
+
+Row = tuple[float, str, str, str, str, int]
+LEDGER_COLUMNS = {
+    "time": "float64",
+    "sender": "string",
+    "receiver": "string",
+    "kind": "string",
+    "type": "string",
+    "bytes": "int64",
+}
+
+
+class Recorder(Protocol):
+    """What runtimes call; checkpoints are opaque bytes to it."""
+
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Take the metrics of round `index`."""
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        """Take one span of the timeline, in seconds of the runtime's clock."""
+
+    def ledger_sink(self, rows: list[Row]) -> None:
+        """Take the next rows of the traffic ledger: (time, sender, receiver, kind, type, bytes)."""
+
+    def privacy(self, records: Iterable[Any]) -> None:
+        """Take privacy records (dataclasses or mappings)."""
+
+    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        """Keep a checkpoint."""
+
+    def load_checkpoint(self, label: str | None = None) -> Checkpoint | None:
+        """Return the checkpoint to go on from, or None for a run that starts afresh."""
+
+    def close(self) -> None:
+        """Write everything that is still held."""
+
+
+class MemoryRecorder:
+    """A recorder without a folder: everything stays in attributes, for tests and notebooks."""
+
+    def __init__(self, resume_from: Checkpoint | None = None) -> None:
+        self.rounds: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self.events = EventLog(self.lines.append)
+        self.ledger_rows: list[Row] = []
+        self.privacy_records: list[Any] = []
+        self.checkpoints: dict[str, Checkpoint] = {}
+        self.closed = False
+        self._resume_from = resume_from
+
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Keep the round."""
+        self.rounds.append({"round": index, **jsonable(metrics)})
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        """Keep the span."""
+        self.events.span(Span(actor=actor, kind=kind, label=label, start=start, end=end))
+
+    def ledger_sink(self, rows: list[Row]) -> None:
+        """Keep the rows."""
+        self.ledger_rows.extend(rows)
+
+    def privacy(self, records: Iterable[Any]) -> None:
+        """Keep the records."""
+        self.privacy_records.extend(records)
+
+    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        """Keep the checkpoint under its label."""
+        marks = {ROUND_METRICS: len(self.rounds)}
+        self.checkpoints[label] = Checkpoint(label=label, actors=dict(actors), driver=driver, marks=marks)
+
+    def load_checkpoint(self, label: str | None = None) -> Checkpoint | None:
+        """Return the checkpoint called `label`, or the one that this run was told to go on from."""
+        return self._resume_from if label is None else self.checkpoints[label]
+
+    def close(self) -> None:
+        """Note that the run is over."""
+        self.closed = True
+
+
+class FolderRecorder:
+    """A recorder that writes a run folder.
+
+    A resumed run starts its metrics, events and privacy files with what the parent had written when the checkpoint
+    was taken, so that they read as if the run had never been interrupted; likewise the ledger, if the parent closed
+    its own.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        parent: RunFolder | None = None,
+        progress: Progress | None = None,
+        trackers: Sequence[Tracker] = (),
+        max_spans: int = 200_000,
+        label: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.num_rounds = 0
+        self.usage: Callable[[], Usage] | None = None
+        """What the run has used so far, asked after each round; set once the runtime is there."""
+        self._progress = progress or NoProgress()
+        self._trackers = list(trackers)
+        self._resume_from = None if parent is None else parent.load_checkpoint(label)
+        self._metrics = folder.stream(ROUND_METRICS, self._inherited(parent, ROUND_METRICS))
+        earlier = self._inherited(parent, EVENTS)
+        self._events_file = folder.stream(EVENTS, earlier)
+        self._privacy_file = folder.stream(PRIVACY, self._inherited(parent, PRIVACY))
+        self.events = EventLog(self._events_file.append, max_spans=max_spans)
+        for line in map(json.loads, earlier.splitlines()):
+            if line.pop("type") == "span":
+                self.events.count(Span(**line))
+        self._ledger: Any = None
+        self._ledger_rows = 0
+        self._closed = False
+        if parent is not None and self._resume_from is not None:
+            self._inherit_ledger(parent, self._resume_from.marks.get(LEDGER, 0))
+
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Append the round to the metrics file, its totals to the events, and show it."""
+        self._metrics.append(encode_round(index, metrics))
+        self._metrics.flush()
+        used = None if self.usage is None else self.usage()
+        if used is not None:
+            totals = {"seconds": used.seconds, "bytes": used.bytes, "messages": used.messages, "money": used.price}
+            self.events.mark("round", {"round": index, **totals})
+        self.num_rounds += 1
+        plain = jsonable(metrics)
+        self._progress.update(
+            RoundProgress(round=index, metrics=plain, bytes=used.bytes if used else 0, epsilon=plain.get("epsilon"))
+        )
+        for tracker in self._trackers:
+            tracker.log(index, scalars(metrics))
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        """Append the span to the events."""
+        self.events.span(Span(actor=actor, kind=kind, label=label, start=start, end=end))
+
+    def ledger_sink(self, rows: list[Row]) -> None:
+        """Append rows to the ledger, which appears under its name when the run ends."""
+        import pyarrow as pa
+
+        columns = list(zip(*rows, strict=True)) or [()] * len(LEDGER_COLUMNS)
+        schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in LEDGER_COLUMNS.items()])
+        self._append_ledger(pa.table([pa.array(column) for column in columns], schema.names).cast(schema))
+
+    def privacy(self, records: Iterable[Any]) -> None:
+        """Append privacy records."""
+        for record in records:
+            self._privacy_file.append(json_line(jsonable(record)))
+
+    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        """Write the checkpoint and how far the other files had come."""
+        self.folder.save_checkpoint(label, actors, driver, marks={LEDGER: self._ledger_rows})
+
+    def load_checkpoint(self, label: str | None = None) -> Checkpoint | None:
+        """Return this run's checkpoint `label`, or, without a label, the parent's that it resumes from."""
+        return self._resume_from if label is None else self.folder.load_checkpoint(label)
+
+    def close(self) -> None:
+        """Write the sums of the timeline, close the ledger, the trackers and the display; again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._progress.close()
+        for tracker in self._trackers:
+            tracker.close()
+        self.events.mark("totals", self.events.summary())
+        if self._ledger is not None:
+            with disk_errors(self.folder.path / LEDGER):
+                self._ledger.close()
+                os.replace(self._ledger_part, self.folder.path / LEDGER)
+            self.folder.adopt(LEDGER)
+
+    def abandon(self) -> None:
+        """Close without writing anything more, for a disk that is full."""
+        if not self._closed:
+            self._closed = True
+            self._progress.close()
+            for tracker in self._trackers:
+                tracker.close()
+        self._ledger_part.unlink(missing_ok=True)
+
+    @property
+    def _ledger_part(self) -> Any:
+        return self.folder.path / f".{LEDGER}.part"
+
+    def _inherited(self, parent: RunFolder | None, name: str) -> bytes:
+        if parent is None or self._resume_from is None:
+            return b""
+        size = self._resume_from.marks.get(name, 0)
+        path = parent.path / name
+        return path.read_bytes()[:size] if size else b""
+
+    def _inherit_ledger(self, parent: RunFolder, num_rows: int) -> None:
+        import pyarrow.parquet as parquet
+
+        path = parent.path / LEDGER
+        if num_rows and path.is_file():
+            self._append_ledger(parquet.read_table(path).slice(0, num_rows))
+
+    def _append_ledger(self, table: Any) -> None:
+        import pyarrow.parquet as parquet
+
+        with disk_errors(self.folder.path / LEDGER):
+            if self._ledger is None:
+                self._ledger = parquet.ParquetWriter(self._ledger_part, table.schema, compression="zstd")
+            self._ledger.write_table(table)
+        self._ledger_rows += table.num_rows

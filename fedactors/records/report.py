@@ -1,0 +1,216 @@
+"""One self-contained HTML page about runs: no network, readable on a phone and in dark mode."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
+from fedactors.records.curves import AXES, make_curve, shared_metrics
+from fedactors.records.events import Span
+from fedactors.records.metrics import read_lines
+from fedactors.records.progress import format_bytes
+from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY
+from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart, talk_graph, timeline
+
+MAX_SPANS = 3000
+_DRIVER = "driver"
+_LIGHT = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#db2777")
+_DARK = ("#60a5fa", "#fbbf24", "#34d399", "#c084fc", "#f87171", "#22d3ee", "#a3e635", "#f472b6")
+_NO_SECURITY_PROOF = (
+    "The ledger states what the code sent through the framework. It proves nothing about a malicious party, about what "
+    "the driver reads, or about what can be inferred from what was sent."
+)
+_STYLE = """
+:root{color-scheme:light dark;--page:#fff;--ink:#1f2937;--soft:#6b7280;--grid:#e5e7eb;--card:#f9fafb;%s}
+@media (prefers-color-scheme:dark){:root{--page:#111827;--ink:#e5e7eb;--soft:#9ca3af;--grid:#374151;--card:#1f2937;%s}}
+body{margin:0 auto;max-width:1040px;padding:1rem;font:16px/1.5 system-ui,sans-serif}
+body{background:var(--page);color:var(--ink)}
+h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%%,340px),1fr));gap:1rem}
+figure{margin:0;padding:.5rem;background:var(--card);border-radius:.5rem;overflow-x:auto}
+svg{width:100%%;height:auto;display:block;font-size:11px}.wide svg{min-width:640px}
+svg text{fill:var(--soft)}.grid{stroke:var(--grid)}.curve{fill:none;stroke-width:2}
+.edge{fill:none;stroke:var(--ink);opacity:.55}
+.table{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;min-width:50%%}
+th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--grid);white-space:nowrap}
+th button{font:inherit;font-weight:600;background:none;border:0;padding:0;color:inherit;cursor:pointer}
+.key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
+.note{color:var(--soft);font-size:.875rem}summary{cursor:pointer}
+"""
+_SCRIPT = """
+for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
+  const cell = button.parentElement, column = cell.cellIndex, body = cell.closest("table").tBodies[0];
+  const down = cell.getAttribute("aria-sort") === "ascending";
+  for (const other of cell.parentElement.cells) other.removeAttribute("aria-sort");
+  cell.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const key = row => row.cells[column].dataset.value ?? row.cells[column].textContent;
+  const order = (a, b) => {
+    const [x, y] = [key(a), key(b)], [p, q] = [Number(x), Number(y)];
+    return Number.isNaN(p) || Number.isNaN(q) ? x.localeCompare(y) : p - q;
+  };
+  body.append(...[...body.rows].sort((a, b) => down ? order(b, a) : order(a, b)));
+});
+"""
+
+
+def render_report(runs: Sequence[LoadedRun]) -> str:
+    """Return the page; everything that comes from files is escaped."""
+    groups = group_runs(runs)
+    title = "fedactors: " + ", ".join(dict.fromkeys(group.label for group in groups))
+    body = [f"<h1>{escape(title)}</h1>", _overview(runs), _curves(groups)]
+    body += [_details(run, single=len(runs) == 1) for run in runs]
+    style = _STYLE % (_palette(_LIGHT), _palette(_DARK))
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body>\n"
+        + "\n".join(body)
+        + f"\n<script>{_SCRIPT}</script>\n</body></html>\n"
+    )
+
+
+def _overview(runs: Sequence[LoadedRun]) -> str:
+    tables = [_table(header, rows) for header, rows in table_rows(compare(runs))]
+    return "<h2>Results</h2>" + "".join(tables)
+
+
+def _curves(groups: Sequence[Group]) -> str:
+    parts = ["<h2>Curves</h2>"]
+    if len(groups) > 1:
+        keys = [_key(index, group.label) for index, group in enumerate(groups)]
+        parts.append(f"<p>{''.join(keys)}</p>")
+    if any(len(group.runs) > 1 for group in groups):
+        parts.append('<p class="note">Lines are means over seeds, bands one standard deviation.</p>')
+    for number, metric in enumerate(shared_metrics(groups)):
+        charts = []
+        for axis in AXES if number == 0 else ("round",):
+            curves = [curve for group in groups if (curve := make_curve(group, metric, axis)) is not None]
+            if curves and (axis == "round" or any(x > 0 for curve in curves for x in curve.x)):
+                charts.append(f"<figure>{line_chart(curves, axis, metric)}</figure>")
+        parts.append(f'<div class="charts">{"".join(charts)}</div>')
+    return "\n".join(parts)
+
+
+def _details(run: LoadedRun, *, single: bool) -> str:
+    parts = [_timeline(run), _traffic(run), _privacy(run)]
+    parts.append(_facts("Configuration", _flatten(run.config)))
+    parts.append(_facts("Environment", _flatten(run.folder.read_json("environment.json"))))
+    inner = "\n".join(part for part in parts if part)
+    name = escape(run.folder.path.name)
+    if single:
+        return inner
+    return f"<details><summary><strong>{name}</strong></summary>{inner}</details>"
+
+
+def _timeline(run: LoadedRun) -> str:
+    totals: Mapping[str, Mapping[str, float]] = {}
+    longest: list[tuple[float, int, Span]] = []
+    seen = 0
+    for line in read_lines(run.folder, EVENTS):
+        if line["type"] == "totals":
+            totals = line["actors"]
+        elif line["type"] == "span":
+            span = Span(**{key: line[key] for key in ("actor", "kind", "label", "start", "end")})
+            seen += 1
+            entry = (span.end - span.start, -seen, span)
+            if len(longest) < MAX_SPANS:
+                heapq.heappush(longest, entry)
+            else:
+                heapq.heappushpop(longest, entry)
+    if not longest:
+        return ""
+    spans = sorted((entry[2] for entry in longest), key=lambda span: (span.start, span.actor))
+    kinds = sorted({span.kind for span in spans})
+    note = f'<p class="note">The {MAX_SPANS} longest of {seen} spans are drawn.</p>' if seen > MAX_SPANS else ""
+    legend = "".join(_key(kind_index(kind), kind) for kind in kinds)
+    columns = sorted({kind for actor in totals.values() for kind in actor})
+    rows = []
+    for actor, seconds in totals.items():
+        busy = sum(value for kind, value in seconds.items() if kind != "wait")
+        share = busy / (busy + seconds.get("wait", 0.0)) if busy + seconds.get("wait", 0.0) else 0.0
+        rows.append([actor, *(f"{seconds.get(kind, 0.0):.4g}" for kind in columns), f"{100 * share:.1f}"])
+    table = _table(["actor", *(f"{kind}, s" for kind in columns), "busy, %"], rows)
+    return (
+        f'<h2>Timeline</h2><p>{legend}</p>{note}<figure class="wide">{timeline(spans)}</figure>'
+        f"<h2>Utilisation</h2>{table}"
+    )
+
+
+def _traffic(run: LoadedRun) -> str:
+    path = run.folder.path / LEDGER
+    if not path.is_file():
+        return ""
+    import pyarrow.parquet as parquet
+
+    columns = ["sender", "receiver", "kind", "type"]
+    table = parquet.read_table(path, columns=[*columns, "bytes"])
+    totals = table.group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
+    totals = sorted((row for row in totals if row["kind"] != _DRIVER), key=lambda row: -row["bytes_sum"])
+    edges: dict[tuple[str, str], int] = {}
+    for row in totals:
+        edge = (row["sender"], row["receiver"])
+        edges[edge] = edges.get(edge, 0) + row["bytes_sum"]
+    if not edges:
+        return ""
+    rows = [
+        [*(row[name] for name in columns), str(row["bytes_count"]), (format_bytes(row["bytes_sum"]), row["bytes_sum"])]
+        for row in totals
+    ]
+    listed = _table([*columns, "messages", "bytes"], rows)
+    return (
+        f"<h2>Who talks to whom</h2><figure>{talk_graph(edges)}</figure>"
+        f'<h2>What left which party</h2><p class="note">{_NO_SECURITY_PROOF}</p>{listed}'
+    )
+
+
+def _privacy(run: LoadedRun) -> str:
+    records = list(read_lines(run.folder, PRIVACY))
+    if not records:
+        return '<h2>Privacy ledger</h2><p class="note">No clipping or noise was recorded: no differential privacy.</p>'
+    header = list(dict.fromkeys(key for record in records for key in record))
+    shown = records[-200:]
+    rows = [[_plain(record.get(key)) for key in header] for record in shown]
+    note = f'<p class="note">The last {len(shown)} of {len(records)} records.</p>' if len(shown) < len(records) else ""
+    return f"<h2>Privacy ledger</h2>{note}{_table(header, rows)}"
+
+
+def _facts(title: str, facts: Iterable[tuple[str, Any]]) -> str:
+    return f"<h2>{title}</h2>" + _table(["name", "value"], [[name, _plain(value)] for name, value in facts])
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        flat += _flatten(item, f"{name}.") if isinstance(item, Mapping) else [(name, item)]
+    return flat
+
+
+def _plain(value: Any) -> str:
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str | tuple[str, float]]]) -> str:
+    """Return a table whose columns sort at a click; a cell may be (text, value to sort by)."""
+    head = "".join(f'<th scope="col"><button>{escape(name)}</button></th>' for name in header)
+    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(cell: str | tuple[str, float]) -> str:
+    if isinstance(cell, tuple):
+        return f'<td data-value="{cell[1]}">{escape(cell[0])}</td>'
+    return f"<td>{escape(cell)}</td>"
+
+
+def _key(index: int, text: str) -> str:
+    return f'<span class="key" style="background:{colour(index)}"></span>{escape(text)}'
+
+
+def _palette(colours: Sequence[str]) -> str:
+    return ";".join(f"--c{index}:{colours[index]}" for index in range(NUM_COLOURS))

@@ -1,0 +1,339 @@
+"""The folder of one run: ``runs/<UTC time>-<scenario>-<seed>/``, never overwritten, verified when opened again.
+
+manifest.json             kind, schema_version, status, parent, and size + sha256 of every file below
+config.json               the resolved configuration: scenario, protocol, runtime, seed, data, config
+environment.json          versions and host facts
+metrics/round_metrics.jsonl, metrics/summary.json
+events.jsonl              spans and the marks of rounds
+privacy.jsonl             what was released, with which clipping, noise and budget
+ledger.parquet            every message that left a party
+checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
+
+No file holds a secret: no variable of the environment, no address, no command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedactors.errors import BadInput
+from fedactors.records.environment import describe_environment
+from fedactors.records.storage import (
+    LineFile,
+    disk_errors,
+    json_bytes,
+    local_path,
+    sync_folder,
+    write_atomic,
+    write_synced,
+)
+
+SCHEMA_VERSION = 1
+KIND = "fedactors-run"
+MANIFEST = "manifest.json"
+DRIVER = "_driver"
+BEST = "best"
+ROUND_METRICS = "metrics/round_metrics.jsonl"
+SUMMARY = "metrics/summary.json"
+EVENTS = "events.jsonl"
+PRIVACY = "privacy.jsonl"
+LEDGER = "ledger.parquet"
+
+_ACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9][A-Za-z0-9_.\-]*)*")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint: opaque bytes per actor and for the driver, and how far the run's line files had come."""
+
+    label: str
+    actors: Mapping[str, bytes]
+    driver: bytes
+    marks: Mapping[str, int]
+
+
+class RunFolder:
+    """A run folder opened for writing (`create`) or for reading (`open`)."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._streams: dict[str, LineFile] = {}
+
+    @classmethod
+    def create(
+        cls,
+        out: str | Path,
+        scenario: str,
+        seed: int,
+        config: Mapping[str, Any],
+        *,
+        now: datetime | None = None,
+        parent: RunFolder | None = None,
+    ) -> RunFolder:
+        """Make a new folder under `out` and write config, environment and manifest.
+
+        Args:
+            out: parent of run folders; made if it does not exist.
+            scenario: name of the protocol or of the scenario script.
+            seed: seed of the run.
+            config: JSON-ready resolved configuration.
+            now: time for the name; the present by default.
+            parent: the run that this one resumes.
+
+        Raises:
+            BadInput: `out` cannot be written or the disk is full; nothing is left behind.
+        """
+        name = f"{(now or datetime.now(UTC)):%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', scenario)}-{seed}"
+        root = local_path(out)
+        with disk_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+            path = _make_unique(root, name)
+        manifest = {
+            "kind": KIND,
+            "schema_version": SCHEMA_VERSION,
+            "status": "running",
+            "parent": None if parent is None else parent.path.name,
+            "files": {},
+            "checkpoints": [],
+        }
+        folder = cls(path, manifest)
+        try:
+            folder.write_json("config.json", dict(config))
+            folder.write_json("environment.json", describe_environment())
+            folder.write_manifest()
+        except BaseException:
+            folder.discard()
+            raise
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Open an existing folder and check that it is a run folder this version can read.
+
+        Raises:
+            BadInput: not a folder, not a run folder, damaged manifest, or a newer schema.
+        """
+        folder = local_path(path, "run folder")
+        if not folder.is_dir():
+            raise BadInput(f"{folder}: no such run folder")
+        manifest_path = folder / MANIFEST
+        if not manifest_path.is_file():
+            raise BadInput(f"{folder}: not a run folder ({MANIFEST} is missing)")
+        try:
+            manifest = json.loads(manifest_path.read_bytes())
+        except (ValueError, OSError):
+            raise BadInput(f"{folder}: {MANIFEST} is damaged (not valid JSON)") from None
+        if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+            raise BadInput(f"{folder}: not a run folder of fedactors ({MANIFEST} has another kind)")
+        if manifest.get("schema_version") != SCHEMA_VERSION:
+            raise BadInput(
+                f"{folder}: schema_version {manifest.get('schema_version')!r} is not allowed: "
+                f"this version of fedactors reads {SCHEMA_VERSION}"
+            )
+        if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("checkpoints"), list):
+            raise BadInput(f"{folder}: {MANIFEST} is damaged (its list of files is missing)")
+        return cls(folder, manifest)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration of the run."""
+        return self.read_json("config.json")
+
+    def verify(self) -> None:
+        """Check every file of the manifest against its size and sha256.
+
+        Raises:
+            BadInput: names the first file that is missing or differs.
+        """
+        for name, entry in sorted(self.manifest["files"].items()):
+            path = self._inside(name)
+            if not path.is_file():
+                raise BadInput(f"{self.path}: {name} is missing")
+            data = path.read_bytes()
+            whole = data[: entry["bytes"]] if entry.get("grows") else data
+            if len(whole) != entry["bytes"] or hashlib.sha256(whole).hexdigest() != entry["sha256"]:
+                raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read the JSON object in the file `name` of this folder."""
+        try:
+            value = json.loads(self._inside(name).read_bytes())
+        except FileNotFoundError:
+            raise BadInput(f"{self.path}: {name} is missing") from None
+        except (ValueError, OSError):
+            raise BadInput(f"{self.path}: {name} is damaged (not valid JSON)") from None
+        if not isinstance(value, dict):
+            raise BadInput(f"{self.path}: {name} is damaged (not a JSON object)")
+        return value
+
+    def write_bytes(self, name: str, data: bytes) -> Path:
+        """Write one file atomically and note it in the manifest (which `write_manifest` then writes)."""
+        path = self._inside(name)
+        write_atomic(path, data)
+        self.manifest["files"][name] = _entry(data)
+        return path
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> Path:
+        """Write `value` as JSON to the file `name`."""
+        return self.write_bytes(name, json_bytes(value))
+
+    def adopt(self, name: str) -> None:
+        """Note in the manifest a file that was written by other means (and renamed into place)."""
+        digest = hashlib.sha256()
+        size = 0
+        with open(self._inside(name), "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += len(block)
+        self.manifest["files"][name] = {"bytes": size, "sha256": digest.hexdigest()}
+
+    def stream(self, name: str, initial: bytes = b"") -> LineFile:
+        """Open the append-only line file `name`, which starts with `initial`."""
+        self._streams[name] = LineFile(self._inside(name), initial)
+        return self._streams[name]
+
+    def write_manifest(self) -> None:
+        """Write the manifest; line files still open are covered up to their present end."""
+        for name, stream in self._streams.items():
+            stream.sync()
+            self.manifest["files"][name] = {"bytes": stream.size, "sha256": stream.sha256, "grows": True}
+        write_atomic(self.path / MANIFEST, json_bytes(self.manifest))
+
+    def save_checkpoint(
+        self,
+        label: str,
+        actors: Mapping[str, bytes],
+        driver: bytes,
+        *,
+        keep: int = 3,
+        marks: Mapping[str, int] | None = None,
+    ) -> None:
+        """Write a checkpoint as one folder that appears at once, then the manifest.
+
+        Args:
+            label: name of the checkpoint; one of the same name is replaced.
+            actors: opaque state per actor name (``bank``, ``bank/worker-0``).
+            driver: opaque state of the driver.
+            keep: how many are kept besides the one called ``best``; older ones are removed.
+            marks: further positions to keep beside those of the line files.
+        """
+        if not _LABEL.fullmatch(label):
+            raise ValueError(f"checkpoint label {label!r} must be letters, digits, '.', '_' and '-'")
+        for actor in actors:
+            if not _ACTOR_NAME.fullmatch(actor):
+                raise ValueError(f"actor name {actor!r} cannot be a file name")
+        prefix = self._free_checkpoint(label)
+        final, temporary = self.path / prefix, self.path / "checkpoints" / f".{label}.tmp"
+        entries = {}
+        with disk_errors(final):
+            shutil.rmtree(temporary, ignore_errors=True)
+            try:
+                for actor, data in [*actors.items(), (DRIVER, driver)]:
+                    write_synced(temporary / f"{actor}.ckpt", data)
+                    entries[f"{prefix}/{actor}.ckpt"] = _entry(data)
+                temporary.rename(final)
+                sync_folder(final.parent)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+        for stream in self._streams.values():
+            stream.sync()
+        reached = {name: stream.size for name, stream in self._streams.items()} | dict(marks or {})
+        kept = [entry for entry in self.manifest["checkpoints"] if entry["label"] != label]
+        kept.append({"label": label, "folder": prefix, "actors": sorted(actors), "marks": reached})
+        ordinary = [entry["label"] for entry in kept if entry["label"] != BEST]
+        kept = [entry for entry in kept if entry["label"] == BEST or entry["label"] in ordinary[-keep:]]
+        # files go only after a manifest that no longer names them is on disk
+        gone = [entry["folder"] for entry in self.manifest["checkpoints"] if entry not in kept]
+        files = self.manifest["files"] | entries
+        self.manifest["files"] = {n: e for n, e in files.items() if not n.startswith(tuple(f"{g}/" for g in gone))}
+        self.manifest["checkpoints"] = kept
+        self.write_manifest()
+        for folder in gone:
+            shutil.rmtree(self.path / folder, ignore_errors=True)
+
+    def load_checkpoint(self, label: str | None = None) -> Checkpoint:
+        """Read the checkpoint `label`, or the newest one.
+
+        Raises:
+            BadInput: there is none, or one of its files is damaged.
+        """
+        known = {entry["label"]: entry for entry in self.manifest["checkpoints"]}
+        if not known:
+            raise BadInput(f"{self.path}: holds no checkpoint to resume from")
+        if label is None:
+            label = next(reversed(known))
+        if label not in known:
+            raise BadInput(f"{self.path}: no checkpoint {label!r} (there are: {', '.join(known)})")
+        entry = known[label]
+        states = {actor: self._checked(f"{entry['folder']}/{actor}.ckpt") for actor in [*entry["actors"], DRIVER]}
+        driver = states.pop(DRIVER)
+        return Checkpoint(label=label, actors=states, driver=driver, marks=entry["marks"])
+
+    def finish(self, status: str) -> None:
+        """Close the line files and write the manifest with `status`: finished, stopped or failed."""
+        for name, stream in self._streams.items():
+            stream.close()
+            self.manifest["files"][name] = {"bytes": stream.size, "sha256": stream.sha256}
+        self._streams.clear()
+        self.manifest["status"] = status
+        self.write_manifest()
+
+    def discard(self) -> None:
+        """Remove a folder of a run that never began."""
+        self.release()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def release(self) -> None:
+        """Close the line files without writing anything more."""
+        for stream in self._streams.values():
+            stream.abandon()
+        self._streams.clear()
+
+    def _free_checkpoint(self, label: str) -> str:
+        for number in range(1, 10_000):
+            name = f"checkpoints/{label}" if number == 1 else f"checkpoints/{label}~{number}"
+            if not (self.path / name).exists():
+                return name
+        raise BadInput(f"{self.path}: too many checkpoints called {label!r}")
+
+    def _checked(self, name: str) -> bytes:
+        entry = self.manifest["files"].get(name)
+        path = self._inside(name)
+        if entry is None or not path.is_file():
+            raise BadInput(f"{self.path}: {name} is missing")
+        data = path.read_bytes()
+        if _entry(data) != entry:
+            raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
+        return data
+
+    def _inside(self, name: str) -> Path:
+        path = self.path / name
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise BadInput(f"{self.path}: {MANIFEST} names {name!r}, which is outside the run folder")
+        return path
+
+
+def _make_unique(root: Path, name: str) -> Path:
+    for suffix in range(1, 10_000):
+        path = root / (name if suffix == 1 else f"{name}-{suffix}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise BadInput(f"--out: {root} already holds 9999 runs called {name}")
+
+
+def _entry(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

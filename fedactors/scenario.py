@@ -1,0 +1,103 @@
+"""`main` gives a scenario script exactly the flags of ``fedactors run``; no command line tool is needed.
+
+    @config
+    class Config(PubSubConfig):
+        num_epochs: int = 3
+
+    if __name__ == "__main__":
+        main(Config, run, data="breast-cancer", partition="vertical", headline=Headline(name="auc"))
+
+Importing this module is light; torch and ray come with what the scenario itself imports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedactors.options import Parser, add_run_flags, run_options
+from fedactors.plugins import Export, Headline, LoadData, Plan, Predict, Run
+from fedactors.terminal import guarded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A `fedactors.plugins.Protocol` made of a script's config and run function."""
+
+    name: str
+    summary: str
+    partition: str
+    default_data: str
+    headline: Headline
+    Config: type[Any]
+    run: Run
+    messages: ModuleType | None = None
+    load_data: LoadData | None = None
+    plan: Plan | None = None
+    predict: Predict | None = None
+    export: Export | None = None
+    party_loss: frozenset[str] = frozenset({"stop"})
+    default_party_loss: str = "stop"
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    full: Mapping[str, Any] = field(default_factory=dict)
+
+
+def main(
+    Config: type[Any],
+    run: Run,
+    *,
+    data: str,
+    partition: str,
+    headline: Headline,
+    load_data: LoadData | None = None,
+    name: str | None = None,
+    smoke: Mapping[str, Any] | None = None,
+    full: Mapping[str, Any] | None = None,
+    party_loss: frozenset[str] = frozenset({"stop"}),
+    default_party_loss: str = "stop",
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Parse the command line, run the scenario, print its result and exit with the documented code.
+
+    Args:
+        Config: config dataclass of the scenario.
+        run: ``async def run(config, data, runtime) -> RunResult``.
+        data: data set of a run that names none.
+        partition: layout of the data: vertical, horizontal, graph or relational.
+        headline: the main metric.
+        load_data: ``load_data(config, name_or_file, seed)``, what ``run`` receives as its data.
+        name: name in run folders; the script's by default.
+        smoke: config values for ``--smoke``.
+        full: config values for ``--full``.
+        party_loss: what the scenario supports when a party's process is lost.
+        default_party_loss: what it does when a run says nothing.
+        argv: words of the command line; the process's own by default.
+    """
+    scenario = Scenario(
+        name=name or Path(sys.argv[0]).stem,
+        summary=(sys.modules["__main__"].__doc__ or "").strip().partition("\n")[0],
+        partition=partition,
+        default_data=data,
+        headline=headline,
+        Config=Config,
+        run=run,
+        load_data=load_data,
+        smoke=smoke or {},
+        full=full or {},
+        party_loss=party_loss,
+        default_party_loss=default_party_loss,
+    )
+    parser = Parser(prog=Path(sys.argv[0]).name, description=scenario.summary, allow_abbrev=False)
+    add_run_flags(parser)
+
+    def action() -> int:
+        from fedactors.commands import run_and_print
+
+        args = parser.parse_intermixed_args(argv)
+        return run_and_print(scenario, args.words, run_options(args))
+
+    sys.exit(guarded(action))

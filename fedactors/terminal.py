@@ -1,0 +1,84 @@
+"""What a command says and how it ends: one clear line for an error, its exit code, results as text or JSON.
+
+=====  ==============================================
+code   meaning
+=====  ==============================================
+0      success
+1      internal error
+2      bad input
+3      a party failed, was lost, or did not answer
+4      data missing
+130    interrupted (a checkpoint was written)
+143    terminated (a checkpoint was written)
+=====  ==============================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedactors.errors import FedactorsError, PartyFailed
+
+DEBUG_VARIABLE = "FEDACTORS_DEBUG"
+
+
+def guarded(action: Callable[[], int]) -> int:
+    """Run `action` and return its exit code; every error becomes one line on standard error and a code."""
+    try:
+        return action()
+    except FedactorsError as error:
+        _say(str(error))
+        if isinstance(error, PartyFailed) and error.traceback_text:
+            print(error.traceback_text.rstrip(), file=sys.stderr)
+        _details(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
+    except BrokenPipeError:
+        # the reader of a pipe went away: point the descriptor elsewhere, so that the interpreter can flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        _say(f"internal error: {type(error).__name__}: {error}")
+        _details(error)
+        return 1
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on one line of standard output."""
+    print(json.dumps(value, allow_nan=False), flush=True)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns on standard output; nothing is cut off, whatever the width of the terminal."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, ["-" * width for width in widths], *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def format_value(value: Any) -> str:
+    """Return a metric for people: four significant digits for floats."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
+    return str(value)
+
+
+def _say(message: str) -> None:
+    print("fedactors: " + " ".join(message.split("\n")), file=sys.stderr)
+
+
+def _details(error: BaseException) -> None:
+    for note in getattr(error, "__notes__", []):
+        print(note, file=sys.stderr)
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(error)

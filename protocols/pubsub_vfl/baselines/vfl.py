@@ -1,0 +1,16 @@
+"""VFL: synchronous split learning, one worker per party and one batch at a time (Section 5.1, baseline 1).
+
+    active worker ──gradient of batch k, "embed batch k+1"──▶ passive workers ──embedding of batch k+1──▶ active worker
+
+One round trip per batch: a passive worker applies the gradient of one batch and embeds the next in the same call.
+"""
+
+from __future__ import annotations
+
+from protocols.pubsub_vfl.actors import ActiveWorker
+
+
+async def train_epoch(epoch: int, active: ActiveWorker, passive_workers: tuple[str, ...]) -> dict[str, float]:
+    """Train one epoch and return the mean loss and the number of abandoned batches (none)."""
+    found = await active.run_epoch_synchronously(epoch, passive_workers)
+    return {"loss": found["loss_sum"] / found["rows"], "abandoned": 0.0}

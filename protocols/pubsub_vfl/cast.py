@@ -1,0 +1,102 @@
+"""The actors of a run: who is spawned under which name, and what is done when a worker's process is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fedactors.data.partitions import VerticalData
+from fedactors.errors import PartyLost
+from fedactors.resources import Resources
+from fedactors.runtime.base import Runtime, derived_seed
+from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.dispatch import Dispatch
+from protocols.pubsub_vfl.servers import AveragingServer, BatchBroker
+
+T = TypeVar("T")
+BROKER = "broker"
+
+
+@dataclass
+class Cast:
+    """Handles of all actors, by name; `server_of` maps a party to its parameter server's name."""
+
+    runtime: Runtime
+    broker: BatchBroker
+    active: dict[str, ActiveWorker]
+    passive: dict[str, PassiveWorker]
+    server_of: dict[str, str]
+    back: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    @property
+    def first_passive(self) -> tuple[str, ...]:
+        """Worker 0 of each passive party: it answers for the party."""
+        return tuple(name for name in self.passive if name.endswith("/worker-0"))
+
+    @property
+    def first_active(self) -> ActiveWorker:
+        """The active party's worker 0."""
+        return next(iter(self.active.values()))
+
+    def worker_names(self) -> list[str]:
+        """Return the names of all workers."""
+        return [*self.active, *self.passive]
+
+    async def lost(self, name: str) -> None:
+        """A worker was lost and is back: its batches go to others, and whoever waits for it goes on."""
+        await self.broker.lose(name)
+        self.back.setdefault(name, asyncio.Event()).set()
+
+    async def persist(self, names: list[str], action: Callable[[], Awaitable[T]], timeout: float = 300.0) -> T:
+        """Await `action`; when it fails because a worker of `names` was lost, wait until it is back and do it again."""
+        while True:
+            for name in names:
+                self.back.setdefault(name, asyncio.Event()).clear()
+            try:
+                return await action()
+            except PartyLost as loss:
+                if loss.party not in names or self.runtime.loss_policy(loss.party) != "restart":
+                    raise
+                async with self.runtime.clock.timeout(timeout):
+                    await self.back[loss.party].wait()
+
+
+def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> Cast:
+    """Spawn broker, parameter servers and workers, and say what follows a loss.
+
+    A lost worker is restarted from the last checkpoint, its batches given to others; a lost broker or parameter
+    server stops the run, which can be resumed.
+    """
+    seed = derived_seed(runtime.seed, "all parties", "batches")
+    dispatch = Dispatch(
+        data.passive_parties,
+        embedding_buffer=config.embedding_buffer,
+        gradient_buffer=config.gradient_buffer,
+        max_in_flight=config.max_in_flight,
+        deadline=config.deadline,
+        max_attempts=config.max_attempts,
+    )
+    broker = runtime.spawn(BatchBroker, BROKER, dispatch)
+    active: dict[str, ActiveWorker] = {}
+    passive: dict[str, PassiveWorker] = {}
+    server_of: dict[str, str] = {}
+    for party in (data.label_party, *data.passive_parties):
+        is_active = party == data.label_party
+        count = config.num_active_workers if is_active else config.num_passive_workers
+        names = tuple(f"{party}/worker-{i}" for i in range(count))
+        for name in names:
+            siblings = names[1:] if name == names[0] else ()
+            resources = Resources(num_cpus=config.cpus_per_worker)
+            if is_active:
+                active[name] = runtime.spawn(ActiveWorker, name, config, data, seed, siblings, resources=resources)
+            else:
+                passive[name] = runtime.spawn(PassiveWorker, name, config, data, seed, siblings, resources=resources)
+        if count > 1:
+            server_of[party] = f"{party}/ps"
+            runtime.spawn(AveragingServer, server_of[party], names)
+    cast = Cast(runtime, broker, active, passive, server_of)
+    runtime.on_loss(lambda name: config.on_party_loss if "/worker-" in name else "stop", cast.lost)
+    return cast

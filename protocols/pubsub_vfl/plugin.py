@@ -1,0 +1,25 @@
+"""PubSub-VFL as a plugin; imports nothing heavy."""
+
+from __future__ import annotations
+
+from fedactors.plugins import Headline, LazyProtocol
+
+_HERE = "protocols.pubsub_vfl"
+
+PROTOCOL = LazyProtocol(
+    name="pubsub-vfl",
+    summary="split learning between organisations over publish/subscribe channels and parameter servers",
+    partition="vertical",
+    default_data="breast-cancer",
+    headline=Headline(name="auc"),
+    config_at=f"{_HERE}.config:PubSubVflConfig",
+    run_at=f"{_HERE}.run:run",
+    messages_at=f"{_HERE}.messages",
+    load_data_at=f"{_HERE}.data:load_data",
+    predict_at=f"{_HERE}.serving:predict",
+    export_at=f"{_HERE}.serving:export",
+    party_loss=frozenset({"stop", "restart"}),
+    default_party_loss="restart",
+    smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64},
+    full={"num_epochs": 100},
+)

@@ -1,0 +1,192 @@
+import numpy as np
+import pytest
+
+from fedactors.data.alignment import align
+from fedactors.data.own import load_own, load_own_as
+from fedactors.data.partitions import HorizontalData, RelationalData, VerticalData
+from fedactors.errors import BadInput
+
+VERTICAL = """
+[task]
+type = "binary"
+alignment = "psi"
+
+[parties.bank]
+path = "bank.csv"
+id = "customer"
+label = "bad"
+categorical = ["region"]
+
+[parties.shop]
+path = "data/shop.csv"
+id = "client"
+features = ["spent"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "bank.csv").write_text("customer,age,region,bad\na,31,n,1\nb,45,s,0\nc,52,n,0\n")
+    (tmp_path / "data/shop.csv").write_text("client,spent,other\nc,3.5,1\nz,9.5,1\na,1.5,1\n")
+    return tmp_path
+
+
+def own(folder, text):
+    path = folder / "parties.toml"
+    path.write_text(text)
+    return load_own(path)
+
+
+def test_vertical_files_of_two_parties_align(folder):
+    data = own(folder, VERTICAL)
+    assert isinstance(data, VerticalData)
+    assert (data.parties, data.label_party, data.alignment, data.task) == (("bank", "shop"), "bank", "psi", "binary")
+    blocks = {party: data.load(party) for party in data.parties}
+    ids = {party: block.ids for party, block in blocks.items()}
+    rows = align(ids, "bank", data.alignment, np.random.default_rng(0))
+    joined = {
+        str(ids["bank"][b]): (blocks["bank"].features[b, 0], blocks["shop"].features[s, 0])
+        for b, s in zip(rows["bank"], rows["shop"], strict=True)
+    }
+    assert joined == {"a": (31, 1.5), "c": (52, 3.5)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"binary"', '"ordinal"', "task.type: 'ordinal' is not allowed: give one of binary, multiclass, regression"),
+        ('alignment = "psi"', 'alignment = "magic"', "task.alignment: 'magic'"),
+        ('alignment = "psi"', "aligment = 1", "task: unknown key 'aligment'"),
+        ('id = "client"', "", r"parties.shop.id: missing; alignment=psi"),
+        ('label = "bad"', "", r"label: 0 parties name one \(none\)"),
+        ('id = "client"', 'id = "client"\nlabel = "other"', "label: 2 parties name one"),
+        ('["spent"]', "3", "parties.shop.features: 3 is not allowed"),
+        ('["spent"]', '["spent", "spent"]', "parties.shop.features"),
+        ('path = "bank.csv"', "", "parties.bank.path: None is not allowed"),
+        ('path = "bank.csv"', 'path = "bank.csv"\nsize = 3', "parties.bank: unknown key 'size'"),
+        ("[parties.shop]", '[parties."a/b"]', "may not contain '/'"),
+        ('type = "binary"', 'type = "binary"\nclasses = 3', "task.classes: 3 is not allowed for type=binary"),
+        ('type = "binary"', 'type = "multiclass"', "task.classes: None is not allowed"),
+        ("[task]", "[tasks]", "unknown key 'tasks'"),
+        ("[task]", "[task", "not TOML"),
+    ],
+)
+def test_wrong_entries_are_named(folder, old, new, said):
+    assert old in VERTICAL
+    with pytest.raises(BadInput, match=said):
+        own(folder, VERTICAL.replace(old, new, 1))
+
+
+def test_other_faults_of_the_file(folder):
+    with pytest.raises(BadInput, match=r"cannot be read"):
+        load_own(folder / "absent.toml")
+    with pytest.raises(BadInput, match=r"1 given .* at least 2"):
+        own(folder, VERTICAL.split("[parties.shop]")[0])
+    with pytest.raises(BadInput, match=r"no table \[parties.NAME\]"):
+        own(folder, VERTICAL.split("[parties.bank]")[0])
+
+
+def test_a_missing_file_is_told_by_its_party_only(folder):
+    data = own(folder, VERTICAL.replace("data/shop.csv", "data/none.csv"))
+    assert data.load("bank").features.shape == (3, 3)
+    with pytest.raises(BadInput, match=r"shop: path: .*none.csv is not a file"):
+        data.load("shop")
+
+
+def test_horizontal_files(folder):
+    (folder / "one.csv").write_text("x,z,y\n1,2,low\n3,4,high\n")
+    (folder / "two.csv").write_text("x,z,y\n5,6,high\n")
+    text = """
+[task]
+type = "binary"
+layout = "horizontal"
+classes = ["low", "high"]
+test = "one.csv"
+[parties.a]
+path = "one.csv"
+label = "y"
+features = ["x", "z"]
+[parties.b]
+path = "two.csv"
+label = "y"
+features = ["x", "z"]
+"""
+    data = own(folder, text)
+    assert isinstance(data, HorizontalData)
+    assert (data.num_clients, data.num_classes, data.shape) == (2, 2, (2,))
+    assert list(data.client(0).load().labels) == [0, 1]
+    assert list(data.client(1).load().labels) == [1]
+    assert data.test().load().features.shape == (2, 2)
+    with pytest.raises(BadInput, match=r"test: parties names no test file"):
+        own(folder, text.replace('test = "one.csv"', "")).test()
+    with pytest.raises(BadInput, match=r"parties.b.features: every client must name the same"):
+        own(folder, text[::-1].replace('["x", "z"]'[::-1], '["z"]'[::-1], 1)[::-1])
+    with pytest.raises(BadInput, match=r"label 'high' is not allowed: classes are low, tall"):
+        own(folder, text.replace('"high"]', '"tall"]')).client(1).load()
+
+
+def test_relational_files(folder):
+    (folder / "orders-1.csv").write_text("id,card,bad\n1,7,0\n")
+    (folder / "orders-2.csv").write_text("id,card,bad\n2,7,1\n")
+    (folder / "cards.csv").write_text("card,limit\n7,100\n")
+    text = """
+[task]
+type = "binary"
+layout = "relational"
+sql = "SELECT * FROM orders JOIN cards ON orders.card = cards.card"
+label = "orders.bad"
+[parties.east]
+path = "orders-1.csv"
+table = "orders"
+[parties.west]
+path = "orders-2.csv"
+table = "orders"
+[parties.cards]
+path = "cards.csv"
+"""
+    data = own(folder, text)
+    assert isinstance(data, RelationalData)
+    assert [(p.party, p.table, p.partition) for p in data.partitions] == [
+        ("east", "orders", 0),
+        ("west", "orders", 1),
+        ("cards", "cards", 0),
+    ]
+    assert data.of("orders")[1].source.load(["id", "bad"]).to_pydict() == {"id": [2], "bad": [1]}
+    with pytest.raises(BadInput, match=r"table 'cards' is with no party"):
+        own(folder, text.split("[parties.cards]")[0])
+    with pytest.raises(BadInput, match=r"parties.east.table: 'shops' is not allowed: give one of orders, cards"):
+        own(folder, text.replace('table = "orders"', 'table = "shops"', 1))
+
+
+def test_another_layout_than_the_protocol_needs(folder):
+    (folder / "parties.toml").write_text(VERTICAL)
+    assert load_own_as(folder / "parties.toml", VerticalData).label_party == "bank"
+    with pytest.raises(BadInput, match=r"task.layout: 'vertical' is not allowed: give 'horizontal'"):
+        load_own_as(folder / "parties.toml", HorizontalData)
+
+
+@pytest.mark.parametrize("features", ["features = []", ""])
+def test_a_party_without_features(folder, features):
+    (folder / "data/shop.csv").write_text("client\nc\na\n")
+    data = own(folder, VERTICAL.replace('features = ["spent"]', features))
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: no feature column"):
+        data.load("shop")
+
+
+def test_a_party_without_rows(folder):
+    (folder / "data/shop.csv").write_text("client,spent\n")
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: no rows"):
+        own(folder, VERTICAL).load("shop")
+
+
+def test_faults_in_the_rows_name_party_file_and_column(folder):
+    (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\na,inf\n")
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: 1 ids occur more than once, the first is a"):
+        own(folder, VERTICAL).load("shop")
+    (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\nc,inf\n")
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: column spent: 2 values are NaN, missing or infinite"):
+        own(folder, VERTICAL).load("shop")
+    (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,1\nb,45,s,1\n")
+    with pytest.raises(BadInput, match=r"bank: .*bank.csv: label bad: 1 different values"):
+        own(folder, VERTICAL).load("bank")

@@ -1,0 +1,143 @@
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedactors.data.partitioners import VerticalSizePartitioner
+from fedactors.data.sources import FileSource, named_sources
+from fedactors.data.tabular import load_tabular
+from fedactors.errors import BadInput
+
+CSV = "customer,age,region,income,bad\n007,31,north,1.5,yes\n12,45,south,2.5,no\n3,52,north,3.5,no\n"
+
+
+def source(path, **given):
+    return FileSource(**{"party": "bank", "path": str(path), "task": "binary", "num_classes": 2, **given})
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "bank.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_named_parties_share_out_all_columns():
+    recipe = VerticalSizePartitioner(partition_sizes=(10, 20))
+    active, passive = named_sources("breast-cancer", 2, partitioner=recipe)
+    a, p = active.load(), passive.load()
+    assert (a.features.shape, p.features.shape) == ((569, 10), (569, 20))
+    assert set(a.feature_names) | set(p.feature_names) == set(load_tabular("breast-cancer").columns)
+    assert p.labels is None
+    assert int(a.labels.sum()) == 357
+    assert len(pickle.dumps(active)) < 1000
+
+
+def test_overlap_and_own_order():
+    first, second = (s.load() for s in named_sources("breast-cancer", 2, overlap=0.8, order_seed=5))
+    assert len(first.ids) == len(second.ids) == 455
+    assert not np.array_equal(first.ids, second.ids)
+    whole = load_tabular("breast-cancer")
+    column = whole.columns.index(second.feature_names[0])
+    np.testing.assert_array_equal(second.features[:, 0], whole.features[second.ids, column])
+    np.testing.assert_array_equal(first.labels, whole.labels[first.ids])
+
+
+def test_csv_with_categories_text_labels_and_ids(csv):
+    made = source(csv, id_column="customer", label="bad", categorical=("region",)).load()
+    assert list(made.ids) == ["007", "12", "3"]
+    assert made.feature_names == ("age", "region=north", "region=south", "income")
+    np.testing.assert_array_equal(made.features, [[31, 1, 0, 1.5], [45, 0, 1, 2.5], [52, 1, 0, 3.5]])
+    assert made.class_names == ("no", "yes")
+    assert list(made.labels) == [1, 0, 0]
+
+
+def test_only_the_wanted_columns_are_taken(csv):
+    made = source(csv, features=("income",)).load()
+    assert made.feature_names == ("income",)
+    assert list(made.ids) == [0, 1, 2]
+
+
+def test_parquet_and_npy_hold_the_same(tmp_path):
+    pq.write_table(pa.table({"id": [3, 1], "x": [1.0, 2.0], "y": [10, 9]}), tmp_path / "p.parquet")
+    np.save(tmp_path / "m.npy", np.asarray([[3, 1.0, 10], [1, 2.0, 9]]))
+    np.save(tmp_path / "s.npy", np.asarray([(3, 1.0, 10), (1, 2.0, 9)], dtype=[("id", int), ("x", float), ("y", int)]))
+    columns = {"p.parquet": ("id", "x", "y"), "m.npy": ("c0", "c1", "c2"), "s.npy": ("id", "x", "y")}
+    for name, (key, x, y) in columns.items():
+        made = source(tmp_path / name, id_column=key, features=(x,), label=y).load()
+        assert list(made.ids) == ["3", "1"]
+        np.testing.assert_array_equal(made.features, [[1], [2]])
+        assert made.class_names in (("9", "10"), ("9.0", "10.0"))
+        assert list(made.labels) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"id_column": "client"}, "id: 'client' is not a column"),
+        ({"label": "good"}, "label: 'good' is not a column"),
+        ({"features": ("age", "size")}, "features: 'size' is not a column"),
+        ({"label": "bad"}, "column region: holds text such as 'north'"),
+        ({"label": "age", "features": ("income",)}, "label age: 3 different values .* expected 2 classes"),
+        ({"features": ("age",), "label": "region", "task": "regression"}, "column region: holds text"),
+        ({"features": ("age", "bad"), "label": "bad"}, "features: 'bad' is the label or the id"),
+        ({"id_column": "bad", "label": "bad"}, "label: 'bad' is the id column too"),
+        ({"features": ("age",), "categorical": ("region",)}, "categorical: 'region' is not among the features"),
+    ],
+)
+def test_wrong_columns_are_named(csv, given, said):
+    with pytest.raises(BadInput, match=said) as caught:
+        source(csv, **given).load()
+    assert str(caught.value).startswith("bank: ")
+
+
+def test_missing_values(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("id,x,c,y\n1,2,a,0\n,3,,1\n4,,b,\n")
+    assert np.isnan(source(path, features=("x",)).load().features).sum() == 1  # refused by check_block
+    for given, column in (
+        ({"id_column": "id", "features": ("x",)}, "id"),
+        ({"features": ("c",), "categorical": ("c",)}, "c"),
+        ({"features": ("x",), "label": "y"}, "y"),
+    ):
+        with pytest.raises(BadInput, match=f"column {column}: 1 values are missing"):
+            source(path, **given).load()
+
+
+def test_values_beyond_float32_are_not_finite(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("x\n1e300\n2\n")
+    assert np.isinf(source(path).load().features).sum() == 1
+
+
+def test_dates_are_not_numbers(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("day\n2013-01-01\n2013-01-02\n")
+    with pytest.raises(BadInput, match=r"column day"):
+        source(path).load()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("none.csv", None, "is not a file"),
+        ("a.xlsx", b"x", "give a .csv"),
+        ("a.parquet", b"not parquet", "cannot be read"),
+        ("a.npy", b"not npy", "cannot be read"),
+        ("a.csv", b"a,a\n1,2\n", "columns of the same name: a"),
+        ("b.csv", b"a,b\n1,2\n1\n", "cannot be read"),
+    ],
+)
+def test_unreadable_files(tmp_path, name, content, said):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput, match=said):
+        source(tmp_path / name).load()
+
+
+def test_a_pickled_npy_is_refused(tmp_path):
+    np.save(tmp_path / "o.npy", np.asarray([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(BadInput, match=r"cannot be read"):
+        source(tmp_path / "o.npy").load()

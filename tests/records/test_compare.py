@@ -1,0 +1,187 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from fedactors.errors import BadInput
+from fedactors.records.compare import compare, describe_values, difference, group_runs, load_runs, table_rows
+from fedactors.records.curves import make_curve, shared_metrics
+from fedactors.records.metrics import Summary
+from fedactors.records.plots import plot_comparison
+from fedactors.records.recorder import FolderRecorder
+from fedactors.records.results import main as results_main
+from fedactors.records.results import markdown_table, render_document
+from fedactors.records.run_folder import SUMMARY, RunFolder
+from fedactors.runtime.base import Usage
+
+
+def make_run(out: Path, auc: float, seed: int, **config: object) -> Path:
+    resolved = {
+        "scenario": "vfl",
+        "protocol": "vfl",
+        "runtime": "simulated",
+        "seed": seed,
+        "data": "bank",
+        "headline": {"name": "auc", "mode": "max"},
+        "config": {"batch_size": 8, **config},
+    }
+    folder = RunFolder.create(out, "vfl", seed, resolved)
+    recorder = FolderRecorder(folder)
+    for index in (1, 2):
+        recorder.usage = lambda at=index: Usage(
+            messages=at,
+            bytes=10 * at,
+            header_bytes=0,
+            seconds=2.0 * at,
+            wall_seconds=1.0,
+            cpu_utilisation=0.5,
+            waiting_seconds=0.0,
+            price=0.0,
+        )
+        recorder.record_round(index, {"auc": auc * index / 2, "loss": 1.0})
+    recorder.close()
+    summary = Summary(
+        run=folder.path.name,
+        protocol="vfl",
+        runtime="simulated",
+        seed=seed,
+        rounds=2,
+        metrics={"auc": auc},
+        bytes=20,
+        messages=2,
+        seconds=4.0,
+        wall_seconds=1.0,
+        cpu_utilisation=0.5,
+        waiting_seconds=0.0,
+    )
+    folder.write_json(SUMMARY, summary.as_dict())
+    folder.finish("finished")
+    return folder.path
+
+
+def test_runs_group_over_seeds_and_labels_tell_what_differs(tmp_path):
+    paths = [make_run(tmp_path, 0.5, seed, batch_size=size) for size in (8, 16) for seed in (1, 0)]
+    groups = group_runs(load_runs(paths))
+    assert [(g.label, [r.summary.seed for r in g.runs]) for g in groups] == [
+        ("vfl batch_size=8", [0, 1]),
+        ("vfl batch_size=16", [0, 1]),
+    ]
+
+
+def test_mean_deviation_and_interval_by_hand():
+    # mean 2, s = 1, n = 3, t(2, 97.5 %) = 4.302653: half width 4.302653 / sqrt(3) = 2.484138
+    got = describe_values([1.0, 2.0, 3.0])
+    assert (got["n"], got["mean"], got["std"]) == (3, 2.0, 1.0)
+    assert got["ci95"] == pytest.approx([2 - 2.4841377, 2 + 2.4841377])
+    assert describe_values([1.5]) == {"n": 1, "mean": 1.5, "std": None, "ci95": None}
+
+
+def test_paired_difference_by_hand():
+    # differences 1, 2, 3 although the values themselves scatter widely
+    got = difference({0: 11.0, 1: 102.0, 2: 53.0}, {2: 50.0, 0: 10.0, 1: 100.0})
+    assert got["method"] == "paired t"
+    assert got["difference"] == 2.0
+    assert got["ci95"] == pytest.approx([2 - 2.4841377, 2 + 2.4841377])
+
+
+def test_welch_difference_by_hand():
+    # variances 2 and 8 over 2 each: 1 + 4; freedom 25 / (1 + 16) = 1.470588, t = 6.184 there
+    got = difference({0: 4.0, 1: 6.0}, {2: 0.0, 3: 4.0})
+    assert got["method"] == "Welch t"
+    assert got["difference"] == 3.0
+    half = (got["ci95"][1] - got["ci95"][0]) / 2
+    from scipy.stats import t
+
+    assert half == pytest.approx(t.ppf(0.975, 25 / 17) * 5**0.5)
+    assert difference({0: 1.0}, {0: 0.5})["ci95"] is None
+
+
+def test_comparison_is_json_with_differences_from_the_first_group(tmp_path):
+    paths = [
+        make_run(tmp_path, auc, seed, batch_size=b)
+        for b, seed, auc in [(8, 0, 0.5), (8, 1, 0.7), (16, 0, 0.6), (16, 1, 0.8)]
+    ]
+    made = json.loads(json.dumps(compare(load_runs(paths))))
+    assert made["groups"][0]["metrics"]["auc"]["mean"] == pytest.approx(0.6)
+    (gap,) = made["differences"]
+    assert gap["metrics"]["auc"]["difference"] == pytest.approx(0.1)
+    assert gap["metrics"]["auc"]["ci95"] == pytest.approx([0.1, 0.1])
+    (header, rows), (_, gaps) = table_rows(made)
+    assert header[:3] == ["run", "n", "auc"]
+    assert rows[0][:3] == ["vfl batch_size=8", "2", "0.6 +- 0.1414"]
+    assert gaps[0][0] == "vfl batch_size=16 - vfl batch_size=8"
+
+
+def test_unfinished_and_repeated_runs_are_bad_input(tmp_path):
+    path = make_run(tmp_path, 0.5, 0)
+    with pytest.raises(BadInput, match="given twice"):
+        load_runs([path, path])
+    with pytest.raises(BadInput, match=r"has no summary \(status: running\)"):
+        load_runs([RunFolder.create(tmp_path, "x", 0, {}).path])
+
+
+def test_same_seed_twice_is_not_averaged(tmp_path):
+    groups = group_runs(load_runs([make_run(tmp_path, 0.5, 0), make_run(tmp_path, 0.6, 0)]))
+    assert [group.label for group in groups] == ["vfl", "vfl (2)"]
+
+
+def test_curves_are_means_over_seeds_on_each_axis(tmp_path):
+    (group,) = group_runs(load_runs([make_run(tmp_path, auc, seed) for seed, auc in enumerate((0.4, 0.6))]))
+    curve = make_curve(group, "auc", "seconds")
+    assert curve.x == (2.0, 4.0)
+    assert curve.mean == pytest.approx((0.25, 0.5))
+    assert curve.std == pytest.approx((0.1 / 2**0.5, 0.2 / 2**0.5))
+    assert make_curve(group, "auc").x == (1.0, 2.0)
+    assert make_curve(group, "nothing") is None
+    assert shared_metrics([group]) == ["auc", "loss"]
+
+
+def test_plot_is_a_png(tmp_path):
+    runs = load_runs([make_run(tmp_path, 0.5, 0), make_run(tmp_path, 0.6, 0, batch_size=16)])
+    path = plot_comparison(runs, tmp_path / "plot.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(BadInput, match=r"ending in \.png"):
+        plot_comparison(runs, tmp_path / "plot.doc")
+    with pytest.raises(BadInput, match="'f1' was recorded in no round"):
+        plot_comparison(runs, tmp_path / "plot.png", metric="f1")
+
+
+@pytest.fixture
+def document(tmp_path):
+    (tmp_path / "vfl").mkdir()
+    for name, auc in (("b-sync", 0.8), ("a-pubsub", 0.91)):
+        summary = json.loads((make_run(tmp_path / "runs", auc, 0) / SUMMARY).read_text())
+        (tmp_path / "vfl" / f"{name}.json").write_text(json.dumps(summary))
+    document = tmp_path / "vfl.md"
+    document.write_text("# R\n<!-- results: folder=vfl columns=auc,bytes -->\nold\n<!-- end -->\ntext\n")
+    return document
+
+
+def test_tables_are_generated_and_checked(document, capsys):
+    assert results_main([str(document.parent), "--check"]) == 1
+    assert "not current" in capsys.readouterr().out
+    assert results_main([str(document.parent)]) == 0
+    text = document.read_text()
+    assert text == (
+        "# R\n<!-- results: folder=vfl columns=auc,bytes -->\n"
+        "|  | auc | bytes | seeds |\n| --- | --- | --- | --- |\n"
+        "| a-pubsub | 0.9100 | 20 | 1 |\n| b-sync | 0.8000 | 20 | 1 |\n<!-- end -->\ntext\n"
+    )
+    assert results_main([str(document.parent), "--check"]) == 0
+    document.write_text(text.replace("0.9100", "0.9900"))
+    assert results_main([str(document.parent), "--check"]) == 1
+
+
+def test_table_of_several_seeds_and_its_errors(document):
+    folder = document.parent / "vfl"
+    run = json.loads((folder / "b-sync.json").read_text())
+    several = {"runs": [run, run], "mean": {"metrics": {"auc": 0.5}, "bytes": 20.0}, "std": {"metrics": {"auc": 0.1}}}
+    (folder / "b-sync.json").write_text(json.dumps(several))
+    assert "| b-sync | 0.5000 ± 0.1000 | 2 |" in markdown_table(folder, ["auc"])
+    with pytest.raises(BadInput, match="has no 'f1'"):
+        markdown_table(folder, ["f1"])
+    with pytest.raises(BadInput, match="holds no summary"):
+        render_document("<!-- results: folder=none columns=auc -->\n<!-- end -->", document.parent)
+    (folder / "a-pubsub.json").write_text("{")
+    with pytest.raises(BadInput, match="not valid JSON"):
+        markdown_table(folder, ["auc"])

@@ -1,0 +1,64 @@
+import io
+
+from fedactors.records.progress import (
+    LiveProgress,
+    NoProgress,
+    PlainProgress,
+    RoundProgress,
+    describe,
+    format_bytes,
+    format_seconds,
+    open_progress,
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_line_tells_round_metric_throughput_time_to_go_bytes_and_budget():
+    state = RoundProgress(round=4, metrics={"loss": 1.0, "auc": 0.91234}, bytes=1_500_000, epsilon=2.5)
+    assert (
+        describe(state, 10, "auc", 2, 4.0) == "round 4/10  auc 0.9123  0.50 rounds/s  12 s to go  1.5 MB  epsilon 2.5"
+    )
+
+
+def test_unknown_total_and_headline():
+    assert describe(RoundProgress(round=1, metrics={"loss": 2}), None, "auc", 1, 0.0) == "round 1  loss 2  0 B"
+    assert describe(RoundProgress(round=1, metrics={}), None, "auc", 1, 0.0) == "round 1  0 B"
+
+
+def test_plain_writes_one_line_a_round():
+    ticks = iter([0.0, 1.0, 2.0])
+    stream = io.StringIO()
+    progress = PlainProgress(2, "auc", stream, now=lambda: next(ticks))
+    progress.update(RoundProgress(round=1, metrics={"auc": 0.5}))
+    progress.update(RoundProgress(round=2, metrics={"auc": 0.75}))
+    assert stream.getvalue().splitlines() == [
+        "round 1/2  auc 0.5000  1.00 rounds/s  1 s to go  0 B",
+        "round 2/2  auc 0.7500  1.00 rounds/s  0 B",
+    ]
+
+
+def test_display_fits_the_stream():
+    assert isinstance(open_progress(quiet=True, total=None, headline="auc", stream=Terminal()), NoProgress)
+    assert isinstance(open_progress(quiet=False, total=None, headline="auc", stream=io.StringIO()), PlainProgress)
+    terminal = Terminal()
+    live = open_progress(quiet=False, total=3, headline="auc", stream=terminal)
+    assert isinstance(live, LiveProgress)
+    live.update(RoundProgress(round=3, metrics={"auc": 0.5}))
+    live.close()
+    assert "round 3/3" in terminal.getvalue()
+
+
+def test_units():
+    assert [format_bytes(n) for n in (0, 999, 1500, 2.5e6, 3e9, 4e12)] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "2.5 MB",
+        "3.0 GB",
+        "4.0 TB",
+    ]
+    assert [format_seconds(s) for s in (5.4, 185, 7800)] == ["5 s", "3 min 05 s", "2 h 10 min"]

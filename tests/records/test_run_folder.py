@@ -1,0 +1,202 @@
+import errno
+import json
+import os
+import resource
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fedactors.errors import BadInput
+from fedactors.records.run_folder import MANIFEST, RunFolder
+from fedactors.records.storage import LineFile, disk_errors, local_path, write_atomic
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def make(out: Path, **kwargs: object) -> RunFolder:
+    return RunFolder.create(out, "pubsub-vfl", 7, {"config": {"batch_size": 8}}, now=NOW, **kwargs)  # type: ignore[arg-type]
+
+
+def test_name_holds_utc_time_scenario_and_seed_and_is_never_used_twice(tmp_path):
+    names = [make(tmp_path).path.name for _ in range(3)]
+    base = "20260102T030405Z-pubsub-vfl-7"
+    assert names == [base, f"{base}-2", f"{base}-3"]
+
+
+def test_new_folder_verifies_and_holds_config_environment_and_schema(tmp_path):
+    folder = RunFolder.open(make(tmp_path).path)
+    folder.verify()
+    assert folder.config == {"config": {"batch_size": 8}}
+    assert folder.manifest["schema_version"] == 1
+    assert folder.manifest["status"] == "running"
+    assert folder.read_json("environment.json")["packages"]["numpy"]
+
+
+def test_environment_holds_no_variable_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "do-not-tell-9361")
+    folder = make(tmp_path)
+    assert all(b"do-not-tell-9361" not in file.read_bytes() for file in folder.path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: (p / MANIFEST).unlink(), "manifest.json is missing"),
+        (lambda p: (p / MANIFEST).write_text("{"), "not valid JSON"),
+        (lambda p: (p / MANIFEST).write_text('{"kind": "other"}'), "another kind"),
+        (lambda p: (p / MANIFEST).write_text('{"kind": "fedactors-run", "schema_version": 9}'), "schema_version 9"),
+        (lambda p: (p / MANIFEST).write_text('{"kind": "fedactors-run", "schema_version": 1}'), "damaged"),
+        (lambda p: (p / "config.json").write_text("{}"), "config.json is damaged"),
+        (lambda p: (p / "config.json").unlink(), "config.json is missing"),
+    ],
+)
+def test_foreign_or_damaged_folder_is_bad_input_that_names_what_is_wrong(tmp_path, damage, message):
+    path = make(tmp_path).path
+    damage(path)
+    with pytest.raises(BadInput, match=message):
+        RunFolder.open(path).verify()
+
+
+def test_manifest_cannot_point_outside_the_folder(tmp_path):
+    folder = make(tmp_path)
+    manifest = json.loads((folder.path / MANIFEST).read_text())
+    manifest["files"]["../secret"] = {"bytes": 0, "sha256": ""}
+    (folder.path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(BadInput, match="outside the run folder"):
+        RunFolder.open(folder.path).verify()
+
+
+def test_checkpoint_round_trip_one_file_per_actor_in_its_partys_folder(tmp_path):
+    folder = make(tmp_path)
+    folder.save_checkpoint("round-1", {"bank": b"1", "bank/worker-0": b"2"}, b"driver")
+    again = RunFolder.open(folder.path)
+    again.verify()
+    loaded = again.load_checkpoint()
+    assert (loaded.label, loaded.actors, loaded.driver) == ("round-1", {"bank": b"1", "bank/worker-0": b"2"}, b"driver")
+    assert (folder.path / "checkpoints/round-1/bank/worker-0.ckpt").read_bytes() == b"2"
+
+
+def test_old_checkpoints_go_but_best_stays(tmp_path):
+    folder = make(tmp_path)
+    for label in ("best", "r1", "r2", "r3", "r4"):
+        folder.save_checkpoint(label, {"bank": label.encode()}, b"", keep=2)
+    assert sorted(p.name for p in (folder.path / "checkpoints").iterdir()) == ["best", "r3", "r4"]
+    again = RunFolder.open(folder.path)
+    again.verify()
+    assert again.load_checkpoint().label == "r4"
+    assert again.load_checkpoint("best").actors == {"bank": b"best"}
+    with pytest.raises(BadInput, match=r"no checkpoint 'r1' \(there are: best, r3, r4\)"):
+        again.load_checkpoint("r1")
+
+
+def test_same_label_again_replaces(tmp_path):
+    folder = make(tmp_path)
+    folder.save_checkpoint("best", {"bank": b"old", "shop": b"old"}, b"")
+    folder.save_checkpoint("best", {"bank": b"new"}, b"")
+    again = RunFolder.open(folder.path)
+    again.verify()
+    assert again.load_checkpoint("best").actors == {"bank": b"new"}
+    assert len(list((folder.path / "checkpoints").iterdir())) == 1
+
+
+def test_damaged_checkpoint_is_named(tmp_path):
+    folder = make(tmp_path)
+    folder.save_checkpoint("r1", {"bank": b"state"}, b"")
+    (folder.path / "checkpoints/r1/bank.ckpt").write_bytes(b"stale")
+    with pytest.raises(BadInput, match=r"checkpoints/r1/bank\.ckpt is damaged"):
+        RunFolder.open(folder.path).load_checkpoint()
+
+
+def test_no_checkpoint_is_bad_input(tmp_path):
+    with pytest.raises(BadInput, match="holds no checkpoint"):
+        make(tmp_path).load_checkpoint()
+
+
+@pytest.mark.parametrize("actor", ["../bank", "/bank", "bank/..", "", "_driver"])
+def test_actor_names_that_are_no_file_names_are_refused(tmp_path, actor):
+    with pytest.raises(ValueError, match="cannot be a file name"):
+        make(tmp_path).save_checkpoint("r1", {actor: b""}, b"")
+
+
+def test_line_files_may_grow_after_the_manifest_but_not_change(tmp_path):
+    folder = make(tmp_path)
+    lines = folder.stream("events.jsonl")
+    lines.append("one")
+    folder.write_manifest()
+    lines.append("two")
+    lines.flush()
+    RunFolder.open(folder.path).verify()
+    (folder.path / "events.jsonl").write_text("One\ntwo\n")
+    with pytest.raises(BadInput, match=r"events\.jsonl is damaged"):
+        RunFolder.open(folder.path).verify()
+
+
+@pytest.fixture
+def file_limit():
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_full_disk_while_making_the_folder_leaves_nothing(tmp_path, file_limit):
+    file_limit(10)
+    with pytest.raises(BadInput, match="no space left"):
+        make(tmp_path / "runs")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_full_disk_at_a_checkpoint_keeps_the_one_before(tmp_path, file_limit):
+    folder = make(tmp_path)
+    folder.save_checkpoint("r1", {"bank": b"small"}, b"")
+    file_limit(20_000)
+    with pytest.raises(BadInput, match="no space left"):
+        folder.save_checkpoint("r2", {"bank": b"x" * 30_000}, b"")
+    file_limit(resource.RLIM_INFINITY)
+    again = RunFolder.open(folder.path)
+    again.verify()
+    assert again.load_checkpoint().label == "r1"
+    assert [p.name for p in (folder.path / "checkpoints").iterdir()] == ["r1"]
+
+
+def test_full_disk_cuts_a_line_file_back_to_its_last_whole_line(tmp_path, file_limit):
+    lines = LineFile(tmp_path / "lines")
+    lines.append("a" * 50)
+    lines.flush()
+    file_limit(80)
+    lines.append("b" * 50)
+    with pytest.raises(BadInput, match="no space left"):
+        lines.flush()
+    lines.close()
+    assert (tmp_path / "lines").read_text() == "a" * 50 + "\n"
+
+
+def test_atomic_write_replaces_whole_and_leaves_no_temporary_file(tmp_path, file_limit):
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+    file_limit(2)
+    with pytest.raises(BadInput):
+        write_atomic(path, b"newer")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+def test_out_that_is_a_file_is_bad_input(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="--out: cannot write"):
+        make(tmp_path / "file" / "runs")
+
+
+def test_address_of_another_file_system_is_refused_in_one_place():
+    with pytest.raises(BadInput, match="not a local path"):
+        local_path("s3://bucket/runs")
+
+
+def test_every_kind_of_full_is_told_as_such(tmp_path):
+    for code in (errno.ENOSPC, errno.EDQUOT):
+        with pytest.raises(BadInput, match="no space left"), disk_errors(tmp_path):
+            raise OSError(code, os.strerror(code))

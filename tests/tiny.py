@@ -1,0 +1,173 @@
+"""A tiny protocol and a tiny runtime: real objects that implement the interfaces, for tests of launch and commands."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from fedactors.config import config
+from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
+from fedactors.plugins import Headline, RunResult
+from fedactors.records.recorder import Recorder
+from fedactors.runtime.base import Snapshot, Usage
+from fedactors.scenario import Scenario
+
+
+@config
+class TinyConfig:
+    """Settings of the tiny protocol."""
+
+    num_rounds: int = Field(default=4, ge=1)
+    """Rounds to run."""
+    batch_size: int = Field(default=8, ge=1)
+    """Samples a step."""
+    epsilon: float = float("inf")
+    """Privacy budget."""
+    names: str = "a, b"
+    """A text with a comma, which a config folder must give back as it was."""
+    trouble: str = "none"
+    """What goes wrong, and when: party, bug, input, data, interrupt, terminate, with ``@round``."""
+
+
+class TinyRuntime:
+    """Runs the coroutine in this process; its clock ticks once a round."""
+
+    def __init__(self, *, seed: int, recorder: Recorder | None) -> None:
+        self.seed = seed
+        self.recorder = recorder
+        self.random = random.Random(seed)
+        self.round = 0
+        self.torn_down = False
+        self._exit_code: int | None = None
+
+    def execute(self, main: Callable[[], Awaitable[RunResult]], resume: Snapshot | None = None) -> RunResult:
+        if resume is not None:
+            state = json.loads(resume.driver)
+            self.round = state["round"]
+            self.random.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
+            assert resume.actors == {"bank": b"bank", "shop/worker-0": b"worker"}
+        try:
+            return asyncio.run(main())  # type: ignore[arg-type]
+        finally:
+            self.torn_down = True
+
+    def record_round(self, metrics: dict[str, float]) -> None:
+        assert self.recorder is not None
+        self.round += 1
+        self.recorder.record_span("bank", "compute", "step", self.round - 1.0, self.round - 0.25)
+        self.recorder.record_span("bank", "wait", "reply", self.round - 0.25, float(self.round))
+        rows = [
+            (self.round - 0.5, "bank", "shop/worker-0", "client-client", "Embedding", 1000),
+            (self.round - 0.1, "shop/worker-0", "bank", "client-client", "Gradient", 500),
+        ]
+        self.recorder.ledger_sink(rows)
+        self.recorder.record_round(self.round, metrics)
+
+    def checkpoint(self) -> None:
+        assert self.recorder is not None
+        driver = json.dumps({"round": self.round, "random": self.random.getstate()}).encode()
+        actors = {"bank": b"bank", "shop/worker-0": b"worker"}
+        self.recorder.save_checkpoint(f"round-{self.round}", actors, driver)
+        if self._exit_code is not None:
+            raise Stopped("stopped on request", self._exit_code)
+
+    def request_stop(self, exit_code: int) -> None:
+        self._exit_code = exit_code
+
+    def usage(self) -> Usage:
+        return Usage(
+            bytes=1500 * self.round,
+            header_bytes=128 * self.round,
+            price=0.25 * self.round,
+            messages=2 * self.round,
+            seconds=float(self.round),
+            wall_seconds=0.5,
+            cpu_utilisation=0.75,
+            waiting_seconds=0.25 * self.round,
+        )
+
+
+async def run(settings: TinyConfig, data: Any, runtime: TinyRuntime) -> RunResult:
+    kind, _, when = settings.trouble.partition("@")
+    score = 0.0
+    while runtime.round < settings.num_rounds:
+        if kind != "none" and runtime.round + 1 == int(when or 1):
+            make_trouble(kind)
+        score = 1.0 - 1.0 / (runtime.round + 2) + 0.01 * runtime.random.random()
+        runtime.record_round({"score": score, "loss": 1.0 - score})
+        runtime.checkpoint()
+    return RunResult(rounds=runtime.round, metrics={"score": score}, extra={"data": data})
+
+
+def make_trouble(kind: str) -> None:
+    if kind == "party":
+        raise PartyFailed("shop/worker-0", "ValueError: no such column", "Traceback: original line 7")
+    if kind == "bug":
+        raise RuntimeError("a bug")
+    if kind == "input":
+        raise BadInput("num_cpus: 64 is not allowed: the cluster has 2")
+    if kind == "data":
+        raise DataMissing("bank: fedactors data fetch bank")
+    os.kill(os.getpid(), {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}[kind])
+
+
+def load_data(settings: TinyConfig, name: str, seed: int) -> str:
+    return f"{name}/{seed}"
+
+
+def predict(settings: TinyConfig, data: Any, states: dict[str, bytes]) -> list[float]:
+    return [float(len(states)), float(len(data))]
+
+
+def export(settings: TinyConfig, party: str, states: dict[str, bytes], folder: Path) -> list[Path]:
+    path = folder / f"{party}.bin"
+    path.write_bytes(b"".join(states.values()))
+    return [path]
+
+
+def plan(settings: TinyConfig, profiles: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"batch_size": settings.batch_size, "num_profiles": len(profiles), "speeds": [p["speed"] for p in profiles]}
+
+
+PROTOCOL = Scenario(
+    name="tiny-one",
+    summary="a protocol for tests",
+    partition="vertical",
+    default_data="breast-cancer",
+    headline=Headline(name="score"),
+    Config=TinyConfig,
+    run=run,
+    load_data=load_data,
+    predict=predict,
+    export=export,
+    plan=plan,
+    party_loss=frozenset({"stop", "restart"}),
+    smoke={"num_rounds": 2},
+    full={"num_rounds": 6},
+)
+
+
+def make_runtime(options: Any, seed: int, recorder: Recorder | None) -> TinyRuntime:
+    return TinyRuntime(seed=seed, recorder=recorder)
+
+
+def with_changes(**changes: Any) -> Scenario:
+    return dataclasses.replace(PROTOCOL, **changes)
+
+
+def install_plugin(folder: Path, **points: str) -> None:
+    """Write a distribution into `folder` whose entry points are `points`, name to value."""
+    info = folder / "tiny_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-plugin\nVersion: 1.0\n")
+    lines = "".join(f"{name} = {value}\n" for name, value in points.items())
+    (info / "entry_points.txt").write_text(f"[fedactors.protocols]\n{lines}")

@@ -1,0 +1,98 @@
+"""A tiny protocol of two real actors: a walk whose steps one party draws and the other adds up."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedactors.actor import Actor
+from fedactors.config import config
+from fedactors.network.codec import message
+from fedactors.plugins import Headline, RunResult
+from fedactors.runtime.base import Costs, Runtime, Work
+from fedactors.scenario import Scenario
+
+
+@config
+class WalkConfig:
+    """Settings of the walk."""
+
+    num_rounds: int = Field(default=4, ge=1)
+    """Rounds to run."""
+    stop_after: int = 0
+    """Round after which the run asks itself to stop; 0 for never."""
+
+
+@message(receiver="adder", reveals="the step itself")
+class Step:
+    """One step of the walk."""
+
+    values: NDArray[np.float64]
+
+
+def scale(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+    return values * factor
+
+
+class Drawer(Actor):
+    """Draws steps."""
+
+    state: ClassVar[tuple[str, ...]] = ("generator",)
+
+    async def load(self) -> None:
+        self.generator = self.rng("steps")
+
+    async def step(self) -> None:
+        drawn = self.generator.normal(size=16)
+        values = await self.compute(scale, drawn, 0.5, work=Work("scale", 16))
+        await self.peer("shop", Adder).add(Step(values))
+
+
+class Adder(Actor):
+    """Adds them up."""
+
+    state: ClassVar[tuple[str, ...]] = ("place",)
+
+    async def load(self) -> None:
+        self.place = np.zeros(16)
+
+    async def add(self, step: Step) -> None:
+        self.place = self.place + step.values
+
+    async def distance(self) -> float:
+        return float(np.linalg.norm(self.place))
+
+
+async def run(settings: WalkConfig, data: Any, runtime: Runtime) -> RunResult:
+    runtime.use_costs(Costs({"scale": (0.001, 0.0001)}))
+    drawer, adder = runtime.spawn(Drawer, "bank"), runtime.spawn(Adder, "shop")
+    await runtime.start()
+    distance = 0.0
+    for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
+        await drawer.step()
+        distance = await adder.distance()
+        runtime.record_round(index, {"distance": distance})
+        runtime.state["round"] = index
+        if index == settings.stop_after and not runtime.resumed:
+            runtime.request_stop(143)
+        await runtime.checkpoint()
+    return RunResult(rounds=settings.num_rounds, metrics={"distance": distance})
+
+
+def load_data(settings: WalkConfig, name: str, seed: int) -> None:
+    return None
+
+
+PROTOCOL = Scenario(
+    name="walk",
+    summary="a walk",
+    partition="vertical",
+    default_data="breast-cancer",
+    headline=Headline(name="distance"),
+    Config=WalkConfig,
+    run=run,
+    load_data=load_data,
+)
