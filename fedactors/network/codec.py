@@ -140,7 +140,7 @@ def _writable_by_anyone(array: np.ndarray) -> bool:
     return base is not None and not isinstance(base, bytes) and not (isinstance(base, memoryview) and base.readonly)
 
 
-def _freeze_message(value: Any, cls: type, names: tuple[str, ...], copy: bool) -> tuple[Any, int]:
+def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool) -> tuple[Any, int]:
     total, changed, parts = 0, False, []
     for name in names:
         item = getattr(value, name)

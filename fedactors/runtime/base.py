@@ -87,7 +87,9 @@ class Costs:
         return (fixed + per_unit * work.units) / speed
 
 
-@message(receiver="whoever is told of a payload", reveals="the owner's name and the payload's size; nothing of its content")
+@message(
+    receiver="whoever is told of a payload", reveals="the owner's name and the payload's size; nothing of its content"
+)
 class Ref:
     """A payload that stays with its owner until it is fetched; `key` is unique to the owner."""
 
@@ -406,7 +408,7 @@ class Runtime(Caller):
         self._loss_handler = handler
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Record one round's metrics: numbers of the mathematics, never wall time (the recorder asks `usage` itself)."""
+        """Record one round's metrics: numbers of the mathematics, never wall time (which `usage` tells)."""
         await self.settle()
         if self.recorder is not None:
             self.recorder.record_round(index, metrics)

@@ -344,9 +344,10 @@ class SimulatedRuntime(Runtime):
         async def driver() -> T:
             return await main()
 
-        self._main = self.loop.create_task(driver())
+        main_task: asyncio.Task[T] = self.loop.create_task(driver())
+        self._main = main_task
         try:
-            result = await self._main
+            result = await main_task
         except asyncio.CancelledError:
             if self._failure is None:
                 raise
@@ -407,7 +408,9 @@ class SimulatedRuntime(Runtime):
 
     def _route(self, sender: str, receiver: str) -> tuple[str, Link, bool]:
         if receiver not in self._contexts:
-            raise BadInput(f"{sender} calls {receiver!r}, which does not exist (there are: {', '.join(self._contexts)})")
+            raise BadInput(
+                f"{sender} calls {receiver!r}, which does not exist (there are: {', '.join(self._contexts)})"
+            )
         kind = kind_of(sender, self._role(sender), receiver, self._role(receiver))
         if kind == DRIVER_KIND:
             route = (kind, self.network.local, False)
@@ -485,7 +488,9 @@ class SimulatedRuntime(Runtime):
             arrival = self.loop.create_future()
             self.loop.call_at_keyed(self.loop.time() + link.latency, sender, f"{receiver}.{key}", _finish, arrival)
         else:
-            self.loop.call_at_keyed(self.loop.time() + link.seconds(size), sender, f"{receiver}.{key}", _finish, arrival)
+            self.loop.call_at_keyed(
+                self.loop.time() + link.seconds(size), sender, f"{receiver}.{key}", _finish, arrival
+            )
         await arrival
 
     def _plan_shared(self) -> None:

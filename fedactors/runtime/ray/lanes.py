@@ -19,7 +19,6 @@ from fedactors.runtime.ray.transport import ERROR, REPLY, Outgoing, Parts, conne
 from fedactors.runtime.simulated import as_party_error
 
 
-
 @dataclass(frozen=True)
 class Address:
     """Where an actor lives: its Ray handle, and its socket for callers on the same host."""
@@ -149,4 +148,3 @@ class Lanes:
 def as_array(parts: Parts) -> np.ndarray:
     """Return a frame as a byte array, which Ray carries out of band."""
     return np.frombuffer(b"".join(parts), np.uint8)
-

@@ -348,4 +348,3 @@ class ActorProcess:
         self._context.close()
         if self._folder is not None:
             self._folder.cleanup()
-

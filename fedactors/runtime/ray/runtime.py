@@ -131,9 +131,7 @@ class RayRuntime(Runtime):
         fresh: dict[str, Address] = {}
         places = await self._all(castings, lambda actor, _: actor.prepare.remote())
         for casting, (host, path, pid) in zip(castings, places, strict=True):
-            fresh[casting.name] = Address(
-                casting.name, casting.cls.role, host, path, pid, self._actors[casting.name]
-            )
+            fresh[casting.name] = Address(casting.name, casting.cls.role, host, path, pid, self._actors[casting.name])
             self.processes[casting.name] = pid
         others = [self._castings[name] for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
@@ -206,9 +204,7 @@ class RayRuntime(Runtime):
         if due or label != "last" or self._stop_code is not None:
             await self._drain()
             names = sorted(self._actors)
-            frames = await self._all(
-                [self._castings[name] for name in names], lambda actor, _: actor.snapshot.remote()
-            )
+            frames = await self._all([self._castings[name] for name in names], lambda actor, _: actor.snapshot.remote())
             self._last_snapshot = Snapshot(dict(zip(names, frames, strict=True)), self._capture_driver())
             if self.recorder is not None:
                 self.recorder.save_checkpoint(label, self._last_snapshot.actors, self._last_snapshot.driver)
@@ -247,9 +243,7 @@ class RayRuntime(Runtime):
 
     async def _drain(self) -> None:
         names = list(self._actors)
-        drained = await asyncio.gather(
-            *(self._actors[name].drain.remote() for name in names), return_exceptions=True
-        )
+        drained = await asyncio.gather(*(self._actors[name].drain.remote() for name in names), return_exceptions=True)
         for name, found in zip(names, drained, strict=True):
             if isinstance(found, BaseException):
                 continue
@@ -272,7 +266,7 @@ class RayRuntime(Runtime):
                 total = merged.setdefault((s, r, k, t), [0, 0])
                 total[0] += messages
                 total[1] += num_bytes
-        self.ledger.restore([(*key, *value) for key, value in sorted(merged.items())])
+        self.ledger.restore([(*key, value[0], value[1]) for key, value in sorted(merged.items())])
 
     # --- life ---
 
@@ -340,9 +334,10 @@ class RayRuntime(Runtime):
         async def driver() -> T:
             return await main()
 
-        self._main = asyncio.ensure_future(driver())
+        main_task: asyncio.Task[T] = asyncio.get_running_loop().create_task(driver())
+        self._main = main_task
         try:
-            result = await self._main
+            result = await main_task
         except asyncio.CancelledError:
             if self._failure is None:
                 raise

@@ -119,9 +119,7 @@ class Outgoing(_Frames):
         for number in late:
             future, _, method = self._pending.pop(number)
             if not future.done():
-                future.set_exception(
-                    CallTimeout(self.name, f"{method} gave no answer within {self._call_timeout:g} s")
-                )
+                future.set_exception(CallTimeout(self.name, f"{method} gave no answer within {self._call_timeout:g} s"))
 
 
 class Incoming(_Frames):
