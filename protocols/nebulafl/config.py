@@ -23,10 +23,8 @@ class NebulaFLConfig:
 
     algorithm: Algorithm = "nebulafl"
     """Who decides: NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""
-    data: str = "digits"
-    """Name of the data set; ``digits`` (scikit-learn) needs no download."""
-    model: str = "cnn8"
-    """Name of the model; the catalogue must have a throughput for it."""
+    model: str = "auto"
+    """Name of the model, for which the catalogue must have a throughput; ``auto`` goes by the shape of a sample."""
     normalisation: Literal["group", "batch", "none"] = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; batch normalisation also averages running statistics."""
     num_centers: int = Field(default=4, ge=1)
@@ -79,6 +77,20 @@ class NebulaFLConfig:
     """FedAsync: weight of a fresh arrival."""
     staleness_exponent: float = Field(default=0.5, ge=0)
     """Exponent of the discount for staleness (FedAsync, FedBuff, Pisces)."""
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Report when, and for how many dollars and bytes, this test accuracy was first measured."""
+    checkpoint_interval: int = Field(default=1, ge=0)
+    """Measurements between two checkpoints; 0 for none but the last."""
+    on_party_loss: Literal["stop", "continue", "restart"] = "restart"
+    """When a center's process is lost: stop the run, go on without it, or bring it back after `restart_seconds`."""
+    restart_seconds: float = Field(default=600.0, ge=0, allow_inf_nan=False)
+    """How long a lost center stays away."""
+    outages: str = ""
+    """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
+    attestation: str = ""
+    """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
+    place_by_label: bool = False
+    """Ray: ask for the label ``dc-<center>`` on the host of each center."""
 
     @model_validator(mode="after")
     def _check(self) -> NebulaFLConfig:
@@ -97,12 +109,30 @@ class NebulaFLConfig:
             raise ValueError(
                 f"ablation: {self.ablation!r} is not allowed with algorithm={self.algorithm}, only nebulafl"
             )
+        try:
+            self.container_outages()
+        except ValueError:
+            raise ValueError(
+                f"outages: {self.outages!r} is not allowed: write center/number@from-to, separated by spaces"
+            ) from None
         if self.ablation in ("random", "random-resource") and self.resource_policy not in ("nebulafl", "random"):
             raise ValueError(
                 f"resource_policy: {self.resource_policy!r} is not allowed with ablation={self.ablation}, "
                 "which draws hardware at random"
             )
         return self
+
+    def container_outages(self) -> list[tuple[str, int, float, float]]:
+        """Return (center, container, from, to) of each outage."""
+        found = []
+        for word in self.outages.split():
+            place, _, times = word.partition("@")
+            center, _, number = place.partition("/")
+            begin, _, end = times.partition("-")
+            if not 0 <= float(begin) < float(end):
+                raise ValueError(word)
+            found.append((center, int(number), float(begin), float(end)))
+        return found
 
     @property
     def center_sizes(self) -> tuple[int, ...]:

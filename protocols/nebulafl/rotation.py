@@ -75,7 +75,7 @@ class RotationTimer:
 
     def catch_up(self, now: float) -> None:
         """Drop the rotations that a center missed while it was lost, so that all centers count alike."""
-        while self.due_at() <= now:
+        while self.due_at() < now:
             self.rotation += 1
 
     def state_dict(self) -> dict[str, int]:

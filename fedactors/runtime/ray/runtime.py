@@ -88,6 +88,7 @@ class RayRuntime(Runtime):
         if not scale > 0:
             raise BadInput(f"scale: {scale} is not allowed: give a number above 0")
         self._emulated = (network, costs, scale)
+        self._settings: Settings
         self._emulate = emulate
         self._address = address
         self._num_cpus = num_cpus
