@@ -1,6 +1,6 @@
 """The auditor: measures models on test rows and keeps the bill. It decides nothing, and its links cost nothing.
 
-    center --lease opened, lease closed--> auditor <--models-- driver
+center --lease opened, lease closed--> auditor <--models-- driver
 """
 
 from __future__ import annotations
@@ -80,7 +80,5 @@ class Auditor(Server):
         mean_P = ordered[0].parameters
         if len(ordered) > 1:
             mean_P = weighted_mean([m.parameters for m in ordered], [1.0] * len(ordered))
-        found = await self.compute(
-            evaluate, self._model, mean_P, self._data.test_key, work=Work(EVALUATION, 1.0)
-        )
+        found = await self.compute(evaluate, self._model, mean_P, self._data.test_key, work=Work(EVALUATION, 1.0))
         return Measurement(*found)

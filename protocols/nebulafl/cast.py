@@ -1,8 +1,8 @@
 """The actors of a run: who is spawned under which name, and what follows when a center's process is lost.
 
-    nebulafl            centers, auditor (and the exchange that averages masters, in the ablation without rotation)
-    flat baselines      centers as order takers, TaskExchange, auditor
-    baselines by center centers as order takers, RoundExchange, auditor
+nebulafl            centers, auditor (and the exchange that averages masters, in the ablation without rotation)
+flat baselines      centers as order takers, TaskExchange, auditor
+baselines by center centers as order takers, RoundExchange, auditor
 """
 
 from __future__ import annotations
