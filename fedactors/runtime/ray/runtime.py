@@ -13,6 +13,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, measure, type_name
+from fedactors.network.codec import encode_parts, measure, message_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
@@ -357,6 +358,7 @@ class RayRuntime(Runtime):
             network=network,
             costs=costs,
             scale=scale,
+            script_messages=tuple(message_types(sys.modules["__main__"])),
         )
         host = ray.get_runtime_context().get_node_id()
         self._lanes = Lanes(host, self._use_sockets, self._call_timeout)
