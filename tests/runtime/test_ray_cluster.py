@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,30 @@ def test_nobody_answers() -> None:
         cluster.check_reachable(f"127.0.0.1:{port}")
 
 
-def test_an_answering_address_passes() -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        cluster.check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"])
+def test_something_else_answers(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(answer)
+                connection.recv(1000)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BadInput, match=f"address: what answers at '{address}' is no Ray cluster"):
+            cluster.check_reachable(address)
+        thread.join()
+
+
+@pytest.mark.ray
+def test_a_real_clusters_address_passes(ray_cluster: None) -> None:
+    import ray
+
+    cluster.check_reachable(ray.get_runtime_context().gcs_address)
     cluster.check_reachable("auto")
 
 
