@@ -453,6 +453,9 @@ class Runtime(Caller):
     def use_costs(self, costs: CostModel) -> None:
         """Offer a protocol's stated default cost model; one that the user gave takes precedence."""
 
+    def use_network(self, network: Network) -> None:
+        """Offer a protocol's own links; a network that the user gave takes precedence."""
+
     # --- shared by the runtimes ---
 
     def loss_policy(self, name: str) -> str:

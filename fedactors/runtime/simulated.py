@@ -245,6 +245,7 @@ class SimulatedRuntime(Runtime):
             reproducible_noise=reproducible_noise,
         )
         self.network = network if network is not None else Network()
+        self._network_given = network is not None
         self.ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
         self.loop: VirtualLoop
         self.clock = VirtualClock(self, DRIVER)
@@ -284,6 +285,11 @@ class SimulatedRuntime(Runtime):
     def use_costs(self, costs: CostModel) -> None:
         if self._costs is None:
             self._costs = costs
+
+    def use_network(self, network: Network) -> None:
+        if not self._network_given:
+            self.network = network
+            self._shared = SharedTransfers(network)
 
     def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         return self.send(DRIVER, receiver, method, args, kwargs)
@@ -587,7 +593,8 @@ class SimulatedRuntime(Runtime):
     def _num_cores(self, pool: str) -> int:
         if pool in self._cores:
             return self._cores[pool]
-        return max(1, int(self._castings[pool].resources.num_cpus))
+        asked = self._castings[pool].resources
+        return max(1, int(asked.num_cpus if asked.simulated_cores is None else asked.simulated_cores))
 
     async def sleep(self, name: str, seconds: float, key: str | None) -> None:
         """Wait on the virtual clock; a keyed wait found in a restored snapshot ends when it was to end."""
