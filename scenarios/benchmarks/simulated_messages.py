@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python scenarios/benchmarks/simulated_messages.py
 
-Prints one JSON object: messages a second on one core (1,000 parties on links with latency and bandwidth, every row of the
-ledger written to Parquet), resident memory of a process with 10,000 parties that all talk, memory over 10,000 rounds,
-the time of ``import fedactors``, and from nothing to the first answer of an actor on embedded Ray. Each part runs in a
-process of its own; the bound beside each is what the project asks of itself.
+Prints one JSON object: messages a second of one core's time (1,000 parties on links with latency and bandwidth, every
+row of the ledger written to Parquet), resident memory of a process with 10,000 parties that all talk, memory over 10,000
+rounds, the time of ``import fedactors``, and from nothing to the first answer of an actor on embedded Ray. Each part runs
+in a process of its own; the bound beside each is what the project asks of itself.
 """
 
 from __future__ import annotations
@@ -109,25 +109,27 @@ def resident_bytes() -> int:
 
 
 def throughput(num_parties: int = 1000, messages_each: int = 100, repeats: int = 3) -> dict[str, Any]:
-    """Return messages a second, the best of a few times and all of them."""
-    rates = []
+    """Return messages a second of one core's time (another load on the machine does not count), best and all."""
+    found = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             sink = LedgerFile(Path(folder) / "ledger.parquet")
             runtime = SimulatedRuntime(network=WAN, recorder=sink)
 
-            async def main(runtime: SimulatedRuntime = runtime) -> float:
+            async def main(runtime: SimulatedRuntime = runtime) -> tuple[float, float]:
                 parties = ring(runtime, num_parties)
                 await runtime.start()
-                start = time.perf_counter()
+                start, core_start = time.perf_counter(), time.process_time()
                 await asyncio.gather(*(party.send_messages(messages_each) for party in parties))
                 runtime.ledger.flush()
-                return time.perf_counter() - start
+                return time.perf_counter() - start, time.process_time() - core_start
 
-            seconds = runtime.execute(main)
+            seconds, core_seconds = runtime.execute(main)
             sink.close()
-        rates.append(runtime.ledger.messages() / seconds)
-    return {"parties": num_parties, "messages_per_second": max(rates), "all": rates, "at_least": 50_000}
+        count = runtime.ledger.messages()
+        found.append({"per_core_second": count / core_seconds, "per_wall_second": count / seconds})
+    best = max(each["per_core_second"] for each in found)
+    return {"parties": num_parties, "messages_per_core_second": best, "all": found, "at_least": 50_000}
 
 
 def many_parties(num_parties: int = 10_000) -> dict[str, Any]:
