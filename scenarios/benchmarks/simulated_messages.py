@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python scenarios/benchmarks/simulated_messages.py
 
-Prints one JSON object: messages a second of one core's time (1,000 parties on links with latency and bandwidth, every
-row of the ledger written to Parquet), resident memory of a process with 10,000 parties that all talk, memory over 10,000
-rounds, the time of ``import fedactors``, and from nothing to the first answer of an actor on embedded Ray. Each part runs
-in a process of its own; the bound beside each is what the project asks of itself.
+Prints one JSON object: messages a second of one core's time (1,000 parties on links with latency and bandwidth, each
+row of the ledger written to Parquet), resident memory of a process with 10,000 parties that all talk, memory over
+10,000 rounds, the time of ``import fedactors``, and from nothing to the first answer of an actor on embedded Ray. Each
+part runs in a process of its own; the bound beside each is what the project asks of itself.
 """
 
 from __future__ import annotations
