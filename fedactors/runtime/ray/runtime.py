@@ -247,9 +247,9 @@ class RayRuntime(Runtime):
     async def _capture_actors(self) -> dict[str, bytes]:
         """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
         while True:
-            names, watchers = sorted(self._actors), dict(self._watchers)
-            asked = [self._actors[name].snapshot.remote() for name in names]
-            async with asyncio.timeout(self._call_timeout):
+            async with self._losing, asyncio.timeout(self._call_timeout):  # none is half way back
+                names, watchers = sorted(self._actors), dict(self._watchers)
+                asked = [self._actors[name].snapshot.remote() for name in names]
                 frames = await asyncio.gather(*asked, return_exceptions=True)
             lost = [name for name, found in zip(names, frames, strict=True) if isinstance(found, RayActorError)]
             for found in frames:
