@@ -290,6 +290,7 @@ class SimulatedRuntime(Runtime):
         if not self._network_given:
             self.network = network
             self._shared = SharedTransfers(network)
+            self._routes.clear()
 
     def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         return self.send(DRIVER, receiver, method, args, kwargs)

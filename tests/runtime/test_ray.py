@@ -135,9 +135,9 @@ def test_users_mistakes_and_wrong_values_name_what_they_concern() -> None:
         play(refuse)
 
     async def wrong(runtime: RayRuntime, a: Echo, b: Echo) -> None:
-        with pytest.raises(PartyFailed, match="a: CodecError: a builtins.object may not be sent"):
+        with pytest.raises(PartyFailed, match=r"a: CodecError: a builtins.object may not be sent"):
             await a.reply_wrong()
-        with pytest.raises(PartyFailed, match="b: CodecError: a builtins.object may not be sent"):
+        with pytest.raises(PartyFailed, match=r"b: CodecError: a builtins.object may not be sent"):
             await b.send_wrong("a")
         with pytest.raises(BadInput, match=r"a calls 'nobody', which does not exist \(there are: a, b\)"):
             await a.relay("nobody", 1)

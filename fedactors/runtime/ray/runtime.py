@@ -14,6 +14,7 @@ import dataclasses
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, measure, type_name
+from fedactors.network.codec import encode_parts, measure, message_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
@@ -254,9 +255,9 @@ class RayRuntime(Runtime):
     async def _capture_actors(self) -> dict[str, bytes]:
         """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
         while True:
-            names, watchers = sorted(self._actors), dict(self._watchers)
-            asked = [self._actors[name].snapshot.remote() for name in names]
-            async with asyncio.timeout(self._call_timeout):
+            async with self._losing, asyncio.timeout(self._call_timeout):  # none is half way back
+                names, watchers = sorted(self._actors), dict(self._watchers)
+                asked = [self._actors[name].snapshot.remote() for name in names]
                 frames = await asyncio.gather(*asked, return_exceptions=True)
             lost = [name for name, found in zip(names, frames, strict=True) if isinstance(found, RayActorError)]
             for found in frames:
@@ -384,6 +385,7 @@ class RayRuntime(Runtime):
             network=network,
             costs=costs,
             scale=scale,
+            script_messages=tuple(message_types(sys.modules["__main__"])),
         )
         host = ray.get_runtime_context().get_node_id()
         self._lanes = Lanes(host, self._use_sockets, self._call_timeout)
