@@ -114,6 +114,10 @@ class Actor:
         """Put what happens inside on the timeline, as "wait" or another kind."""
         return self._context.span(kind, label)
 
+    def record_span(self, kind: str, label: str, start: float, end: float) -> None:
+        """Put something on the timeline that began before a snapshot or in another method."""
+        self._context.record_span(kind, label, start, end)
+
     def record_privacy(self, record: Any) -> None:
         """Add to the privacy ledger what mechanism was applied to what leaves this party."""
         self._context.record_privacy(record)

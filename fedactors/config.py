@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -25,8 +25,7 @@ T = TypeVar("T")
 def config(cls: type[T]) -> type[T]:
     """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors."""
     settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=True)
-    made: type[T] = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)  # type: ignore[assignment]
-    return made
+    return cast("type[T]", pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings))
 
 
 def parse_words(words: Sequence[str]) -> dict[str, str]:

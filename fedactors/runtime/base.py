@@ -98,8 +98,9 @@ class Ref:
     owner: str
     key: int
     num_bytes: int
-    place: str
-    """Where the bytes lie, for a reader on the same host; empty when they must be asked for."""
+    place: tuple[int, ...]
+    """Where the bytes lie (process, descriptor, offset), for a reader on the same host; empty when they must be asked
+    for. Numbers, so that the ledger counts the same bytes on every runtime."""
 
 
 @dataclass
@@ -429,7 +430,7 @@ class Runtime(Caller):
         self._loss_handler = handler
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Record one round's metrics: numbers of the mathematics, never wall time (the recorder asks `usage`)."""
+        """Record one round's metrics: numbers of the mathematics, never wall time (which `usage` tells)."""
         await self.settle()
         if self.recorder is not None:
             self.recorder.record_round(index, metrics)
@@ -451,6 +452,9 @@ class Runtime(Caller):
 
     def use_costs(self, costs: CostModel) -> None:
         """Offer a protocol's stated default cost model; one that the user gave takes precedence."""
+
+    def use_network(self, network: Network) -> None:
+        """Offer a protocol's own links; a network that the user gave takes precedence."""
 
     # --- shared by the runtimes ---
 

@@ -165,7 +165,7 @@ class SimulatedContext(Context):
         frozen, size = freeze(value)
         self._next_payload += 1
         self._payloads[self._next_payload] = (frozen, size)
-        return Ref(self.name, self._next_payload, size, "")
+        return Ref(self.name, self._next_payload, size, ())
 
     async def get(self, ref: Ref) -> Any:
         owner = self._runtime.context_of(ref.owner)
@@ -245,6 +245,7 @@ class SimulatedRuntime(Runtime):
             reproducible_noise=reproducible_noise,
         )
         self.network = network if network is not None else Network()
+        self._network_given = network is not None
         self.ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
         self.loop: VirtualLoop
         self.clock = VirtualClock(self, DRIVER)
@@ -284,6 +285,11 @@ class SimulatedRuntime(Runtime):
     def use_costs(self, costs: CostModel) -> None:
         if self._costs is None:
             self._costs = costs
+
+    def use_network(self, network: Network) -> None:
+        if not self._network_given:
+            self.network = network
+            self._shared = SharedTransfers(network)
 
     def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         return self.send(DRIVER, receiver, method, args, kwargs)
@@ -357,13 +363,13 @@ class SimulatedRuntime(Runtime):
         self.loop.before_time_moves = self._before_time_moves
         self.loop.when_stuck = self._stuck
         self._wall_start = time.perf_counter()
-        if isinstance(self._pool_size, int):
-            self._pool = ProcessPool(self._pool_size) if self._pool_size > 0 else None
-        else:
-            self._pool = self._pool_size
-        if resume is not None:
-            self._restore_driver(resume)
         try:
+            if resume is not None:
+                self._restore_driver(resume)
+            if isinstance(self._pool_size, int):
+                self._pool = ProcessPool(self._pool_size) if self._pool_size > 0 else None
+            else:
+                self._pool = self._pool_size
             result: T = self.loop.run_until_complete(self._run_main(main))
             return result
         finally:
@@ -373,10 +379,10 @@ class SimulatedRuntime(Runtime):
         async def driver() -> T:
             return await main()
 
-        result: T
-        self._main = self.loop.create_task(driver())
+        main_task: asyncio.Task[T] = self.loop.create_task(driver())
+        self._main = main_task
         try:
-            result = await self._main
+            result = await main_task
         except asyncio.CancelledError:
             if self._failure is None:
                 raise
@@ -587,7 +593,8 @@ class SimulatedRuntime(Runtime):
     def _num_cores(self, pool: str) -> int:
         if pool in self._cores:
             return self._cores[pool]
-        return max(1, int(self._castings[pool].resources.num_cpus))
+        asked = self._castings[pool].resources
+        return max(1, int(asked.num_cpus if asked.simulated_cores is None else asked.simulated_cores))
 
     async def sleep(self, name: str, seconds: float, key: str | None) -> None:
         """Wait on the virtual clock; a keyed wait found in a restored snapshot ends when it was to end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import struct
 from collections import OrderedDict
@@ -110,10 +111,8 @@ def test_a_frame_cut_short_or_changed_is_refused_or_decodes_but_never_crashes(va
     at = data.draw(st.integers(0, len(frame) - 1))
     changed = frame[:at] + bytes([data.draw(st.integers(0, 255))]) + frame[at + 1 :]
     for foreign in (frame[:cut], changed):
-        try:
+        with contextlib.suppress(CodecError):
             decode(foreign)
-        except CodecError:
-            pass
 
 
 def test_messages_nest_and_come_back_as_their_classes() -> None:

@@ -109,8 +109,15 @@ def test_seconds_and_price() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("latency", -1.0), ("latency", math.nan), ("bandwidth", 0.0), ("bandwidth", -5.0), ("bandwidth", math.nan)]
-    + [("price_per_gb", -0.1), ("price_per_gb", math.nan)],
+    [
+        ("latency", -1.0),
+        ("latency", math.nan),
+        ("bandwidth", 0.0),
+        ("bandwidth", -5.0),
+        ("bandwidth", math.nan),
+        ("price_per_gb", -0.1),
+        ("price_per_gb", math.nan),
+    ],
 )
 def test_links_are_validated(field: str, value: float) -> None:
     with pytest.raises(BadInput, match=f"{field}: .* is not allowed"):

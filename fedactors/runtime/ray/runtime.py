@@ -10,6 +10,7 @@ Snapshots are taken where the protocol calls `checkpoint`, when it has no call u
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import shutil
 import signal
@@ -47,7 +48,9 @@ class RayRuntime(Runtime):
         address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
         num_cpus: cores that an embedded cluster offers (default: all).
         placement: how Ray's placement group lays the actors over hosts (one of `PLACEMENTS`; None: no group).
-        network, costs: links and compute times to emulate, `scale` wall seconds for each of theirs.
+        network, costs: links and compute times to emulate.
+        scale: wall seconds for each second of the actors' clocks, of links and of costs.
+        emulate: whether to emulate the protocol's own links and costs where none are given.
         start_timeout: seconds within which all processes must be up.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
@@ -63,6 +66,7 @@ class RayRuntime(Runtime):
         network: Network | None = None,
         costs: CostModel | None = None,
         scale: float = 1.0,
+        emulate: bool = False,
         start_timeout: float = 180.0,
         call_timeout: float = 3600.0,
         use_sockets: bool = True,
@@ -83,7 +87,11 @@ class RayRuntime(Runtime):
         self.ledger = Ledger()
         self.processes: dict[str, int] = {}
         """Process id of each actor on its host."""
+        if not scale > 0:
+            raise BadInput(f"scale: {scale} is not allowed: give a number above 0")
         self._emulated = (network, costs, scale)
+        self._settings: Settings
+        self._emulate = emulate
         self._address = address
         self._num_cpus = num_cpus
         self._placement = placement
@@ -112,6 +120,16 @@ class RayRuntime(Runtime):
         self._cluster_cpus = float(num_cpus or os.cpu_count() or 1)
 
     # --- the driver's side ---
+
+    def use_costs(self, costs: CostModel) -> None:
+        if self._emulate and self._settings.costs is None:
+            self._settings = dataclasses.replace(self._settings, costs=costs)
+
+    def use_network(self, network: Network) -> None:
+        if self._emulated[0] is None:
+            self.network = network  # prices hold in any case
+            if self._emulate:
+                self._settings = dataclasses.replace(self._settings, network=network)
 
     def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         address = self._lanes.address(receiver, DRIVER)
@@ -260,7 +278,7 @@ class RayRuntime(Runtime):
             messages=self.ledger.messages(),
             bytes=self.ledger.bytes(),
             header_bytes=self.ledger.header_bytes(),
-            seconds=self.clock.now() if self._end is None else wall + self._offset,
+            seconds=self.clock.now() if self._end is None else wall / self._emulated[2] + self._offset,
             wall_seconds=wall,
             cpu_utilisation=cpu / (wall * self._cluster_cpus) if wall > 0 else 0.0,
             waiting_seconds=sum(self._waiting.values()),
@@ -345,7 +363,7 @@ class RayRuntime(Runtime):
             self._waiting["before"] = content["waiting"]
         network, costs, scale = self._emulated
         start = time.time()
-        self.clock = WallClock(start, self._offset)
+        self.clock = WallClock(start, self._offset, scale)
         self._settings = Settings(
             seed=self.seed,
             start=start,
@@ -366,10 +384,10 @@ class RayRuntime(Runtime):
         async def driver() -> T:
             return await main()
 
-        result: T
-        self._main = asyncio.ensure_future(driver())
+        main_task: asyncio.Task[T] = asyncio.get_running_loop().create_task(driver())
+        self._main = main_task
         try:
-            result = await self._main
+            result = await main_task
         except asyncio.CancelledError:
             if self._failure is None:
                 raise
