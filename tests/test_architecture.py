@@ -97,7 +97,9 @@ def test_mathematics_and_decisions_do_not_wait(path: Path) -> None:
     if NOT_PURE.intersection(parts):
         return
     assert not roots(path) & set(LIGHT), "belongs into actors or run"
-    waits = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+    waits = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.AsyncFunctionDef | ast.Await)
+    ]
     assert not waits
 
 
