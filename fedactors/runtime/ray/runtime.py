@@ -109,6 +109,7 @@ class RayRuntime(Runtime):
         self._cpu: dict[str, float] = {}
         self._cpu_before = 0.0
         self._wall_start = time.perf_counter()
+        self._began: float | None = None
         self._groups: list[Any] = []
         self._places: dict[str, dict[str, Any]] = {}
         self._failure: BaseException | None = None
@@ -142,6 +143,8 @@ class RayRuntime(Runtime):
         castings = self._take_new()
         cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
+        if self._began is None:
+            self._began = time.perf_counter()
 
     async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
         options = await self._placed(castings)
@@ -165,7 +168,12 @@ class RayRuntime(Runtime):
             self._watchers[casting.name] = asyncio.ensure_future(self._watch(casting.name))
         frames = state.actors if state is not None else {}
         self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
-        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote()))
+        if self._began is None:
+            # the run begins here, as on the virtual clock: starting processes and loading data is not the protocol's time
+            self._settings = dataclasses.replace(self._settings, start=time.time())
+            self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
+        start = self._settings.start
+        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote(start)))
 
     async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
         if self._placement is None:
@@ -272,15 +280,16 @@ class RayRuntime(Runtime):
         )
 
     def usage(self) -> Usage:
-        wall = (self._end if self._end is not None else time.perf_counter()) - self._wall_start
+        end = self._end if self._end is not None else time.perf_counter()
+        run_seconds = end - self._began if self._began is not None else 0.0
         cpu = sum(self._cpu.values()) + self._cpu_before
         return Usage(
             messages=self.ledger.messages(),
             bytes=self.ledger.bytes(),
             header_bytes=self.ledger.header_bytes(),
-            seconds=self.clock.now() if self._end is None else wall / self._emulated[2] + self._offset,
-            wall_seconds=wall,
-            cpu_utilisation=cpu / (wall * self._cluster_cpus) if wall > 0 else 0.0,
+            seconds=run_seconds / self._emulated[2] + self._offset,
+            wall_seconds=end - self._wall_start,
+            cpu_utilisation=cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
             waiting_seconds=sum(self._waiting.values()),
             price=self.ledger.price(self.network.link) + self.spent,
         )
