@@ -209,8 +209,8 @@ class RayRuntime(Runtime):
                     return await ask(self._actors[name], name)
             except TimeoutError:
                 raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
-            except RayActorError:
-                raise PartyLost(name, "its process died while it was being started") from None
+            except RayActorError as error:
+                raise PartyLost(name, f"its process died while it was being started{_cause(error)}") from None
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
@@ -467,3 +467,9 @@ class RayRuntime(Runtime):
                 await self._loss_handler(name)
         except Exception as error:
             self.fail(error)
+
+
+def _cause(error: RayActorError) -> str:
+    """Return why an actor could not be built, such as a module that its host lacks; Ray says it in its last lines."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
+    return f" ({lines[-1]})" if lines else ""
