@@ -115,7 +115,7 @@ class ActiveWorker(Client):
                 algorithm.active_gradients_pure, bottom, top, self._data.task, x_BF, received, target_B, work=work
             )
         leaving = tuple(self._sanitise(gradient_BE) for gradient_BE in found.embeddings)
-        return ActiveGradients(found.loss, leaving, found.bottom_P, found.top_P)
+        return ActiveGradients(found.loss, leaving, found.bottom, found.top)
 
     def _sanitise(self, gradient_BE: np.ndarray) -> np.ndarray:
         if self._sigma <= 0:
@@ -203,7 +203,7 @@ class _Epoch:
         found = await worker.gradients(positions, [embedding.values for embedding in embeddings])
         now = worker.clock.now()
         out = tuple(worker.put(Gradient(batch_id, self._epoch, sequence, now, g)) for g in found.embeddings)
-        worker.replica.step([found.bottom_P, found.top_P])
+        worker.replica.step([found.bottom, found.top])
         self.loss_sum += found.loss * len(positions)
         self.num_rows += len(positions)
         self._kept[stamp] = out

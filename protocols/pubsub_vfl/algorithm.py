@@ -104,12 +104,12 @@ def backward_pure(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Ar
 
 @dataclass(frozen=True, eq=False)
 class ActiveGradients:
-    """What one batch gives at the active party: the loss, dloss/dz of each passive party (B x E), flat gradients (P)."""
+    """What one batch gives at the active party: the loss, dloss/dz for each passive party (B x E), flat gradients."""
 
     loss: float
     embeddings: tuple[Array, ...]
-    bottom_P: Array
-    top_P: Array
+    bottom: Array
+    top: Array
 
 
 def active_gradients(

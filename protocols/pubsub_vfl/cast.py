@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import PartyLost
@@ -75,16 +75,22 @@ class Cast:
                 async with self.runtime.clock.timeout(_RESTART_TIMEOUT):
                     await self.back[loss.party].wait()
 
-    async def everyone(self, ask: Callable[[ActiveWorker | PassiveWorker], Awaitable[None]]) -> None:
-        """Ask all workers at once, each again after a restart."""
-        await asyncio.gather(*(self.persist([n], lambda w=w: ask(w)) for n, w in self.workers.items()))
+    async def everyone(self, method: str, *args: Any) -> None:
+        """Call a method of all workers at once, again where a worker was lost and is back."""
+        await self._ask([(name, args) for name in self.workers], method)
 
-    async def everyone_with_server(
-        self, ask: Callable[[ActiveWorker | PassiveWorker, str], Awaitable[None]]
-    ) -> None:
-        """Ask all workers of parties that have a parameter server, with its name."""
-        chosen = [(n, w, self.server_of.get(n.partition("/")[0])) for n, w in self.workers.items()]
-        await asyncio.gather(*(self.persist([n], lambda w=w, s=s: ask(w, s)) for n, w, s in chosen if s is not None))
+    async def with_server(self, method: str, epoch: int) -> None:
+        """Call a method of all workers that have a parameter server, with its name."""
+        server_of = {name: self.server_of.get(name.partition("/")[0]) for name in self.workers}
+        await self._ask([(name, (epoch, server)) for name, server in server_of.items() if server], method)
+
+    async def _ask(self, calls: list[tuple[str, tuple[Any, ...]]], method: str) -> None:
+        workers: dict[str, Any] = dict(self.workers)
+
+        async def one(name: str, args: tuple[Any, ...]) -> None:
+            await self.persist([name], lambda: getattr(workers[name], method)(*args))
+
+        await asyncio.gather(*(one(name, args) for name, args in calls))
 
 
 def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> Cast:

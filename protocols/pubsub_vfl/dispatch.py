@@ -4,11 +4,11 @@ The life of a batch in an epoch, per sequence number (its attempt):
 
     queued ─assign (per passive party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
        ▲                                                                                                    │
-       └────────── abandon (deadline, lost worker): sequence + 1 ◀──────────────┐              acknowledge by all ─▶ done
+       └────────── abandon (deadline, lost worker): sequence + 1 ◀─────────────┐              acknowledge by all ─▶ done
 
-Each topic is a bounded FIFO (`fedactors.channels.topics.Topic`). A batch is done when every passive party has acknowledged
-its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have stepped already on a
-batch that is abandoned later, so that on its side a batch trains at least once.
+Each topic is a bounded FIFO (`fedactors.channels.topics.Topic`). A batch is done when every passive party has
+acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have stepped
+already on a batch that is abandoned later, so that on its side a batch trains at least once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 
 from fedactors.channels.topics import Entry, Topic
 from fedactors.errors import FedactorsError
+
+_RESOLUTION = 1e-9
 
 
 class NeverEnds(FedactorsError):
@@ -141,7 +143,7 @@ class Dispatch:
 
     def assign(self, party: str, worker: str, room: int, now: float) -> tuple[tuple[int, int], ...]:
         """Give a worker up to `room` batches to embed: (batch id, sequence)."""
-        given = []
+        given: list[tuple[int, int]] = []
         while len(given) < room and self.can_assign(party):
             batch_id = self._queues[party].popleft()
             batch = self._batches[batch_id]
@@ -191,7 +193,7 @@ class Dispatch:
 
     def claim(self, worker: str, room: int, now: float) -> tuple[tuple[int, int, tuple[Any, ...]], ...]:
         """Give an active worker up to `room` batches: (batch id, sequence, the newest embedding of each party)."""
-        given = []
+        given: list[tuple[int, int, tuple[Any, ...]]] = []
         while len(given) < room and self._ready:
             batch_id = self._ready.popleft()
             batch = self._batches[batch_id]
@@ -201,9 +203,7 @@ class Dispatch:
             given.append((batch_id, batch.sequence, tuple(e.value for e in entries if e is not None)))
         return tuple(given)
 
-    def publish_gradients(
-        self, worker: str, batch_id: int, sequence: int, values: Sequence[Any], now: float
-    ) -> bool:
+    def publish_gradients(self, worker: str, batch_id: int, sequence: int, values: Sequence[Any], now: float) -> bool:
         """Take a batch's gradients, one per passive party; return False when it was abandoned meanwhile."""
         batch = self._current(batch_id, sequence)
         if batch is None:
@@ -231,9 +231,7 @@ class Dispatch:
         gradients = self._gradients.pop(worker, [])
         if not self._applies_stale:
             gradients = [g for g in gradients if self._current(g[0], g[1]) is not None]
-        return Outbox(
-            tuple(gradients), tuple(self._abandoned.pop(worker, [])), tuple(self._released.pop(worker, []))
-        )
+        return Outbox(tuple(gradients), tuple(self._abandoned.pop(worker, [])), tuple(self._released.pop(worker, [])))
 
     def keep_released(self, worker: str, stamps: Sequence[tuple[int, int]]) -> None:
         """Put back releases that a worker was not told of after all."""
@@ -252,8 +250,9 @@ class Dispatch:
         """Abandon every held batch that has not moved for the deadline; return their ids."""
         if math.isinf(self._deadline):
             return ()
-        limit = now - self._deadline
-        late = [i for i, batch in self._batches.items() if self._is_held(batch) and batch.since <= limit]
+        # a timer may fire one rounding error before the time it was set for
+        reached = now + _RESOLUTION * max(1.0, abs(now))
+        late = [i for i, b in self._batches.items() if self._is_held(b) and b.since + self._deadline <= reached]
         for batch_id in late:
             self._abandon(batch_id, now)
         return tuple(late)

@@ -27,7 +27,9 @@ class Embedding:
     values: Floats
 
 
-@message(receiver="passive worker", reveals="the loss's gradient per row; for classification its sign can tell the label")
+@message(
+    receiver="passive worker", reveals="the loss's gradient per row; for classification its sign can tell the label"
+)
 class Gradient:
     """The gradient with respect to the embedding of that batch and sequence; values (B x E)."""
 

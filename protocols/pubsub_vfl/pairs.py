@@ -83,7 +83,7 @@ class PairEpoch:
             return 0.0, [Gradient(-1, self._epoch, 1, now, nothing) for _ in self._peers], []
         found = await self._worker.gradients(positions, [e.values for e in embeddings if e is not None])
         gradients: list[Gradient | None] = [Gradient(batch_id, self._epoch, 1, now, g) for g in found.embeddings]
-        return found.loss, gradients, [found.bottom_P, found.top_P]
+        return found.loss, gradients, [found.bottom, found.top]
 
     def _ask(self, gradients: Sequence[Gradient | None], batch_id: int) -> asyncio.Future[list[Embedding | None]]:
         return asyncio.gather(

@@ -137,9 +137,7 @@ class PassiveWorker(Client):
         if not self.pooled:
             return await self.compute(algorithm.backward, self.bottom, publication, gradient_BE, work=work)
         vector, x_BF = publication
-        return await self.compute(
-            algorithm.backward_pure, self.bottom.spec, vector, x_BF, gradient_BE, work=work
-        )
+        return await self.compute(algorithm.backward_pure, self.bottom.spec, vector, x_BF, gradient_BE, work=work)
 
     def forget(self, stamp: Stamp) -> None:
         """Give up a publication."""

@@ -1,9 +1,9 @@
 """A worker's copy of its party's models, and the ways in which it follows the party's parameter server.
 
-    alone      step on the own gradient                                    pubsub-vfl within an epoch, vfl, avfl
-    together   push the gradient, step on the average of all workers'      vfl-ps
-    shared     step, push the change, continue from all workers' changes   avfl-ps
-    average    push the parameters, continue from the average              pubsub-vfl at the end of certain epochs
+alone      step on the own gradient                                    pubsub-vfl within an epoch, vfl, avfl
+together   push the gradient, step on the average of all workers'      vfl-ps
+shared     step, push the change, continue from all workers' changes   avfl-ps
+average    push the parameters, continue from the average              pubsub-vfl at the end of certain epochs
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PartyRows:
     @property
     def num_features(self) -> int:
         """Columns after one-hot encoding."""
-        return self.block.features.shape[1]
+        return int(self.block.features.shape[1])
 
     @property
     def num_train(self) -> int:

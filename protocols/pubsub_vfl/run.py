@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from typing import Any, Literal
 
 from fedactors.data.partitions import VerticalData
 from fedactors.plugins import RunResult
@@ -17,7 +17,7 @@ from protocols.pubsub_vfl.cast import BROKER, Cast, assemble
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.costs import default_costs
 
-HEADLINE = {"binary": ("auc", "max"), "multiclass": ("accuracy", "max"), "regression": ("rmse", "min")}
+HEADLINE: dict[str, tuple[str, Literal["max", "min"]]] = {"binary": ("auc", "max"), "multiclass": ("accuracy", "max"), "regression": ("rmse", "min")}
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
@@ -30,9 +30,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     patience = config.patience or config.num_epochs
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
-        state["num_rows"] = await cast.persist(
-            list(cast.workers), lambda: cast.first_active.align(cast.first_passive)
-        )
+        state["num_rows"] = await cast.persist(list(cast.workers), lambda: cast.first_active.align(cast.first_passive))
         state.update(epoch=0, releases=0)
         await runtime.checkpoint()
     else:
@@ -46,16 +44,16 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         if config.averages and (
             algorithm.syncs(epoch, config.sync_interval, config.sync_schedule) or epoch == config.num_epochs
         ):
-            await cast.everyone_with_server(lambda worker, server: worker.average(epoch, server))
+            await cast.with_server("average", epoch)
         found = await evaluate("validation", cast)
         is_best = keeper.update(epoch, found[metric])
-        await cast.everyone(lambda worker: worker.end_epoch(is_best))
+        await cast.everyone("end_epoch", is_best)
         stopping.update(found[metric])
         releases = state["releases"] + trained.get("max_attempts", 1)
         state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.record_round(epoch, {**trained, **{f"validation_{k}": v for k, v in found.items()}})
         await cast.persist(list(cast.workers), runtime.checkpoint)
-    await cast.everyone(lambda worker: worker.recall())
+    await cast.everyone("recall")
     test = await evaluate("test", cast)
     privacy = await account(config, state["num_rows"], state["releases"], cast)
     await runtime.checkpoint("final")
@@ -81,10 +79,11 @@ async def train_over_broker(config: PubSubVflConfig, epoch: int, num_rows: int, 
     """Train one epoch of PubSub-VFL: workers of all parties take batches from the broker until all are done."""
     await cast.broker.begin_epoch(algorithm.num_batches(num_rows, config.batch_size))
     workers: dict[str, Any] = dict(cast.workers)
-    served, *found = await asyncio.gather(
-        cast.broker.serve_epoch(),
-        *(cast.persist([name], lambda w=worker: w.run_epoch(epoch, BROKER)) for name, worker in workers.items()),
-    )
+
+    async def work(name: str) -> Any:
+        return await cast.persist([name], lambda: workers[name].run_epoch(epoch, BROKER))
+
+    served, *found = await asyncio.gather(cast.broker.serve_epoch(), *map(work, workers))
     abandoned, discarded, attempts = served
     # reduced in the order of names: the order of arrival must not change a sum
     by_name = dict(zip(workers, found, strict=True))

@@ -18,7 +18,6 @@ from protocols.pubsub_vfl.averages import add_changes, weighted_mean
 from protocols.pubsub_vfl.dispatch import Counts, Dispatch
 from protocols.pubsub_vfl.messages import ActiveOrders, ActiveReport, Parameters, PassiveOrders, PassiveReport
 
-
 Report = PassiveReport | ActiveReport
 
 

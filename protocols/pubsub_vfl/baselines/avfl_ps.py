@@ -15,6 +15,6 @@ async def train_epoch(epoch: int, cast: Cast, push_every: int) -> dict[str, floa
     trained = await train_pairs(epoch, cast, servers=cast.servers)
     if push_every:
         # the first time pushes what is left, the second pulls what all have pushed
-        await cast.everyone_with_server(lambda worker, server: worker.follow(epoch, server))
-        await cast.everyone_with_server(lambda worker, server: worker.follow(epoch, server))
+        await cast.with_server("follow", epoch)
+        await cast.with_server("follow", epoch)
     return trained

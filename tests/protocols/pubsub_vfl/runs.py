@@ -78,7 +78,9 @@ def arrays(task: str, num_parties: int = 2, num_rows: int = 400) -> VerticalData
         task=task,  # type: ignore[arg-type]
         num_classes=1 if task == "regression" else 3,
         parties=("active", *(f"passive-{i}" for i in range(1, num_parties))),
-        sources=tuple(ArraySource(ids=ids, features=f, labels=labels if i == 0 else None) for i, f in enumerate(features)),
+        sources=tuple(
+            ArraySource(ids=ids, features=f, labels=labels if i == 0 else None) for i, f in enumerate(features)
+        ),
         label_party="active",
     )
 

@@ -75,9 +75,11 @@ def test_pure_functions_give_the_stateful_numbers():
     kept = algorithm.active_gradients(bottom, top, x, [z], y)
     pure = algorithm.active_gradients_pure((bottom.spec, before), (top.spec, top.vector), "binary", x, [z], y)
     assert kept.loss == pure.loss
-    for one, other in zip((*kept.embeddings, kept.bottom_P, kept.top_P), (*pure.embeddings, pure.bottom_P, pure.top_P)):
+    for one, other in zip(
+        (*kept.embeddings, kept.bottom, kept.top), (*pure.embeddings, pure.bottom, pure.top), strict=True
+    ):
         assert np.array_equal(one, other)
-    bottom.apply(kept.bottom_P)
+    bottom.apply(kept.bottom)
     # the gradient goes through the activation of the publication, not of the present parameters
     assert np.array_equal(
         algorithm.backward(bottom, publication, g), algorithm.backward_pure(bottom.spec, before, x, g)

@@ -142,6 +142,15 @@ def test_every_movement_starts_the_deadline_anew():
     assert dispatch.expire(14.9) == ()
 
 
+@pytest.mark.parametrize("since", [0.1, 1 / 3, 7e5 + 0.1])
+def test_a_timer_that_fires_a_rounding_error_early_still_abandons(since):
+    dispatch = made(batches=1, deadline=0.004)
+    dispatch.assign("p", "p/0", 1, since)
+    look = dispatch.next_look(since)
+    assert look is not None
+    assert dispatch.expire(math.nextafter(look, 0.0)) == (0,)
+
+
 def test_without_a_deadline_nothing_is_abandoned():
     dispatch = made(deadline=math.inf)
     dispatch.assign("p", "p/0", 3, 0.0)
