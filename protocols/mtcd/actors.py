@@ -55,7 +55,16 @@ class TokenClient(Client):
         seed: shared by all parties, for batches and the split of rows.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("local", "theta", "links", "held", "estimates", "rounding", "num_released")
+    state: ClassVar[tuple[str, ...]] = (
+        "local",
+        "theta",
+        "links",
+        "held",
+        "estimates",
+        "rounding",
+        "noise",
+        "num_released",
+    )
 
     def __init__(self, config: MtcdConfig, data: MtcdData, client: int, links: Links, seed: int) -> None:
         self._config = config
@@ -80,6 +89,8 @@ class TokenClient(Client):
     async def load(self) -> None:
         """Load the own part."""
         self.rounding = self.rng("rounding")
+        # noise that protects something is never part of a snapshot: who has the generator could take it off again
+        self.noise = self.noise_rng("representations") if self._context.reproducible_noise else None
         self.local.load()
         self.estimates = Estimates(0)
         if not isinstance(self._data, VerticalData):
@@ -87,7 +98,7 @@ class TokenClient(Client):
 
     async def open(self) -> None:
         """Prepare the rows when they come from a snapshot."""
-        self._noise = self.noise_rng("representations")
+        self._noise = self.noise or self.noise_rng("representations")
         if isinstance(self._data, VerticalData) and self.local.is_ready:
             self._build()
 
@@ -107,15 +118,15 @@ class TokenClient(Client):
         """Follow the common order of rows."""
         self.local.follow(order)
 
-    async def align(self, how: Any, others: tuple[str, ...]) -> None:
-        """Align all parties' rows (called at the label party) and tell everyone the labels, as agreed."""
+    async def align(self, how: Any, others: tuple[str, ...], learners: tuple[str, ...]) -> None:
+        """Align all parties' rows (called at the label party) and tell `learners` the labels, as agreed."""
         peers = {name: self.peer(name, TokenClient) for name in others}
         rng = self.noise_rng("row order") if how != "already-aligned" else self.rng("row order")
         self.local.take_rows(await align(self.local.ids, self.name, how, peers, rng))
         labels = self.local.own_labels()
         self._build()
-        for peer in peers.values():
-            await peer.take_labels(labels)
+        for name in learners:
+            await self.peer(name, TokenClient).take_labels(labels)
 
     async def take_labels(self, labels: Labels) -> None:
         """Take the labels from the label party."""
@@ -124,7 +135,10 @@ class TokenClient(Client):
 
     async def relink(self, links: Links) -> None:
         """Learn where tokens may go after a client was lost."""
-        self.links = links
+        if links.route:
+            await self._relay(links.route).relink(replace(links, route=links.route[1:]))
+        else:
+            self.links = links
 
     # --- tokens ---
 
@@ -334,8 +348,10 @@ class TokenClient(Client):
 
     # --- step sizes and measuring ---
 
-    async def smoothness(self) -> float:
+    async def smoothness(self, route: tuple[str, ...] = ()) -> float:
         """Return L_block of this client's block."""
+        if route:
+            return await self._relay(route).smoothness(route[1:])
         return await self.compute(self._block.smoothness, work=Work("probe", 100 * self._block.num_samples))
 
     async def probe(self, probe: Probe) -> ProbeImage:

@@ -11,6 +11,8 @@ close to that. Raw features and parameters theta_k never leave a client.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +26,8 @@ FloatArray = NDArray[np.floating]
 class Labels:
     """What the label party tells every other party at the start of a run on data that it alone has labels for."""
 
-    train: NDArray[np.generic]
-    test: NDArray[np.generic]
+    train: NDArray[Any]
+    test: NDArray[Any]
 
 
 @message(receiver="server", reveals="the client's representation of each sample of the mini-batch, nothing on its rows")
@@ -47,8 +49,8 @@ class Token:
 
     `walk_seed` fixes the whole walk, so each holder draws the next client by itself; `route`, where given, is a fixed
     route instead (a sweep, or with `is_prelude` the tour on which STCD adds up the first representations). `attempt`
-    counts how often the token was issued in this round, `moves` the hops that crossed a link, and `issuer` (a client, -1 the server)
-    is told when the roaming is over.
+    counts how often the token was issued in this round, `moves` the hops that crossed a link, and `issuer` (a client,
+    or -1 for the server) is told when the roaming is over.
     """
 
     round_: int
@@ -119,6 +121,7 @@ class Links:
 
     options: tuple[int, ...]
     uplink: str
+    route: tuple[str, ...] = ()
 
 
 @message(receiver="client", reveals="a vector that depends on all clients' kernels X_k X_k^T")

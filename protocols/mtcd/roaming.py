@@ -209,7 +209,7 @@ class Roaming:
     def _groups(self, round_: int) -> dict[int, tuple[int, ...]]:
         if self._clusters is None:
             everyone = tuple(sorted(self._graph))
-            return {token: everyone for token in range(self._num_tokens)} if everyone else {}
+            return dict.fromkeys(range(self._num_tokens), everyone) if everyone else {}
         live = [index for index, cluster in enumerate(self._clusters) if self._linked.intersection(cluster)]
         if self._participation is not None and self._participation < len(live):
             drawn = np.random.default_rng([self._seed, round_]).choice(live, self._participation, replace=False)

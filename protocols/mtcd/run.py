@@ -14,6 +14,7 @@ from fedactors.network import topology
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.mtcd import measure, walk
+from protocols.mtcd.actors import SERVER
 from protocols.mtcd.algorithm import diverged, divergence_line
 from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.cast import Cast, assemble
@@ -88,7 +89,7 @@ async def stcd_stretch(config: MtcdConfig, runtime: Runtime, cast: Cast, round_:
     """Do one stretch of Algorithm 1's walk: num_hops + 1 visits, from where the token rests."""
     state = runtime.state
     seed = walk.walk_seed(derived_seed(runtime.seed, "all parties", "walks"), 0, 0)
-    num_hops, tour = config.num_hops + 1, ()
+    num_hops, tour = config.num_hops + 1, tuple[int, ...]()
     if "holder" not in state:
         clients = range(config.num_clients)
         state["holder"] = config.start[0] if isinstance(config.start, tuple) else walk.start_client(seed, clients)
@@ -114,11 +115,9 @@ async def dcpa_iterations(config: MtcdConfig, runtime: Runtime, cast: Cast, roun
 async def prepare(config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Cast) -> None:
     """Align vertical data and share labels, then settle the step size."""
     if isinstance(data, VerticalData):
-        others = (*data.passive_parties,)
-        holder = cast.clients[data.parties.index(data.label_party)]
-        await holder.align(data.alignment, others)
-        if cast.server is not None:
-            await cast.server.take_labels(await holder.known_labels())
+        others = data.passive_parties
+        learners = others if cast.server is None else (*others, SERVER)
+        await cast.clients[data.parties.index(data.label_party)].align(data.alignment, others, learners)
     num_samples = len((await known_labels(data, cast)).train)
     runtime.state["rounds_per_epoch"] = max(1, num_samples // (config.batch_size or num_samples))
     if config.algorithm == "dcpa":
@@ -144,7 +143,8 @@ async def prepare(config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Ca
 async def safe_step_of(config: MtcdConfig, cast: Cast) -> float:
     """Return a step size that is safe for the algorithm on the clients' blocks."""
     if cast.server is None:
-        return 1.0 / max(await asyncio.gather(*(client.smoothness() for client in cast.clients)))
+        found: list[float] = await asyncio.gather(*(client.smoothness() for client in cast.clients))
+        return 1.0 / max(found)
     alone = await cast.server.block_smoothness()
     if not moves_in_parallel(config):
         return 1.0 / alone
@@ -161,8 +161,8 @@ def step_of(config: MtcdConfig, runtime: Runtime, round_: int) -> float:
     step = float(runtime.state["step"])
     if config.halve_every == 0:
         return step
-    epoch = round_ // runtime.state["rounds_per_epoch"]
-    return step * 0.5 ** (epoch // config.halve_every)
+    epoch = round_ // int(runtime.state["rounds_per_epoch"])
+    return step * float(0.5 ** (epoch // config.halve_every))
 
 
 # --- measuring ---

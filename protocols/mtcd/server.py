@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from protocols.mtcd.messages import (
     Labels,
     Links,
     Probe,
+    ProbeImage,
     Representation,
     RoamingDone,
     SyncedZ,
@@ -227,8 +229,9 @@ class TokenServer(Server):
     async def client_lost(self, name: str) -> None:
         """Go on without a client: tell its neighbours, and issue again what may have been there."""
         issues, touched = self.roaming.lose(self._names.index(name))
-        orders = [(client, links_of(self.roaming, client, self._names)) for client in touched]
-        await asyncio.gather(*(self._ask(self._names[client], "relink", order) for client, order in orders))
+        reachable = [client for client in touched if self.roaming.route(client)]
+        orders = [(c, replace(links_of(self.roaming, c, self._names), route=self._route(c))) for c in reachable]
+        await self._ask_all("relink", orders)
         for issue in issues:
             self.background(self._issue(issue))
         if self.roaming.finished:
@@ -240,20 +243,25 @@ class TokenServer(Server):
         """Return the names of the stations after the first on the way to a client."""
         return tuple(self._names[station] for station in self.roaming.route(client)[1:])
 
-    async def _ask(self, name: str, method: str, order: Any) -> Any:
+    def _first(self, client: int) -> TokenClient:
+        """Return the first station on the way to a client: itself, unless it has no link to the server."""
+        return self.peer(self._names[self.roaming.route(client)[0]], TokenClient)
+
+    async def _ask(self, client: int, method: str, order: Any) -> Any:
         """Call a client; None when it, or a relay, was lost meanwhile: the runtime tells the driver of that."""
         try:
-            return await getattr(self.peer(name, TokenClient), method)(order)
+            return await getattr(self._first(client), method)(order)
         except PartyLost:
             return None
 
+    async def _ask_all(self, method: str, orders: Sequence[tuple[int, Any]]) -> list[Any]:
+        """Call clients at once; return the replies of those that are still there, in the order of the calls."""
+        found = await asyncio.gather(*(self._ask(client, method, order) for client, order in orders))
+        return [reply for reply in found if reply is not None]
+
     async def _collect(self, method: str, orders: Sequence[tuple[int, Any]], round_: int, fresh: bool = True) -> int:
         """Send each client its order and merge the representations that come back into Z, in the clients' order."""
-        first = [self._names[self.roaming.route(client)[0]] for client, _ in orders]
-        replies = await asyncio.gather(
-            *(self._ask(name, method, order) for name, (_, order) in zip(first, orders, strict=True))
-        )
-        found: list[Representation] = [reply for reply in replies if reply is not None]
+        found: list[Representation] = await self._ask_all(method, orders)
         if not found:
             return 0
         rows = batch_rows(self._seed, round_, len(self.labels), self._config.batch_size)
@@ -289,10 +297,8 @@ class TokenServer(Server):
 
     async def block_smoothness(self) -> float:
         """Return max_k L_block."""
-        found = await asyncio.gather(
-            *(self.peer(self._names[client], TokenClient).smoothness() for client in self.roaming.clients)
-        )
-        return max(found)
+        orders = [(client, self._route(client)) for client in self.roaming.clients]
+        return max(await self._ask_all("smoothness", orders))
 
     async def joint_smoothness(self) -> float:
         """Return a little more than L, by power iteration on sum_k X_k X_k^T with the clients' images."""
@@ -301,14 +307,8 @@ class TokenServer(Server):
         u_N /= np.linalg.norm(u_N)
         value = 0.0
         for _ in range(_NUM_PROBES):
-            images = await asyncio.gather(
-                *(
-                    self.peer(self._names[self.roaming.route(client)[0]], TokenClient).probe(
-                        Probe(u_N, self._route(client))
-                    )
-                    for client in self.roaming.clients
-                )
-            )
+            orders = [(client, Probe(u_N, self._route(client))) for client in self.roaming.clients]
+            images: list[ProbeImage] = await self._ask_all("probe", orders)
             image_N = np.zeros(num_samples)
             for found in images:
                 image_N += found.image

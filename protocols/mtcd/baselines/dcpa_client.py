@@ -77,15 +77,15 @@ class DcpaClient(Client):
         """Follow the common order of rows."""
         self.local.follow(order)
 
-    async def align(self, how: Any, others: tuple[str, ...]) -> None:
-        """Align all parties' rows (called at the label party) and tell everyone the labels, as agreed."""
+    async def align(self, how: Any, others: tuple[str, ...], learners: tuple[str, ...]) -> None:
+        """Align all parties' rows (called at the label party) and tell `learners` the labels, as agreed."""
         peers = {name: self.peer(name, DcpaClient) for name in others}
         rng = self.noise_rng("row order") if how != "already-aligned" else self.rng("row order")
         self.local.take_rows(await align(self.local.ids, self.name, how, peers, rng))
         labels = self.local.own_labels()
         self._build()
-        for peer in peers.values():
-            await peer.take_labels(labels)
+        for name in learners:
+            await self.peer(name, DcpaClient).take_labels(labels)
 
     async def take_labels(self, labels: Labels) -> None:
         """Take the labels from the label party."""
