@@ -206,9 +206,7 @@ class PassiveWorker(Client):
             await self.compute(algorithm.backward, self.bottom, publication, gradient_BE, work=work)
             return
         vector, x_BF = publication
-        found = await self.compute(
-            algorithm.backward_pure, self.bottom.spec, vector, x_BF, gradient_BE, work=work
-        )
+        found = await self.compute(algorithm.backward_pure, self.bottom.spec, vector, x_BF, gradient_BE, work=work)
         self.bottom.apply(found)
 
     def _sanitise(self, values: np.ndarray) -> np.ndarray:
@@ -272,9 +270,7 @@ class ActiveWorker(Client):
         features = self._block.features.shape[1]
         config, spec = self._config, models.optimizer(self._config)
         self.bottom = BottomNetwork(models.bottom_spec(config, features), spec, self.party_seed("bottom"))
-        self.top = TopNetwork(
-            models.top_spec(config, self._data), spec, self.party_seed("top"), task=self._data.task
-        )
+        self.top = TopNetwork(models.top_spec(config, self._data), spec, self.party_seed("top"), task=self._data.task)
 
     async def open(self) -> None:
         """Prepare the rows when they come from a snapshot."""
@@ -417,7 +413,11 @@ class ActiveWorker(Client):
         found = await asyncio.gather(*(peer.embed_part(part) for peer in peers))
         rows = getattr(self._prepared, part)
         own = await self.compute(
-            embed_rows, self.bottom.spec, self.bottom.vector, rows.features, work=Work("bottom-forward", len(rows.labels))
+            embed_rows,
+            self.bottom.spec,
+            self.bottom.vector,
+            rows.features,
+            work=Work("bottom-forward", len(rows.labels)),
         )
         outputs = self.top.output([own, *(f.values for f in found)])
         metrics = task_metrics(self._data.task, rows.labels, outputs)
@@ -446,7 +446,5 @@ def prepare_rows(
     config: PubSubVflConfig, data: VerticalData, block: Any, rows: np.ndarray, run_seed: int
 ) -> PreparedBlock:
     """Bring a party's rows into the common order, split and standardise them."""
-    parts = split(
-        len(rows), seed=run_seed, test_share=config.test_share, validation_share=config.validation_share
-    )
+    parts = split(len(rows), seed=run_seed, test_share=config.test_share, validation_share=config.validation_share)
     return prepare(block, rows, parts, data.task)

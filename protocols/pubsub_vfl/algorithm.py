@@ -131,9 +131,7 @@ def embedding_sigma(mu: float, clip_norm: float, batch_size: int, num_rows: int,
     """Return Eq. 17's noise deviation; 0 for an infinite budget."""
     if math.isinf(mu):
         return 0.0
-    return pubsub_sigma(
-        mu=mu, clip_norm=clip_norm, batch_size=batch_size, num_samples=num_rows, num_epochs=num_epochs
-    )
+    return pubsub_sigma(mu=mu, clip_norm=clip_norm, batch_size=batch_size, num_samples=num_rows, num_epochs=num_epochs)
 
 
 def gradient_sigma(mu: float, clip_norm: float, releases: int) -> float:

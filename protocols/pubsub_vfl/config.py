@@ -89,7 +89,7 @@ class PubSubVflConfig:
     def __post_init__(self) -> None:
         if self.feature_split and len(self.feature_split) != self.num_parties:
             raise ValueError(
-                f"feature_split: {self.feature_split} is not allowed: it must have num_parties={self.num_parties} entries"
+                f"feature_split: {self.feature_split} is not allowed: it needs num_parties={self.num_parties} entries"
             )
         if self.algorithm == "vfl" and (self.num_active_workers > 1 or self.num_passive_workers > 1):
             raise ValueError(

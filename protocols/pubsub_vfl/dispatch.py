@@ -2,13 +2,13 @@
 
 The life of a batch in an epoch, per sequence number (its attempt):
 
-    queued ─assign (per passive party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
-       ▲                                                                                                    │
-       └────────── abandon (deadline, lost worker): sequence + 1 ◀──────────────┐              acknowledge by all ─▶ done
+    queued ─assign (per party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
+       ▲                                                                                            │
+       └─────── abandon (deadline, lost worker): sequence + 1                 acknowledge by all ─▶ done
 
-Each topic is a bounded FIFO (`fedactors.channels.topics.Topic`). A batch is done when every passive party has acknowledged
-its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have stepped already on a
-batch that is abandoned later, so that on its side a batch trains at least once.
+Each topic is a bounded FIFO (`fedactors.channels.topics.Topic`). A batch is done when every passive party has
+acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have
+stepped already on a batch that is abandoned later, so that on its side a batch trains at least once.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Dispatch:
 
     def assign(self, party: str, worker: str, room: int, now: float) -> tuple[tuple[int, int], ...]:
         """Give a worker up to `room` batches to embed: (batch id, sequence)."""
-        given = []
+        given: list[tuple[int, int]] = []
         while len(given) < room and self.can_assign(party):
             batch_id = self._queues[party].popleft()
             batch = self._batches[batch_id]
@@ -191,7 +191,7 @@ class Dispatch:
 
     def claim(self, worker: str, room: int, now: float) -> tuple[tuple[int, int, tuple[Any, ...]], ...]:
         """Give an active worker up to `room` batches: (batch id, sequence, the newest embedding of each party)."""
-        given = []
+        given: list[tuple[int, int, tuple[Any, ...]]] = []
         while len(given) < room and self._ready:
             batch_id = self._ready.popleft()
             batch = self._batches[batch_id]
@@ -201,9 +201,7 @@ class Dispatch:
             given.append((batch_id, batch.sequence, tuple(e.value for e in entries if e is not None)))
         return tuple(given)
 
-    def publish_gradients(
-        self, worker: str, batch_id: int, sequence: int, values: Sequence[Any], now: float
-    ) -> bool:
+    def publish_gradients(self, worker: str, batch_id: int, sequence: int, values: Sequence[Any], now: float) -> bool:
         """Take a batch's gradients, one per passive party; return False when it was abandoned meanwhile."""
         batch = self._current(batch_id, sequence)
         if batch is None or batch.claimed_by != worker or batch.graded:
@@ -228,9 +226,7 @@ class Dispatch:
     def outbox(self, worker: str) -> Outbox:
         """Return, and forget, what a worker is to be told; gradients of batches abandoned meanwhile are left out."""
         gradients = [g for g in self._gradients.pop(worker, []) if self._current(g[0], g[1]) is not None]
-        return Outbox(
-            tuple(gradients), tuple(self._abandoned.pop(worker, [])), tuple(self._released.pop(worker, []))
-        )
+        return Outbox(tuple(gradients), tuple(self._abandoned.pop(worker, [])), tuple(self._released.pop(worker, [])))
 
     # --- time and loss ---
 

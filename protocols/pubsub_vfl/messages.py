@@ -25,7 +25,9 @@ class Embedding:
     values: Floats
 
 
-@message(receiver="passive worker", reveals="the loss's gradient per row; for classification its sign can tell the label")
+@message(
+    receiver="passive worker", reveals="the loss's gradient per row; for classification its sign can tell the label"
+)
 class Gradient:
     """The gradient with respect to one party's embedding; values (B x E)."""
 

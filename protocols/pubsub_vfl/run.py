@@ -9,7 +9,7 @@ from typing import Any
 from fedactors.data.partitions import VerticalData
 from fedactors.plugins import RunResult
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.records.stopping import BestKeeper, EarlyStopping
+from fedactors.records.stopping import BestKeeper, EarlyStopping, Mode
 from fedactors.runtime.base import Runtime
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.baselines import vfl
@@ -17,7 +17,11 @@ from protocols.pubsub_vfl.cast import BROKER, Cast, assemble
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.costs import default_costs
 
-HEADLINE = {"binary": ("auc", "max"), "multiclass": ("accuracy", "max"), "regression": ("rmse", "min")}
+HEADLINE: dict[str, tuple[str, Mode]] = {
+    "binary": ("auc", "max"),
+    "multiclass": ("accuracy", "max"),
+    "regression": ("rmse", "min"),
+}
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
@@ -31,7 +35,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
         state["num_rows"] = await cast.first_active.align(cast.first_passive)
-        state["epoch"] = 0
+        state.update(epoch=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
         keeper.load_state_dict(state["best"])
@@ -46,7 +50,9 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
             await everyone(cast, "remember")
         stopping.update(found[metric])
         state.update(epoch=epoch, best=keeper.state_dict(), stopping=stopping.state_dict())
-        await runtime.record_round(epoch, {**trained, **{f"validation_{k}": v for k, v in found.items()}})
+        # the loss is of the training rows, every other metric of the validation rows
+        found["validation_loss"] = found.pop("loss")
+        await runtime.record_round(epoch, {**trained, **found})
         await runtime.checkpoint()
     await everyone(cast, "recall")
     test = await evaluate("test", cast)
@@ -59,11 +65,15 @@ async def train_epoch(config: PubSubVflConfig, epoch: int, num_rows: int, cast: 
     """Train one epoch; all messages of it have arrived when this returns."""
     if config.algorithm == "vfl":
         return await vfl.train_epoch(epoch, cast.first_active, cast.first_passive)
-    served = asyncio.ensure_future(cast.broker.serve_epoch(algorithm.num_batches(num_rows, config.batch_size)))
+    # before any worker reports: to a worker that comes early the epoch before would seem to be over again
+    await cast.broker.begin_epoch(algorithm.num_batches(num_rows, config.batch_size))
+    served = asyncio.ensure_future(cast.broker.serve_epoch())
     workers: dict[str, Any] = {**cast.active, **cast.passive}
-    found = await asyncio.gather(
-        *(cast.persist([name], lambda w=worker: w.run_epoch(epoch, BROKER)) for name, worker in workers.items())
-    )
+
+    async def work(name: str, worker: Any) -> Any:
+        return await cast.persist([name], lambda: worker.run_epoch(epoch, BROKER))
+
+    found = await asyncio.gather(*(work(name, worker) for name, worker in workers.items()))
     abandoned, discarded, attempts = await served
     # reduced in the order of names: the order of arrival must not change a sum
     active = [found[list(workers).index(name)] for name in sorted(cast.active)]
@@ -76,7 +86,8 @@ async def average_parameters(epoch: int, cast: Cast) -> None:
     """Let the workers of every party average their parameters (Algorithm 1, line 31, for all parties)."""
 
     async def average(party: str, server: str) -> None:
-        workers = [w for name, w in {**cast.active, **cast.passive}.items() if name.partition("/")[0] == party]
+        both: dict[str, Any] = {**cast.active, **cast.passive}
+        workers = [worker for name, worker in both.items() if name.partition("/")[0] == party]
         await asyncio.gather(*(worker.sync(epoch, server) for worker in workers))
 
     await asyncio.gather(*(average(party, server) for party, server in cast.server_of.items()))

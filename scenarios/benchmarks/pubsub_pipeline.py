@@ -1,0 +1,133 @@
+"""How near the whole PubSub-VFL protocol on Ray comes to the pipeline's bound, measured in the same run.
+
+Bound: batch size over the slower party's own seconds per batch, each party's arithmetic measured alone, in a process of
+its own, before and after the run. Protocol: two parties, one worker each, broker, deadline, ledger and handles all on.
+Usage: python scenarios/benchmarks/pubsub_pipeline.py [--hidden 64] [--rows 100000] [--epochs 4] [--windows 24,8,2]
+Prints one JSON line: samples per second, the bound, their ratio, and per window the validation AUC (staleness).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from fedactors.config import build
+from fedactors.runtime.pool import one_torch_thread
+from fedactors.runtime.ray.runtime import RayRuntime
+from protocols.pubsub_vfl import algorithm, cast, models, run
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import load_data
+
+
+def seconds_alone(role: str, config: PubSubVflConfig, num_batches: int = 150) -> float:
+    """Return one party's median seconds per batch: forward, backward and step on its own arrays."""
+    one_torch_thread()
+    from fedactors.learning.split_network import BottomNetwork, TopNetwork
+
+    data = load_data(config, "synthetic:2000x500", 0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(config.batch_size * 40, 250)).astype(np.float32)
+    y = rng.integers(0, 2, size=len(x))
+    z = rng.normal(size=(config.batch_size, config.embedding_size)).astype(np.float32)
+    spec = models.optimizer(config)
+    bottom = BottomNetwork(models.bottom_spec(config, 250), spec, 0)
+    top = TopNetwork(models.top_spec(config, data), spec, 0, task="binary")
+    taken = []
+    for index in range(num_batches):
+        rows = rng.permutation(len(x))[: config.batch_size]
+        start = time.perf_counter()
+        if role == "passive":
+            publication, _ = algorithm.forward(bottom, x[rows])
+            algorithm.backward(bottom, publication, z)
+        else:
+            algorithm.active_step(bottom, top, x[rows], [z], y[rows])
+        if index >= 20:
+            taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def measure_alone(config: PubSubVflConfig) -> dict[str, float]:
+    """Measure both parties alone, one after the other, each in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    found = {}
+    for role in ("passive", "active"):
+        with context.Pool(1) as pool:
+            found[role] = pool.apply(seconds_alone, (role, config))
+    return found
+
+
+def measure_protocol(config: PubSubVflConfig, rows: int, epochs: int) -> dict[str, Any]:
+    """Train some epochs over Ray; return the median seconds of an epoch after the first, and the validation AUC."""
+    data = load_data(config, f"synthetic:{rows}x500", 0)
+    runtime = RayRuntime(seed=0, num_cpus=2)
+    taken: list[float] = []
+    facts: dict[str, Any] = {}
+
+    async def main() -> None:
+        actors = cast.assemble(config, data, runtime)
+        await runtime.start()
+        num_rows = await actors.first_active.align(actors.first_passive)
+        for epoch in range(1, epochs + 1):
+            start = time.perf_counter()
+            await run.train_epoch(config, epoch, num_rows, actors)
+            taken.append(time.perf_counter() - start)
+        facts["auc"] = (await run.evaluate("validation", actors))["auc"]
+        facts["num_rows"] = num_rows
+
+    runtime.execute(main)
+    usage = runtime.usage()
+    seconds = statistics.median(taken[1:])
+    return {
+        "samples_per_second": facts["num_rows"] / seconds,
+        "epoch_seconds": [round(t, 3) for t in taken],
+        "ms_per_batch": 1000 * seconds / algorithm.num_batches(facts["num_rows"], config.batch_size),
+        "validation_auc": facts["auc"],
+        "messages": usage.messages,
+        "bytes": usage.bytes,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument(
+        "--windows", default="24", help="batches in flight, the first is the one compared with the bound"
+    )
+    given = parser.parse_args()
+    windows = [int(w) for w in given.windows.split(",")]
+    configs = [
+        build(PubSubVflConfig, {"hidden_size": given.hidden, "max_in_flight": w, "num_epochs": given.epochs})
+        for w in windows
+    ]
+    before = measure_alone(configs[0])
+    runs = {str(w): measure_protocol(c, given.rows, given.epochs) for w, c in zip(windows, configs, strict=True)}
+    after = measure_alone(configs[0])
+    alone = {role: min(before[role], after[role]) for role in before}
+    bound = configs[0].batch_size / max(alone.values())
+    ratio = runs[str(windows[0])]["samples_per_second"] / bound
+    print(
+        json.dumps(
+            {
+                "benchmark": "pubsub_pipeline",
+                "hidden": given.hidden,
+                "alone_ms_per_batch": {role: 1000 * s for role, s in alone.items()},
+                "alone_ms_before_after": [before, after],
+                "bound_samples_per_second": bound,
+                "ratio_of_bound": ratio,
+                "windows": runs,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
