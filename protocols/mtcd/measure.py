@@ -14,12 +14,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedactors.errors import PartyLost
+from fedactors.errors import BadInput, PartyLost
 from fedactors.network.ledger import Ledger
+from fedactors.runtime.base import Runtime
+from protocols.mtcd.cast import Cast
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.cost import weighted_cost
+from protocols.mtcd.data import MtcdData
 from protocols.mtcd.glm import GlmHead
 from protocols.mtcd.messages import Labels, Measured
+from protocols.mtcd.objective import relative_gap
 
 COUNTED = frozenset({"Representation", "Token", "SyncedZ", "DualVector"})
 """Message types of the algorithms; orders and words carry no array, probes and labels are sent once."""
@@ -99,3 +103,44 @@ def total_of(parts: Sequence[Measured]) -> Any:
     for part in ordered:
         total = total + part.h
     return total
+
+
+async def measurements(
+    config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Cast, labels: Labels, optimum: float | None
+) -> dict[str, float]:
+    """Return what this round is recorded with; see `measure`."""
+    await runtime.settle()
+    found = await measure_quality(config, data, runtime, cast, labels)
+    if optimum is not None:
+        found["gap"] = relative_gap(found["objective"], optimum)
+    return {**found, "iterations": 0, **traffic(runtime.ledger, config.link_cost_ratio)}
+
+
+async def measure_quality(
+    config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Cast, labels: Labels
+) -> dict[str, float]:
+    """Return objective, accuracy or error; asked of the clients only where the server's view is not exact."""
+    server_knows = cast.server is not None and config.batch_size is None and config.problem != "network"
+    asks = not server_knows or config.compression is not None
+    if config.noise is not None and not runtime.reproducible_noise:
+        asks = False
+    if asks:
+        theta_0: Any = {}
+        if config.problem == "network":
+            theta_0 = await fusion_parameters(runtime, cast)
+        return await ask_clients(config, cast.clients, labels, theta_0, data.num_classes)
+    if cast.server is None:
+        raise BadInput("noise: gaussian without reproducible noise is not allowed for stcd: nothing may be measured")
+    found = {"objective": await cast.server.objective()}
+    if config.noise is None:
+        found |= await test_metrics(config, cast.clients, labels)
+    return found
+
+
+async def fusion_parameters(runtime: Runtime, cast: Cast) -> dict[str, Any]:
+    """Return theta_0: the server's, or that of the token at rest (nothing is drawn before STCD's first stretch)."""
+    if cast.server is not None:
+        return await cast.server.fusion_parameters()
+    holder = cast.clients[runtime.state.get("holder", 0)]
+    parameters: dict[str, Any] = await holder.fusion_parameters()
+    return parameters

@@ -75,6 +75,7 @@ class Roaming:
         self._sweep = sweep
         self._start = start
         self._seed = seed
+        self._sweeps: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._round = 0
         self._members: dict[int, tuple[int, ...]] = {}
         self._out: dict[int, int] = {}
@@ -231,7 +232,9 @@ class Roaming:
             start = token
         route: tuple[int, ...] = ()
         if self._sweep:
-            route = walk.sweep(self._walks, members)[: self._num_hops + 1]
+            if members not in self._sweeps:
+                self._sweeps[members] = walk.sweep(self._walks, members)
+            route = self._sweeps[members][: self._num_hops + 1]
             start = route[0]
         self._out[token] = attempt
         num_hops = len(route) - 1 if route else self._num_hops

@@ -6,27 +6,22 @@ import asyncio
 import sys
 from typing import Any
 
-import numpy as np
-
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput, PartyLost
-from fedactors.network import topology
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Runtime, derived_seed
-from protocols.mtcd import measure, walk
+from protocols.mtcd import walk
 from protocols.mtcd.actors import SERVER
 from protocols.mtcd.algorithm import diverged, divergence_line
-from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.cast import Cast, assemble
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.costs import default_costs
 from protocols.mtcd.data import MtcdData, stack
 from protocols.mtcd.glm import problem_of
+from protocols.mtcd.measure import measurements
 from protocols.mtcd.messages import Labels
-from protocols.mtcd.objective import relative_gap, solve
-from protocols.mtcd.steps import safe_step
-
-_NETWORK_STEP = 0.05
+from protocols.mtcd.objective import solve
+from protocols.mtcd.steps import safe_step_of, settle_steps, step_of
 
 
 async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult:
@@ -36,14 +31,10 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
     await runtime.start()
     state = runtime.state
     if not runtime.resumed:
-        for line in cast.warnings:
-            print(f"warning: {line}", file=sys.stderr)
         await prepare(config, data, runtime, cast)
     labels = await known_labels(data, cast)
     optimum = optimum_of(config, data)
     if not runtime.resumed:
-        if cast.server is not None:
-            await cast.server.gather(0)
         found = await measurements(config, data, runtime, cast, labels, optimum)
         state.update(round=0, iterations=0, start=found["objective"], found=found)
         await runtime.record_round(0, found)
@@ -109,63 +100,22 @@ async def dcpa_iterations(config: MtcdConfig, runtime: Runtime, cast: Cast, roun
     return count
 
 
-# --- before the first round ---
+# --- before the first round, and around rounds ---
 
 
 async def prepare(config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Cast) -> None:
-    """Align vertical data and share labels, then settle the step size."""
+    """Align vertical data and share labels, settle the step size, and form the first Z."""
+    for line in cast.warnings:
+        print(f"warning: {line}", file=sys.stderr)
     if isinstance(data, VerticalData):
         others = data.passive_parties
         learners = others if cast.server is None else (*others, SERVER)
         await cast.clients[data.parties.index(data.label_party)].align(data.alignment, others, learners)
     num_samples = len((await known_labels(data, cast)).train)
     runtime.state["rounds_per_epoch"] = max(1, num_samples // (config.batch_size or num_samples))
-    if config.algorithm == "dcpa":
-        largest = max(await asyncio.gather(*(client.largest_eigenvalue() for client in cast.clients)))
-        laplacian_KK = dcpa.consensus_matrix(topology.metropolis_weights(cast.graph))
-        dual = None if config.dcpa_dual_step == "auto" else float(config.dcpa_dual_step)
-        steps = dcpa.steps_within(
-            problem_of(config),
-            largest,
-            num_samples,
-            config.num_clients,
-            float(np.linalg.norm(laplacian_KK, 2)),
-            dual,
-        )
-        runtime.state["dcpa_steps"] = [steps.primal, steps.dual, steps.consensus]
-    elif config.problem == "network":
-        runtime.state["step"] = _NETWORK_STEP if config.learning_rate == "auto" else float(config.learning_rate)
-    else:
-        given = config.learning_rate
-        runtime.state["step"] = await safe_step_of(config, cast) if given == "auto" else float(given)
-
-
-async def safe_step_of(config: MtcdConfig, cast: Cast) -> float:
-    """Return a step size that is safe for the algorithm on the clients' blocks."""
-    if cast.server is None:
-        found: list[float] = await asyncio.gather(*(client.smoothness() for client in cast.clients))
-        return 1.0 / max(found)
-    alone = await cast.server.block_smoothness()
-    if not moves_in_parallel(config):
-        return 1.0 / alone
-    return safe_step(config, alone, await cast.server.joint_smoothness(), cast.smallest_cluster)
-
-
-def moves_in_parallel(config: MtcdConfig) -> bool:
-    """Say whether several blocks move between two syncs without seeing each other."""
-    return config.algorithm == "svfl" or (config.mode == "token-per-cluster" and config.num_tokens > 1)
-
-
-def step_of(config: MtcdConfig, runtime: Runtime, round_: int) -> float:
-    """Return the round's step size: halved every so many epochs if the config says so."""
-    step = float(runtime.state["step"])
-    if config.halve_every == 0:
-        return step
-    epoch = round_ // int(runtime.state["rounds_per_epoch"])
-    return step * float(0.5 ** (epoch // config.halve_every))
-
-
-# --- measuring ---
+    runtime.state.update(await settle_steps(config, cast, num_samples))
+    if cast.server is not None:
+        await cast.server.gather(0)
 
 
 async def known_labels(data: MtcdData, cast: Cast) -> Labels:
@@ -180,47 +130,6 @@ def optimum_of(config: MtcdConfig, data: MtcdData) -> float | None:
     """Return f* of a generated linear problem, None elsewhere or if the config does not want it."""
     stacked = stack(data) if config.measure_gap else None
     return None if stacked is None else solve(problem_of(config), *stacked)[1]
-
-
-async def measurements(
-    config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Cast, labels: Labels, optimum: float | None
-) -> dict[str, float]:
-    """Return what this round is recorded with; see `measure`."""
-    await runtime.settle()
-    found = await measure_quality(config, data, runtime, cast, labels)
-    if optimum is not None:
-        found["gap"] = relative_gap(found["objective"], optimum)
-    return {**found, "iterations": 0, **measure.traffic(runtime.ledger, config.link_cost_ratio)}
-
-
-async def measure_quality(
-    config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Cast, labels: Labels
-) -> dict[str, float]:
-    """Return objective, accuracy or error; asked of the clients only where the server's view is not exact."""
-    server_knows = cast.server is not None and config.batch_size is None and config.problem != "network"
-    asks = not server_knows or config.compression is not None
-    if config.noise is not None and not runtime.reproducible_noise:
-        asks = False
-    if asks:
-        theta_0: Any = {}
-        if config.problem == "network":
-            theta_0 = await fusion_parameters(runtime, cast)
-        return await measure.ask_clients(config, cast.clients, labels, theta_0, data.num_classes)
-    if cast.server is None:
-        raise BadInput("noise: gaussian without reproducible noise is not allowed for stcd: nothing may be measured")
-    found = {"objective": await cast.server.objective()}
-    if config.noise is None:
-        found |= await measure.test_metrics(config, cast.clients, labels)
-    return found
-
-
-async def fusion_parameters(runtime: Runtime, cast: Cast) -> dict[str, Any]:
-    """Return theta_0: the server's, or that of the token at rest (nothing is drawn before STCD's first stretch)."""
-    if cast.server is not None:
-        return await cast.server.fusion_parameters()
-    holder = cast.clients[runtime.state.get("holder", 0)]
-    parameters: dict[str, Any] = await holder.fusion_parameters()
-    return parameters
 
 
 def reached(config: MtcdConfig, found: dict[str, float]) -> bool:

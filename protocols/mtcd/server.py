@@ -298,7 +298,8 @@ class TokenServer(Server):
     async def block_smoothness(self) -> float:
         """Return max_k L_block."""
         orders = [(client, self._route(client)) for client in self.roaming.clients]
-        return max(await self._ask_all("smoothness", orders))
+        found: list[float] = await self._ask_all("smoothness", orders)
+        return max(found)
 
     async def joint_smoothness(self) -> float:
         """Return a little more than L, by power iteration on sum_k X_k X_k^T with the clients' images."""
