@@ -35,7 +35,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
         state["num_rows"] = await cast.first_active.align(cast.first_passive)
-        state["epoch"] = 0
+        state.update(epoch=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
         keeper.load_state_dict(state["best"])
@@ -50,7 +50,9 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
             await everyone(cast, "remember")
         stopping.update(found[metric])
         state.update(epoch=epoch, best=keeper.state_dict(), stopping=stopping.state_dict())
-        await runtime.record_round(epoch, {**trained, **{f"validation_{k}": v for k, v in found.items()}})
+        # the loss is of the training rows, every other metric of the validation rows
+        found["validation_loss"] = found.pop("loss")
+        await runtime.record_round(epoch, {**trained, **found})
         await runtime.checkpoint()
     await everyone(cast, "recall")
     test = await evaluate("test", cast)
@@ -63,7 +65,9 @@ async def train_epoch(config: PubSubVflConfig, epoch: int, num_rows: int, cast: 
     """Train one epoch; all messages of it have arrived when this returns."""
     if config.algorithm == "vfl":
         return await vfl.train_epoch(epoch, cast.first_active, cast.first_passive)
-    served = asyncio.ensure_future(cast.broker.serve_epoch(algorithm.num_batches(num_rows, config.batch_size)))
+    # before any worker reports: to a worker that comes early the epoch before would seem to be over again
+    await cast.broker.begin_epoch(algorithm.num_batches(num_rows, config.batch_size))
+    served = asyncio.ensure_future(cast.broker.serve_epoch())
     workers: dict[str, Any] = {**cast.active, **cast.passive}
 
     async def work(name: str, worker: Any) -> Any:

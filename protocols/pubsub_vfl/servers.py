@@ -30,16 +30,18 @@ class BatchBroker(Server):
         self._parked: dict[str, asyncio.Future[None]] = {}
         self._over = asyncio.Event()
 
-    async def serve_epoch(self, num_batches: int) -> tuple[int, int, int]:
-        """Run an epoch to its end, abandoning batches at their deadlines.
+    async def begin_epoch(self, num_batches: int) -> None:
+        """Open an epoch; workers may report from now on."""
+        self._dispatch.begin(num_batches, self.clock.now())
+        self._over.clear()
+
+    async def serve_epoch(self) -> tuple[int, int, int]:
+        """Wait for the end of the epoch, abandoning batches at their deadlines.
 
         Returns:
             batches abandoned, entries discarded, the largest number of attempts of one batch.
         """
         dispatch = self._dispatch
-        dispatch.begin(num_batches, self.clock.now())
-        self._over.clear()
-        self._wake_all()
         while not dispatch.finished:
             look = dispatch.next_look(self.clock.now())
             patience = None if look is None else max(look - self.clock.now(), 0.0)

@@ -15,8 +15,8 @@ from ray.exceptions import RayActorError
 from fedactors import errors
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost
 from fedactors.network.codec import decode, encode_parts
+from fedactors.runtime.base import as_party_error
 from fedactors.runtime.ray.transport import ERROR, REPLY, Outgoing, Parts, connect
-from fedactors.runtime.simulated import as_party_error
 
 
 @dataclass(frozen=True)

@@ -36,18 +36,20 @@ T = TypeVar("T")
 
 
 class WallClock(Clock):
-    """Seconds since the run began, by the wall clock, `offset` seconds ahead when a run goes on."""
+    """Seconds since the run began, `scale` wall seconds each, `offset` seconds ahead when a run goes on."""
 
-    def __init__(self, start: float, offset: float = 0.0) -> None:
-        self._start = start - offset
+    def __init__(self, start: float, offset: float = 0.0, scale: float = 1.0) -> None:
+        self._start = start
+        self._offset = offset
+        self._scale = scale
 
     def now(self) -> float:
         """Return the present time."""
-        return time.time() - self._start
+        return (time.time() - self._start) / self._scale + self._offset
 
     async def sleep(self, seconds: float, key: str | None = None) -> None:
         """See `Clock.sleep`; a keyed wait is not continued across a resume, its loop asks for it again."""
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds * self._scale)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class RayContext(Context):
         self.name = casting.name
         self.seed = settings.seed
         self.reproducible_noise = settings.reproducible_noise
-        self.clock = WallClock(settings.start, settings.offset)
+        self.clock = WallClock(settings.start, settings.offset, settings.scale)
         self.rows: list[Row] = []
         self.spans: list[tuple[str, str, str, float, float]] = []
         self.privacy: list[Any] = []
@@ -143,8 +145,8 @@ class RayContext(Context):
             result = await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
             costs = self._settings.costs
             if costs is not None:
-                modelled = costs.seconds(self.name, work) * self._settings.scale
-                await asyncio.sleep(max(0.0, modelled - (self.clock.now() - start)))
+                rest = costs.seconds(self.name, work) - (self.clock.now() - start)
+                await self.clock.sleep(max(0.0, rest))
         self.record_span("compute", work.kind, start, self.clock.now())
         return result
 
@@ -180,7 +182,7 @@ class RayContext(Context):
     def put(self, value: Any) -> Ref:
         size = measure(value)
         key, place = self._store.put(encode_parts(value))
-        return Ref(self.name, key, size, place if self._settings.use_sockets else "")
+        return Ref(self.name, key, size, place if self._settings.use_sockets else ())
 
     async def get(self, ref: Ref) -> Any:
         if ref.owner == self.name:
