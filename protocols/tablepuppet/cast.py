@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedactors.data.partitions import RelationalData
 from fedactors.errors import BadInput
-from fedactors.runtime.base import Runtime
+from fedactors.runtime.base import Runtime, derived_seed
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import Seat, TrainingSet, seat_clients
@@ -50,6 +50,7 @@ def assemble(config: TablePuppetConfig, data: RelationalData, runtime: Runtime) 
             coordinator = f"{names[0].partition('/')[0]}/union-{table}"
             runtime.spawn(UnionCoordinator, coordinator, config, names)
         sides.append(Side(table, names, coordinator))
-    server = runtime.spawn(JoinServer, server_name, config, training, tuple(sides))
+    batch_seed = derived_seed(runtime.seed, "all parties", "batches")
+    server = runtime.spawn(JoinServer, server_name, config, training, tuple(sides), batch_seed)
     runtime.on_loss(config.on_party_loss)
     return Cast(training, seats, server, clients)

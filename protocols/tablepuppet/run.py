@@ -35,23 +35,29 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     if not runtime.resumed:
         state["facts"] = await map_tables(cast)  # line 3
         state["trivial"] = await cast.server.trivial()
-        state["round"], state["metrics"] = 0, {}
+        state["round"], state["metrics"], state["curve"] = 0, {}, []
         await runtime.checkpoint()
+    score = SCORE_NAMES[cast.training.loss]
     while state["round"] < num_rounds(config, cast):
         number = state["round"] + 1
         metrics = await cast.server.train_round(number)  # lines 4-16
         metrics = {**await cast.server.evaluate(), **metrics}
-        state.update(round=number, metrics=metrics)
+        state.update(round=number, metrics=metrics, curve=[*state["curve"], metrics[score]])
         await runtime.record_round(number, metrics)
         await runtime.checkpoint()
     privacy = await account_privacy(config, cast, runtime)
     communication = await account_communication(config, state, runtime)
     await runtime.checkpoint("final")
-    score = SCORE_NAMES[cast.training.loss]
     return RunResult(
         rounds=state["round"],
         metrics={**state["metrics"], f"trivial_{score}": state["trivial"]},
-        extra={**state["facts"], "task": data.task, "privacy": privacy, "communication": communication},
+        extra={
+            **state["facts"],
+            "task": data.task,
+            "curve": state["curve"],
+            "privacy": privacy,
+            "communication": communication,
+        },
     )
 
 

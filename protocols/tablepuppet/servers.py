@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.roles import Server
-from fedactors.runtime.base import Work
+from fedactors.runtime.base import Work, derived_rng
 from protocols.tablepuppet import algorithm, operators, scoring
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.baselines import centralised, vfl
@@ -119,15 +119,18 @@ class JoinServer(Server):
         config: the run's settings.
         training: the query, the label and the loss.
         sides: the vertical tables in the order of the query.
+        batch_seed: decides the order of the batches, wherever the server lives.
     """
 
     state: ClassVar[tuple[str, ...]] = (
         "train_rows", "test_rows", "num_rows", "label_index", "y", "num_outputs", "dual", "predictions", "thetas",
-        "memory",
+        "memory", "matrices",
     )  # fmt: skip
 
-    def __init__(self, config: TablePuppetConfig, training: TrainingSet, sides: tuple[Side, ...]) -> None:
-        self._config, self._training, self._sides = config, training, sides
+    def __init__(
+        self, config: TablePuppetConfig, training: TrainingSet, sides: tuple[Side, ...], batch_seed: int
+    ) -> None:
+        self._config, self._training, self._sides, self._batch_seed = config, training, sides, batch_seed
         self.train_rows: list[NDArray[np.int32]] = []
         self.test_rows: list[NDArray[np.int32]] = []
         self.num_rows: list[int] = []
@@ -138,6 +141,7 @@ class JoinServer(Server):
         self.predictions: list[Array] = []
         self.thetas: list[Array] = []
         self.memory: dict[str, dict[str, Any]] = {}
+        self.matrices: list[DesignMatrix] = []
 
     async def open(self) -> None:
         """Make an operator for each vertical table, and what follows from a restored mapping."""
@@ -198,8 +202,8 @@ class JoinServer(Server):
         self._index()
         self.dual = np.zeros((len(self.y), self.num_outputs)) if config.is_admm else np.zeros((0, 1))
         if config.algorithm == "centralised":
-            await self._collect_rows()
-            self.thetas = [matrix.theta for matrix in self._matrices]
+            self.matrices = await self._gather("give_rows")
+            self.thetas = [matrix.theta for matrix in self.matrices]
         elif config.is_admm:
             self.predictions = [p.values for p in await self._gather("predict_all")]
         return {
@@ -216,8 +220,6 @@ class JoinServer(Server):
     async def train_round(self, number: int) -> dict[str, float]:
         """Train one epoch of SGD or one round of ADMM, as Table 5 composes them, and return the training loss."""
         if self._config.algorithm == "centralised":
-            if not hasattr(self, "_matrices"):  # after a resume
-                await self._collect_rows()
             return await self._train_centralised(number)
         if self._config.is_admm:
             return await self._admm_round()
@@ -242,7 +244,7 @@ class JoinServer(Server):
     async def _sgd_epoch(self, number: int) -> dict[str, float]:
         """RFL-SGD(-V), VFL-SGD: for each batch LoJ gathers, differentiates the loss and scatters."""
         loss, nothing = self._training.loss, np.zeros(0, dtype=np.int32)
-        batches = operators.epoch_batches(len(self.y), self._config.batch_size, self.rng(f"batches {number}"))
+        batches = operators.epoch_batches(len(self.y), self._config.batch_size, derived_rng(self._batch_seed, "batches", str(number)))
         scratch = [np.empty(n, dtype=np.int64) for n in self.num_rows]
         touched = await self._touch(batches[0], scratch)
         sent = [Derivatives(np.zeros((0, self.num_outputs)), 0, t.rows_u.astype(np.int32)) for t in touched]
@@ -264,24 +266,24 @@ class JoinServer(Server):
         """The baseline: the server has every row, and trains on the join in the clear."""
         loss, config = self._training.loss, self._config
         work = self._work("centralised", len(self.y) * sum(len(theta) for theta in self.thetas))
-        args = (config, loss, self._joined_table, self.thetas, self.rng(f"batches {number}"))
+        args = (config, loss, self._joined_table, self.thetas, derived_rng(self._batch_seed, "batches", str(number)))
         self.thetas = await self.compute(centralised.train, *args, work=work)
-        matrices = [matrix.train for matrix in self._matrices]
+        matrices = [matrix.train for matrix in self.matrices]
         total_NC = await self._join(centralised.predict_tables(self._joined_table.models, self.thetas, matrices))
         return {"train_loss": algorithm.mean_loss(loss, total_NC, self.y)}
 
-    async def _collect_rows(self) -> None:
-        self._matrices: list[DesignMatrix] = await self._gather("give_rows")
-        x = tuple(matrix.train for matrix in self._matrices)
+    @property
+    def _joined_table(self) -> centralised.JoinedTable:
+        x = tuple(matrix.train for matrix in self.matrices)
         models = centralised.describe_models(self._config, x, self.label_index, self.num_outputs)
-        self._joined_table = centralised.JoinedTable(models, x, tuple(self._rows), self.y)
+        return centralised.JoinedTable(models, x, tuple(self._rows), self.y)
 
     # --- evaluation ---
 
     async def evaluate(self) -> dict[str, float]:
         """Return the score on the joined test rows, which the label's owner computes from the summed outputs."""
         if self._config.algorithm == "centralised":
-            matrices = [matrix.test for matrix in self._matrices]
+            matrices = [matrix.test for matrix in self.matrices]
             predictions = centralised.predict_tables(self._joined_table.models, self.thetas, matrices)
         else:
             predictions = [p.values for p in await self._gather("predict_test")]
