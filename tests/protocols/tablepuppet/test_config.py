@@ -21,7 +21,6 @@ def test_defaults_and_words():
         ({"rhos": "1"}, "did you mean rho"),
         ({"feature_dp": "1"}, "exact solves"),
         ({"feature_dp": "1", "algorithm": "centralised"}, "centralised"),
-        ({"label_dp": "0.5"}, "label_range"),
         ({"label_range": "5,1"}, "label_range"),
         ({"loss": "softmax"}, "loss"),
         ({"prediction_noise": "1"}, "prediction_clip"),
