@@ -125,7 +125,9 @@ async def conclude(config: NebulaFLConfig, cast: Cast, runtime: Runtime, catalog
         own = [(start, end, price) for center, _, _, start, end, price, _ in rentals if center == name]
         units = sum(catalogue.centers[name].values())
         busy = math.fsum(end - start for start, end, _ in own)
-        sent = [t for t in runtime.ledger.totals() if t.sender.partition("/")[0] == name and t.kind == INTER_DATA_CENTER]
+        sent = [
+            t for t in runtime.ledger.totals() if t.sender.partition("/")[0] == name and t.kind == INTER_DATA_CENTER
+        ]
         bills[name] = {
             "rent": math.fsum((end - start) * price / 3600.0 for start, end, price in own),
             "bytes_sent": sum(t.bytes for t in sent),

@@ -1,7 +1,7 @@
 """The data center as the baselines use it: it trains what it is told, on hardware that its resource policy chooses.
 
-    exchange --TrainingOrder--> center --TrainingResult--> exchange      flat: one model per container each way
-    exchange --RoundOrder-----> center --RoundResult-----> exchange      by centers: one model per center each way
+exchange --TrainingOrder--> center --TrainingResult--> exchange      flat: one model per container each way
+exchange --RoundOrder-----> center --RoundResult-----> exchange      by centers: one model per center each way
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocols.nebulafl.training import Trained
 from protocols.nebulafl.workshop import Workshop, center_containers
 
 if TYPE_CHECKING:
-    from protocols.nebulafl.baselines.exchanges import RoundExchange, TaskExchange
+    from protocols.nebulafl.exchanges import RoundExchange, TaskExchange
 
 
 class OrderCenter(DataCenter):
@@ -183,7 +183,9 @@ class OrderCenter(DataCenter):
         made, counts = [], []
         for cluster in fedhkt.label_clusters(counts_MK, self._config.num_clusters):
             chosen = [members[place] for place in cluster]
-            made.append(fedhkt.cluster_logits([logits[c] for c in chosen], self._counts_CK[chosen].sum(axis=1).tolist()))
+            made.append(
+                fedhkt.cluster_logits([logits[c] for c in chosen], self._counts_CK[chosen].sum(axis=1).tolist())
+            )
             counts.append(self._counts_CK[chosen].sum(axis=0))
         return ClusterLogits(self.name, self.desk.number, np.stack(made).astype(np.float32), np.stack(counts))
 
