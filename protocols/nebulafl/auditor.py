@@ -51,11 +51,8 @@ class Auditor(Server):
 
     def _add(self, center: str, unit: str, lease: tuple[str, float, float], end: float, useful: bool) -> None:
         container, start, price = lease
-        self.bill.add(
-            Rental(
-                center=center, unit=unit, container=container, start=start, end=max(end, start), price=price, useful=useful
-            )
-        )  # fmt: skip
+        rental = Rental(center=center, unit=unit, container=container, start=start, end=end, price=price, useful=useful)
+        self.bill.add(rental)
 
     async def account(self, now: float) -> dict[str, float]:
         """Return the dollars and hours of all rentals that ended, and what is open as if it ended now."""

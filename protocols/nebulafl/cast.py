@@ -15,13 +15,13 @@ from fedactors.resources import Resources
 from fedactors.runtime.base import Runtime
 from protocols.nebulafl.actors import NebulaCenter
 from protocols.nebulafl.auditor import Auditor
-from protocols.nebulafl.baselines.centers import OrderCenter
-from protocols.nebulafl.baselines.exchanges import RoundExchange, TaskExchange
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import NebulaData
 from protocols.nebulafl.exchange import MeanExchange
+from protocols.nebulafl.exchanges import RoundExchange, TaskExchange
 from protocols.nebulafl.inputs import read_catalogue, read_network
 from protocols.nebulafl.messages import CenterReport, MasterModel, SharedModel
+from protocols.nebulafl.order_center import OrderCenter
 from protocols.nebulafl.workshop import AUDITOR
 
 BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
@@ -51,7 +51,7 @@ class Cast:
     async def begin(self) -> None:
         """Let the baselines' exchange give its first orders; NebulaFL's centers began by themselves."""
         if not self.rotates:
-            await self.exchange.begin()
+            await self.exchange.first_orders()
 
     async def finished(self) -> bool:
         """Tell whether the method wants nothing more."""
@@ -63,7 +63,7 @@ class Cast:
             await center.finish()
 
     async def models(self) -> list[MasterModel | SharedModel]:
-        """Return the models whose mean is the result now: the masters of the centers that are there, or the shared one."""
+        """Return the models whose mean is the result: the masters of the centers that are there, or the shared one."""
         if not self.rotates:
             return [await self.exchange.model()]
         found: list[MasterModel | SharedModel] = []

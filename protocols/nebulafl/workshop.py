@@ -1,7 +1,7 @@
 """What joins a center's training floor to its actor: trainings as work in flight, their hardware on the bill.
 
 slot --ask--> Floor.place --> job (survives a snapshot) --> Floor.finish --> owner.trained(slot, ...)
-                                                       \\-> auditor: lease opened, lease closed
+                                                       `-> auditor: lease opened, lease closed
 """
 
 from __future__ import annotations

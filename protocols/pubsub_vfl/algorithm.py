@@ -160,9 +160,6 @@ def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
     """Return Eq. 17's noise deviation of the embeddings over `num_rows` training rows; 0 for an infinite budget."""
     if math.isinf(config.privacy_mu):
         return 0.0
-<<<<<<< HEAD
-    return pubsub_sigma(mu=mu, clip_norm=clip_norm, batch_size=batch_size, num_samples=num_rows, num_epochs=num_epochs)
-=======
     return pubsub_sigma(
         mu=config.privacy_mu,
         clip_norm=config.clip_norm,
@@ -170,7 +167,6 @@ def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
         num_samples=num_rows,
         num_epochs=config.num_epochs,
     )
->>>>>>> pubsub
 
 
 def gradient_sigma(mu: float, clip_norm: float, releases: int) -> float:

@@ -97,12 +97,8 @@ class PubSubVflConfig:
     def __post_init__(self) -> None:
         if self.feature_split and len(self.feature_split) != self.num_parties:
             raise ValueError(
-<<<<<<< HEAD
-                f"feature_split: {self.feature_split} is not allowed: it needs num_parties={self.num_parties} entries"
-=======
                 f"feature_split: {self.feature_split} is not allowed: "
                 f"it must have num_parties={self.num_parties} entries"
->>>>>>> pubsub
             )
         workers = (self.num_active_workers, self.num_passive_workers)
         if self.algorithm in ("vfl", "avfl") and workers != (1, 1):

@@ -2,15 +2,6 @@
 
 The life of a batch in an epoch, per sequence number (its attempt):
 
-<<<<<<< HEAD
-    queued ─assign (per party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
-       ▲                                                                                            │
-       └─────── abandon (deadline, lost worker): sequence + 1                 acknowledge by all ─▶ done
-
-Each topic is a bounded FIFO (`fedactors.channels.topics.Topic`). A batch is done when every passive party has
-acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have
-stepped already on a batch that is abandoned later, so that on its side a batch trains at least once.
-=======
     queued ─assign (per passive party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
        ▲                                                                                                    │
        └────────── abandon (deadline, lost worker): sequence + 1 ◀─────────────┐              acknowledge by all ─▶ done
@@ -18,7 +9,6 @@ stepped already on a batch that is abandoned later, so that on its side a batch 
 Each topic is a bounded FIFO (`fedactors.channels.topics.Topic`). A batch is done when every passive party has
 acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have stepped
 already on a batch that is abandoned later, so that on its side a batch trains at least once.
->>>>>>> pubsub
 """
 
 from __future__ import annotations
@@ -237,11 +227,6 @@ class Dispatch:
     # --- outboxes ---
 
     def outbox(self, worker: str) -> Outbox:
-<<<<<<< HEAD
-        """Return, and forget, what a worker is to be told; gradients of batches abandoned meanwhile are left out."""
-        gradients = [g for g in self._gradients.pop(worker, []) if self._current(g[0], g[1]) is not None]
-        return Outbox(tuple(gradients), tuple(self._abandoned.pop(worker, [])), tuple(self._released.pop(worker, [])))
-=======
         """Return, and forget, what a worker is to be told; gradients of abandoned attempts only if they are applied."""
         gradients = self._gradients.pop(worker, [])
         if not self._applies_stale:
@@ -251,7 +236,6 @@ class Dispatch:
     def keep_released(self, worker: str, stamps: Sequence[tuple[int, int]]) -> None:
         """Put back releases that a worker was not told of after all."""
         self._released.setdefault(worker, [])[:0] = stamps
->>>>>>> pubsub
 
     # --- time and loss ---
 

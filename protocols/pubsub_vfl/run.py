@@ -8,12 +8,7 @@ from typing import Any, Literal
 
 from fedactors.data.partitions import VerticalData
 from fedactors.plugins import RunResult
-<<<<<<< HEAD
-from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.records.stopping import BestKeeper, EarlyStopping, Mode
-=======
 from fedactors.records.stopping import BestKeeper, EarlyStopping
->>>>>>> pubsub
 from fedactors.runtime.base import Runtime
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.accounts import account
@@ -22,15 +17,11 @@ from protocols.pubsub_vfl.cast import BROKER, Cast, assemble
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.costs import default_costs
 
-<<<<<<< HEAD
-HEADLINE: dict[str, tuple[str, Mode]] = {
+HEADLINE: dict[str, tuple[str, Literal["max", "min"]]] = {
     "binary": ("auc", "max"),
     "multiclass": ("accuracy", "max"),
     "regression": ("rmse", "min"),
 }
-=======
-HEADLINE: dict[str, tuple[str, Literal["max", "min"]]] = {"binary": ("auc", "max"), "multiclass": ("accuracy", "max"), "regression": ("rmse", "min")}
->>>>>>> pubsub
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
@@ -43,13 +34,8 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     patience = config.patience or config.num_epochs
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
-<<<<<<< HEAD
-        state["num_rows"] = await cast.first_active.align(cast.first_passive)
-        state.update(epoch=0, best=keeper.state_dict(), stopping=stopping.state_dict())
-=======
         state["num_rows"] = await cast.persist(list(cast.workers), lambda: cast.first_active.align(cast.first_passive))
         state.update(epoch=0, releases=0)
->>>>>>> pubsub
         await runtime.checkpoint()
     else:
         state["releases"] += 1  # the epoch that was interrupted may have published every batch
@@ -67,20 +53,13 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         is_best = keeper.update(epoch, found[metric])
         await cast.everyone("end_epoch", is_best)
         stopping.update(found[metric])
-<<<<<<< HEAD
-        state.update(epoch=epoch, best=keeper.state_dict(), stopping=stopping.state_dict())
+        releases = state["releases"] + trained.get("max_attempts", 1)
+        state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
         # the loss is of the training rows, every other metric of the validation rows
         found["validation_loss"] = found.pop("loss")
         await runtime.record_round(epoch, {**trained, **found})
-        await runtime.checkpoint()
-    await everyone(cast, "recall")
-=======
-        releases = state["releases"] + trained.get("max_attempts", 1)
-        state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
-        await runtime.record_round(epoch, {**trained, **{f"validation_{k}": v for k, v in found.items()}})
         await cast.persist(list(cast.workers), runtime.checkpoint)
     await cast.everyone("recall")
->>>>>>> pubsub
     test = await evaluate("test", cast)
     privacy = await account(config, state["num_rows"], state["releases"], cast)
     await runtime.checkpoint("final")
@@ -90,20 +69,6 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
 
 async def train_epoch(config: PubSubVflConfig, epoch: int, num_rows: int, cast: Cast) -> dict[str, float]:
     """Train one epoch; all messages of it have arrived when this returns."""
-<<<<<<< HEAD
-    if config.algorithm == "vfl":
-        return await vfl.train_epoch(epoch, cast.first_active, cast.first_passive)
-    # before any worker reports: to a worker that comes early the epoch before would seem to be over again
-    await cast.broker.begin_epoch(algorithm.num_batches(num_rows, config.batch_size))
-    served = asyncio.ensure_future(cast.broker.serve_epoch())
-    workers: dict[str, Any] = {**cast.active, **cast.passive}
-
-    async def work(name: str, worker: Any) -> Any:
-        return await cast.persist([name], lambda: worker.run_epoch(epoch, BROKER))
-
-    found = await asyncio.gather(*(work(name, worker) for name, worker in workers.items()))
-    abandoned, discarded, attempts = await served
-=======
     match config.algorithm:
         case "vfl":
             return await vfl.train_epoch(epoch, cast)
@@ -126,7 +91,6 @@ async def train_over_broker(config: PubSubVflConfig, epoch: int, num_rows: int, 
 
     served, *found = await asyncio.gather(cast.broker.serve_epoch(), *map(work, workers))
     abandoned, discarded, attempts = served
->>>>>>> pubsub
     # reduced in the order of names: the order of arrival must not change a sum
     by_name = dict(zip(workers, found, strict=True))
     active = [by_name[name] for name in sorted(cast.active)]
@@ -135,20 +99,6 @@ async def train_over_broker(config: PubSubVflConfig, epoch: int, num_rows: int, 
     return {"loss": loss, "abandoned": abandoned, "discarded": discarded, "max_attempts": attempts}
 
 
-<<<<<<< HEAD
-async def average_parameters(epoch: int, cast: Cast) -> None:
-    """Let the workers of every party average their parameters (Algorithm 1, line 31, for all parties)."""
-
-    async def average(party: str, server: str) -> None:
-        both: dict[str, Any] = {**cast.active, **cast.passive}
-        workers = [worker for name, worker in both.items() if name.partition("/")[0] == party]
-        await asyncio.gather(*(worker.sync(epoch, server) for worker in workers))
-
-    await asyncio.gather(*(average(party, server) for party, server in cast.server_of.items()))
-
-
-=======
->>>>>>> pubsub
 async def evaluate(part: str, cast: Cast) -> dict[str, float]:
     """Return the metrics of the parties' first workers' models on the validation or test rows."""
     first = [next(iter(cast.active)), *cast.first_passive]

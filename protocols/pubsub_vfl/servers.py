@@ -34,20 +34,12 @@ class BatchBroker(Server):
         self._over = asyncio.Event()
 
     async def begin_epoch(self, num_batches: int) -> None:
-<<<<<<< HEAD
-        """Open an epoch; workers may report from now on."""
-=======
         """Put the batches of an epoch in the queue; only then may workers report."""
->>>>>>> pubsub
         self._dispatch.begin(num_batches, self.clock.now())
         self._over.clear()
 
     async def serve_epoch(self) -> tuple[int, int, int]:
-<<<<<<< HEAD
-        """Wait for the end of the epoch, abandoning batches at their deadlines.
-=======
         """See the epoch to its end, abandoning batches at their deadlines.
->>>>>>> pubsub
 
         Returns:
             batches abandoned, entries discarded, the largest number of attempts of one batch.

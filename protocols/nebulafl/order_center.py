@@ -34,7 +34,7 @@ from protocols.nebulafl.training import Trained
 from protocols.nebulafl.workshop import Workshop, center_containers
 
 if TYPE_CHECKING:
-    from protocols.nebulafl.baselines.exchanges import RoundExchange, TaskExchange
+    from protocols.nebulafl.exchanges import RoundExchange, TaskExchange
 
 
 class OrderCenter(DataCenter):

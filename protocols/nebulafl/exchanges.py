@@ -8,7 +8,6 @@ Who waits for whom: a round of fedavg for its slowest container, a round of the 
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 import numpy as np
@@ -16,12 +15,11 @@ import numpy as np
 from fedactors.errors import PartyLost
 from fedactors.roles import DataCenter
 from fedactors.runtime.base import Work, derived_seed
+from protocols.nebulafl.algorithm import weighted_mean
 from protocols.nebulafl.baselines import fedhkt
-from protocols.nebulafl.baselines.centers import OrderCenter
 from protocols.nebulafl.baselines.coordinator import Coordinator, Dispatch, Orders
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import NebulaData
-from protocols.nebulafl.algorithm import weighted_mean
 from protocols.nebulafl.messages import (
     ClusterLogits,
     ContainerNews,
@@ -32,6 +30,7 @@ from protocols.nebulafl.messages import (
     TrainingResult,
     Withdrawal,
 )
+from protocols.nebulafl.order_center import OrderCenter
 from protocols.nebulafl.training import distil, initial_parameters
 from protocols.nebulafl.workshop import run_model
 
@@ -65,7 +64,7 @@ class TaskExchange(DataCenter):
         if self.wake is not None:
             self.background(self._tick(self.wake))
 
-    async def begin(self) -> None:
+    async def first_orders(self) -> None:
         """Ask the centers for their facts, then give the first orders."""
         facts = [await self.peer(center, OrderCenter).facts() for center in self._centers]
         self._make(np.concatenate([f.sizes for f in facts]), np.concatenate([f.seconds for f in facts]))
@@ -179,7 +178,7 @@ class RoundExchange(DataCenter):
         seed = derived_seed(self._run_seed, "all parties", "model")
         self.parameters_P = initial_parameters(self._model, seed)
 
-    async def begin(self) -> None:
+    async def first_orders(self) -> None:
         """Call the first round."""
         self.started = True
         self._call()
