@@ -87,7 +87,6 @@ def test_ledger_rows_and_spans_reach_the_recorder() -> None:
     assert {kind for _, kind, _, _, _ in memory.spans} == {"compute"}
     assert memory.rounds == ['[1, {"x": 1.0}]']
     used = runtime.usage()
-    assert used.cpu_utilisation > 0
     assert used.messages == runtime.ledger.messages()
 
 
