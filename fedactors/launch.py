@@ -42,6 +42,10 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     check_trackers(options.track)
     if options.address is not None and options.runtime == "simulated":
         raise BadInput("--address: needs --runtime ray; the simulated runtime is one process")
+    if options.pool and options.runtime == "ray":
+        raise BadInput("--pool: needs --runtime simulated; on Ray every actor has a process of its own")
+    if options.emulate is not None and options.runtime == "simulated":
+        raise BadInput("--emulate: needs --runtime ray; the simulated runtime's clock is virtual")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
     if options.smoke and options.full:
@@ -74,10 +78,16 @@ def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> R
     if options.runtime == "simulated":
         from fedactors.runtime.simulated import SimulatedRuntime
 
-        return SimulatedRuntime(seed=seed, recorder=recorder)
+        return SimulatedRuntime(seed=seed, recorder=recorder, pool=options.pool or 0)
     from fedactors.runtime.ray.runtime import RayRuntime
 
-    return RayRuntime(seed=seed, recorder=recorder, address=options.address)
+    return RayRuntime(
+        seed=seed,
+        recorder=recorder,
+        address=options.address,
+        emulate=options.emulate is not None,
+        scale=options.emulate or 1.0,
+    )
 
 
 def load_data(protocol: Protocol, config: Any, name: str, seed: int) -> Any:

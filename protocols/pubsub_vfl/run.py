@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Literal
+from typing import Any
 
 from fedactors.data.partitions import VerticalData
 from fedactors.plugins import RunResult
-from fedactors.records.stopping import BestKeeper, EarlyStopping
+from fedactors.records.stopping import BestKeeper, EarlyStopping, Mode
 from fedactors.runtime.base import Runtime
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.accounts import account
@@ -17,7 +17,11 @@ from protocols.pubsub_vfl.cast import BROKER, Cast, assemble
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.costs import default_costs
 
-HEADLINE: dict[str, tuple[str, Literal["max", "min"]]] = {"binary": ("auc", "max"), "multiclass": ("accuracy", "max"), "regression": ("rmse", "min")}
+HEADLINE: dict[str, tuple[str, Mode]] = {
+    "binary": ("auc", "max"),
+    "multiclass": ("accuracy", "max"),
+    "regression": ("rmse", "min"),
+}
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
@@ -31,13 +35,12 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
         state["num_rows"] = await cast.persist(list(cast.workers), lambda: cast.first_active.align(cast.first_passive))
-        state.update(epoch=0, releases=0)
+        state.update(epoch=0, releases=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
         state["releases"] += 1  # the epoch that was interrupted may have published every batch
-        if state["epoch"]:
-            keeper.load_state_dict(state["best"])
-            stopping.load_state_dict(state["stopping"])
+        keeper.load_state_dict(state["best"])
+        stopping.load_state_dict(state["stopping"])
     while state["epoch"] < config.num_epochs and stopping.num_bad < patience:
         epoch = state["epoch"] + 1
         trained = await train_epoch(config, epoch, state["num_rows"], cast)
@@ -51,7 +54,9 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         stopping.update(found[metric])
         releases = state["releases"] + trained.get("max_attempts", 1)
         state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
-        await runtime.record_round(epoch, {**trained, **{f"validation_{k}": v for k, v in found.items()}})
+        # the loss is of the training rows, every other metric of the validation rows
+        found["validation_loss"] = found.pop("loss")
+        await runtime.record_round(epoch, {**trained, **found})
         await cast.persist(list(cast.workers), runtime.checkpoint)
     await cast.everyone("recall")
     test = await evaluate("test", cast)

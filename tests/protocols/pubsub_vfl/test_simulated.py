@@ -220,7 +220,7 @@ def test_several_passive_parties(num_parties, algorithm):
 def test_regression_and_classes(task, metric):
     done = simulate(arrays(task), num_epochs=10, hidden_size=16, embedding_size=8)
     rounds = done.recorder.rounds
-    better = np.subtract(rounds[-1][f"validation_{metric}"], rounds[0][f"validation_{metric}"])
+    better = np.subtract(rounds[-1][metric], rounds[0][metric])
     assert better < 0 if metric == "rmse" else better > 0
     assert metric in done.result.metrics
 
