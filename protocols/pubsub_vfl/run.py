@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Literal
+from typing import Any
 
 from fedactors.data.partitions import VerticalData
 from fedactors.plugins import RunResult
-from fedactors.records.stopping import BestKeeper, EarlyStopping
+from fedactors.records.stopping import BestKeeper, EarlyStopping, Mode
 from fedactors.runtime.base import Runtime
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.accounts import account
@@ -17,7 +17,7 @@ from protocols.pubsub_vfl.cast import BROKER, Cast, assemble
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.costs import default_costs
 
-HEADLINE: dict[str, tuple[str, Literal["max", "min"]]] = {
+HEADLINE: dict[str, tuple[str, Mode]] = {
     "binary": ("auc", "max"),
     "multiclass": ("accuracy", "max"),
     "regression": ("rmse", "min"),
@@ -35,13 +35,12 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
         state["num_rows"] = await cast.persist(list(cast.workers), lambda: cast.first_active.align(cast.first_passive))
-        state.update(epoch=0, releases=0)
+        state.update(epoch=0, releases=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
         state["releases"] += 1  # the epoch that was interrupted may have published every batch
-        if state["epoch"]:
-            keeper.load_state_dict(state["best"])
-            stopping.load_state_dict(state["stopping"])
+        keeper.load_state_dict(state["best"])
+        stopping.load_state_dict(state["stopping"])
     while state["epoch"] < config.num_epochs and stopping.num_bad < patience:
         epoch = state["epoch"] + 1
         trained = await train_epoch(config, epoch, state["num_rows"], cast)
