@@ -102,7 +102,7 @@ class Actor:
 
         Raises:
             PartyLost: the owner is gone.
-            KeyError: the owner has freed it.
+            PayloadGone: the owner has freed it (also a KeyError).
         """
         return await self._context.get(ref)
 

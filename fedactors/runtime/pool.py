@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,13 +24,23 @@ class Pool(Protocol):
         """Stop all workers."""
 
 
-def one_torch_thread() -> None:
-    """Make torch and BLAS use one thread in this process: more threads change results and fight for cores."""
+def one_thread() -> None:
+    """Make torch and BLAS use one thread in this process: more threads change results and fight for cores.
+
+    torch is told only where it is loaded already; where it is loaded later the environment tells it.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
-    import torch
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
-    torch.set_num_threads(1)
+
+def one_torch_thread() -> None:
+    """Load torch in a fresh worker and limit it to one thread."""
+    import torch  # noqa: F401
+
+    one_thread()
 
 
 class ProcessPool:

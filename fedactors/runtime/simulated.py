@@ -11,18 +11,20 @@ When nothing can happen any more, that is a `Deadlock` naming each wait.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import contextvars
+import copy
 import heapq
 import importlib
 import math
 import sys
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from fedactors.actor import Actor
-from fedactors.errors import BadInput, Deadlock, FedactorsError, PartyFailed, PartyLost, Stopped
+from fedactors.errors import BadInput, Deadlock, FedactorsError, PartyLost, PayloadGone, Stopped
 from fedactors.network.codec import HEADER_BYTES, freeze, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, kind_of
@@ -42,11 +44,14 @@ from fedactors.runtime.base import (
     Snapshot,
     Usage,
     Work,
+    as_party_error,
+    first_error,
 )
-from fedactors.runtime.pool import Pool, ProcessPool
+from fedactors.runtime.pool import Pool, ProcessPool, one_thread
 from fedactors.runtime.virtual_loop import VirtualLoop, current_actor
 
 T = TypeVar("T")
+_MOST_MOVES_TO_A_CHECKPOINT = 1_000_000
 
 
 class VirtualClock(Clock):
@@ -64,6 +69,13 @@ class VirtualClock(Clock):
         """See `Clock.sleep`."""
         await self._runtime.sleep(self._name, seconds, key)
 
+    @contextlib.asynccontextmanager
+    async def timeout(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """See `Clock.timeout`; a snapshot waits for its timer, which a resume would lose."""
+        with contextlib.nullcontext() if seconds is None else self._runtime.passing_wait():
+            async with asyncio.timeout(seconds) as timeout:
+                yield timeout
+
 
 class SimulatedContext(Context):
     """One actor's side of the simulated runtime."""
@@ -75,19 +87,23 @@ class SimulatedContext(Context):
         self.reproducible_noise = runtime.reproducible_noise
         self.pooled = runtime.pooled
         self.casting = casting
+        self._runtime = runtime
         self.actor = self._make()
         self.alive = True
         self.variables = contextvars.copy_context()
         self.variables.run(current_actor.set, casting.name)
         self.jobs: dict[str, Job] = {}
         self.timers: dict[str, float] = {}
-        self.tasks: set[asyncio.Future[Any]] = set()
-        self._runtime = runtime
+        self.tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their start, which a set would lose
         self._payloads: dict[int, tuple[Any, int]] = {}
         self._next_payload = 0
 
     def _make(self) -> Actor:
-        actor = self.casting.cls(*self.casting.args, **self.casting.kwargs)
+        args, kwargs = self.casting.args, self.casting.kwargs
+        if self._runtime.loss_policy(self.name) == "restart":
+            # a process that takes its place must find the arguments as they were
+            args, kwargs = copy.deepcopy((args, kwargs))
+        actor = self.casting.cls(*args, **kwargs)
         actor._context = self
         return actor
 
@@ -98,7 +114,8 @@ class SimulatedContext(Context):
         due, result = self._runtime.start_compute(self, function, args, work)
         future: asyncio.Future[None] = self._runtime.loop.create_future()
         self._runtime.loop.call_at_keyed(due, self.name, f"compute {work.kind}", _finish, future)
-        await future
+        with self._runtime.passing_wait():
+            await future
         return cast(T, result())
 
     def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
@@ -135,12 +152,12 @@ class SimulatedContext(Context):
             await awaitable
 
         task = self._runtime.loop.create_task(go_on(), context=self.variables.copy())
-        self.tasks.add(task)
+        self.tasks[task] = None
         task.add_done_callback(self._background_done)
 
     def _background_done(self, task: asyncio.Future[Any]) -> None:
-        self.tasks.discard(task)
-        if task.cancelled() or task.exception() is None:
+        self.tasks.pop(task, None)
+        if task.cancelled() or task.exception() is None or not self.alive:
             return
         self._runtime.fail(as_party_error(self.name, cast(BaseException, task.exception())))
 
@@ -148,12 +165,15 @@ class SimulatedContext(Context):
         frozen, size = freeze(value)
         self._next_payload += 1
         self._payloads[self._next_payload] = (frozen, size)
-        return Ref(self.name, self._next_payload, size, "")
+        return Ref(self.name, self._next_payload, size, ())
 
     async def get(self, ref: Ref) -> Any:
         owner = self._runtime.context_of(ref.owner)
+        if ref.key not in owner._payloads:
+            raise PayloadGone(f"payload {ref.key} was freed by its owner {ref.owner}")
         value, size = owner._payloads[ref.key]
-        await self._runtime.carry(ref.owner, self.name, type_name(value, "payload"), size)
+        if owner is not self:
+            await self._runtime.carry(ref.owner, self.name, type_name(value, "payload"), size)
         return value
 
     def free(self, ref: Ref) -> None:
@@ -184,8 +204,9 @@ class SimulatedContext(Context):
 
     def _job_function(self, where: str) -> Callable[..., Any]:
         module, _, name = where.partition(":")
-        own = self.casting.cls.__module__.rpartition(".")[0] or self.casting.cls.__module__
-        if not module.startswith((own, "fedactors.")):
+        own = self.casting.cls.__module__
+        package = own.rpartition(".")[0] + "."
+        if module != own and not module.startswith((package if package != "." else own + ".", "fedactors.")):
             raise BadInput(f"the checkpoint of {self.name} names a function outside its protocol: {where}")
         return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
 
@@ -243,8 +264,10 @@ class SimulatedRuntime(Runtime):
         self._shared_changed = False
         self._num_sent = 0
         self._calls: dict[int, tuple[str, str, str, asyncio.Task[Any]]] = {}
-        self._num_unkeyed_sleeps = 0
-        self._wanted: list[tuple[str, asyncio.Future[None]]] = []
+        self.num_passing_waits = 0
+        """Waits under way that a snapshot cannot hold: unkeyed sleeps, timeouts, computes, payloads on the wire."""
+        self._num_moves_wanted = 0
+        self._wanted: list[tuple[str | None, asyncio.Future[None]]] = []
         self._failure: BaseException | None = None
         self._main: asyncio.Task[Any] | None = None
         self._busy_seconds = 0.0
@@ -267,6 +290,7 @@ class SimulatedRuntime(Runtime):
         if not self._network_given:
             self.network = network
             self._shared = SharedTransfers(network)
+            self._routes.clear()
 
     def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         return self.send(DRIVER, receiver, method, args, kwargs)
@@ -278,8 +302,9 @@ class SimulatedRuntime(Runtime):
         contexts = [SimulatedContext(self, casting) for casting in self._take_new()]
         for context in contexts:
             self._contexts[context.name] = context
-            if context.name in self._faults:
-                self.loop.call_at_keyed(self._faults.pop(context.name), "", "fault", self.kill, context.name)
+            fault = self._faults.pop(context.name, None)
+            if fault is not None and not (self.resumed and fault <= self.loop.time()):
+                self.loop.call_at_keyed(fault, "", "fault", self.kill, context.name)
         await self._bring_up(contexts, self._resume)
 
     async def _bring_up(self, contexts: list[SimulatedContext], state: Snapshot | None) -> None:
@@ -294,8 +319,10 @@ class SimulatedRuntime(Runtime):
         async def run() -> None:
             try:
                 await method()
+            except FedactorsError:
+                raise
             except Exception as error:
-                raise as_party_error(context.name, error) from error
+                raise as_party_error(context.name, error) from first_error(error)
 
         await self.loop.create_task(run(), context=context.variables.copy())
 
@@ -307,10 +334,11 @@ class SimulatedRuntime(Runtime):
     async def checkpoint(self, label: str = "last") -> None:
         self._num_checkpoints += 1
         due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
-        if due or self._stop_code is not None or label != "last":
-            taken: asyncio.Future[None] = self.loop.create_future()
-            self._wanted.append((label, taken))
-            await taken
+        wanted = due or self._stop_code is not None or label != "last"
+        taken: asyncio.Future[None] = self.loop.create_future()
+        # the wait is the same whether a snapshot is due or not, else taking one would change the run
+        self._wanted.append((label if wanted else None, taken))
+        await taken
         self._stop_if_asked()
 
     def usage(self) -> Usage:
@@ -331,18 +359,20 @@ class SimulatedRuntime(Runtime):
         self._stop_code = exit_code
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
+        one_thread()
         self.loop = VirtualLoop()
         self.loop.before_time_moves = self._before_time_moves
         self.loop.when_stuck = self._stuck
         self._wall_start = time.perf_counter()
-        if isinstance(self._pool_size, int):
-            self._pool = ProcessPool(self._pool_size) if self._pool_size > 0 else None
-        else:
-            self._pool = self._pool_size
-        if resume is not None:
-            self._restore_driver(resume)
         try:
-            return self.loop.run_until_complete(self._run_main(main))
+            if resume is not None:
+                self._restore_driver(resume)
+            if isinstance(self._pool_size, int):
+                self._pool = ProcessPool(self._pool_size) if self._pool_size > 0 else None
+            else:
+                self._pool = self._pool_size
+            result: T = self.loop.run_until_complete(self._run_main(main))
+            return result
         finally:
             self._tear_down()
 
@@ -358,6 +388,8 @@ class SimulatedRuntime(Runtime):
             if self._failure is None:
                 raise
             raise self._failure from self._failure.__cause__
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
         if self._failure is not None:
             raise self._failure
         for context in self._contexts.values():
@@ -366,13 +398,17 @@ class SimulatedRuntime(Runtime):
         return result
 
     def _tear_down(self) -> None:
-        pending = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
+        # in the order of their start, so that what their ends record is in the same order each time
+        names = {task.get_name(): task for task in asyncio.all_tasks(self.loop)}
+        pending = [names[name] for name in sorted(names, key=lambda name: (len(name), name))]
         for task in pending:
             task.cancel()
         if pending:
             self.loop.before_time_moves = lambda: False
-            self.loop.when_stuck = lambda: None
-            self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            self.loop.when_stuck = self.loop.stop
+            ended = asyncio.gather(*pending, return_exceptions=True)
+            with contextlib.suppress(RuntimeError):  # stopped: some task waits for ever in spite of all
+                self.loop.run_until_complete(ended)
         if self._pool is not None:
             self._pool.close()
         self.ledger.flush()
@@ -405,7 +441,7 @@ class SimulatedRuntime(Runtime):
         number = self._num_sent
         context = self._contexts[receiver]
         task = self.loop.create_task(
-            self._deliver(number, sender, receiver, method, frozen_args, kwargs, size, route),
+            self._deliver(number, sender, context, method, frozen_args, kwargs, size, route),
             context=context.variables.copy(),
         )
         self._calls[number] = (sender, receiver, method, task)
@@ -430,30 +466,21 @@ class SimulatedRuntime(Runtime):
         self,
         number: int,
         sender: str,
-        receiver: str,
+        context: SimulatedContext,
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         size: int,
         route: tuple[str, Link, bool],
     ) -> Any:
+        receiver = context.name
         try:
             _, link, shared = route
             if shared or link.latency or not math.isinf(link.bandwidth):
                 await self._travel(sender, receiver, method, size + HEADER_BYTES, link, shared)
-            context = self._contexts[receiver]
             if not context.alive:
                 raise PartyLost(receiver, f"its process is gone; {method} was not done")
-            try:
-                reply = await getattr(context.actor, method)(*args, **kwargs)
-            except asyncio.CancelledError:
-                if not context.alive:
-                    raise PartyLost(receiver, f"its process was lost during {method}") from None
-                raise
-            except FedactorsError:
-                raise
-            except Exception as error:
-                raise as_party_error(receiver, error) from error
+            reply = await getattr(context.actor, method)(*args, **kwargs)
             if reply is None:
                 return None
             frozen, size = freeze(reply)
@@ -463,6 +490,15 @@ class SimulatedRuntime(Runtime):
             if shared or link.latency or not math.isinf(link.bandwidth):
                 await self._travel(receiver, sender, method, size + HEADER_BYTES, link, shared)
             return frozen
+        except asyncio.CancelledError:
+            if not context.alive:
+                raise PartyLost(receiver, f"its process was lost during {method}") from None
+            raise
+        except Exception as error:
+            failed = as_party_error(receiver, error)
+            if failed is error:
+                raise
+            raise failed from first_error(error)
         finally:
             del self._calls[number]
 
@@ -479,7 +515,8 @@ class SimulatedRuntime(Runtime):
         self.ledger.record(self.loop.time(), sender, receiver, route[0], type_, size)
         _, link, shared = route
         if shared or link.latency or not math.isinf(link.bandwidth):
-            await self._travel(sender, receiver, type_, size + HEADER_BYTES, link, shared)
+            with self.passing_wait():
+                await self._travel(sender, receiver, type_, size + HEADER_BYTES, link, shared)
 
     async def _travel(self, sender: str, receiver: str, key: str, size: int, link: Link, shared: bool) -> None:
         arrival: asyncio.Future[None] = self.loop.create_future()
@@ -544,11 +581,15 @@ class SimulatedRuntime(Runtime):
         return due, self.run_function(function, args)
 
     def run_function(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
-        """Run `function` here or in the pool; the result is got by calling what is returned."""
-        if self._pool is None:
-            result = function(*args)
-            return lambda: result
-        return self._pool.submit(function, args).result
+        """Run `function` here or in the pool; calling what is returned gives the result, or raises its error."""
+        if self._pool is not None:
+            return self._pool.submit(function, args).result
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            done.set_result(function(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done.result
 
     def _num_cores(self, pool: str) -> int:
         if pool in self._cores:
@@ -560,12 +601,9 @@ class SimulatedRuntime(Runtime):
         """Wait on the virtual clock; a keyed wait found in a restored snapshot ends when it was to end."""
         done: asyncio.Future[None] = self.loop.create_future()
         if key is None:
-            self._num_unkeyed_sleeps += 1
-            try:
-                self.loop.call_at_keyed(self.loop.time() + seconds, name, "sleep", _finish, done)
+            self.loop.call_at_keyed(self.loop.time() + seconds, name, "sleep", _finish, done)
+            with self.passing_wait():
                 await done
-            finally:
-                self._num_unkeyed_sleeps -= 1
             return
         timers = self._timers_of(name)
         due = timers.setdefault(key, self.loop.time() + seconds)
@@ -574,6 +612,15 @@ class SimulatedRuntime(Runtime):
             await done
         finally:
             timers.pop(key, None)
+
+    @contextlib.contextmanager
+    def passing_wait(self) -> Iterator[None]:
+        """Hold snapshots off while something waits that they cannot hold."""
+        self.num_passing_waits += 1
+        try:
+            yield
+        finally:
+            self.num_passing_waits -= 1
 
     def _timers_of(self, name: str) -> dict[str, float]:
         if name == DRIVER:
@@ -594,21 +641,33 @@ class SimulatedRuntime(Runtime):
             return False
         if self._shared_changed:
             self._plan_shared()
-        legal = not self._calls and not self._num_unkeyed_sleeps and not self._shared_busy()
+        legal = not self._calls and not self.num_passing_waits and not self._arrivals
         if self._wanted and legal:
             wanted, self._wanted = self._wanted, []
+            self._num_moves_wanted = 0
             for label, taken in wanted:
-                self._save(label)
+                if label is not None:
+                    self._save(label)
                 _finish(taken)
             return True
         if self._stop_code is not None and legal and self._driver_waits_in_timer():
             self._save("last")
             self._stop_main()
             return True
+        if self._wanted:
+            self._num_moves_wanted += 1
+            if self._num_moves_wanted > _MOST_MOVES_TO_A_CHECKPOINT:
+                self.fail(Deadlock(f"no legal instant for a checkpoint by {self.loop.time():.6g} s: {self._waits()}"))
+                return True
         return False
 
-    def _shared_busy(self) -> bool:
-        return bool(self._arrivals)
+    def _waits(self) -> str:
+        waits = [f"{receiver}.{method} (called by {sender})" for sender, receiver, method, _ in self._calls.values()]
+        if self.num_passing_waits:
+            waits.append(f"{self.num_passing_waits} sleeps, timeouts, computes or payloads of loops")
+        if self._wanted:
+            waits.append("the driver's checkpoint")
+        return "; ".join(waits) if waits else "the driver itself"
 
     def _driver_waits_in_timer(self) -> bool:
         return bool(self.state.get("_timers"))
@@ -684,25 +743,11 @@ class SimulatedRuntime(Runtime):
             self.fail(error)
 
     def _stuck(self) -> None:
-        waits = [f"{receiver}.{method} (called by {sender})" for sender, receiver, method, _ in self._calls.values()]
         if self._failure is not None:
             raise RuntimeError(f"the run does not end after its failure: {self._failure}")
-        if self._wanted:
-            waits.append("a checkpoint that never became legal")
-        text = "; ".join(waits) if waits else "the driver itself"
-        self.fail(Deadlock(f"nothing can happen any more at {self.loop.time():.6g} s; waiting: {text}"))
+        self.fail(Deadlock(f"nothing can happen any more at {self.loop.time():.6g} s; waiting: {self._waits()}"))
 
 
 def _finish(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def as_party_error(name: str, error: BaseException) -> FedactorsError:
-    """Return `error` as a failure of the actor `name`; a fedactors error keeps its own name and kind."""
-    if isinstance(error, FedactorsError):
-        return error
-    text = "".join(traceback.format_exception(error))
-    failed = PartyFailed(name, f"{type(error).__name__}: {error}", text)
-    failed.__cause__ = error
-    return failed

@@ -1,0 +1,114 @@
+"""Configuration of a TablePuppet run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedactors.config import config
+
+
+@config
+class TablePuppetConfig:
+    """What is trained and how; the query, its sources and the label belong to the data."""
+
+    algorithm: Literal["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"] = (
+        "rfl-admm-v"
+    )
+    """Table 5's algorithms, and the baselines; ``rfl-...-v`` and ``vfl-...`` need one partition for each table."""
+    num_partitions: int | None = Field(default=None, ge=1)
+    """Horizontal partitions of each table of a named data set; 2 for rfl-sgd and rfl-admm if none, else 1."""
+    task: Literal["regression", "binary", "multiclass"] | None = None
+    """What is learned from a named data set's label; its own if none."""
+    num_classes: int | None = Field(default=None, ge=2)
+    """Classes of a multiclass task; the data's own if none."""
+    test_share: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the label table's rows kept for the test, with all joined rows that they are in."""
+    admm: Literal["boyd", "paper_exact", "paper_sgd"] = "boyd"
+    """Form of the theta update: sharing ADMM (converges), Eq. 16 solved exactly (may diverge), Eq. 16 by SGD."""
+    model: Literal["auto", "linear", "logistic", "softmax", "neural"] = "auto"
+    """Each table's local model; ``auto`` is linear, logistic or softmax by the task; ``neural`` has a hidden layer."""
+    num_hidden: int = Field(default=16, ge=1)
+    """Hidden units of a neural local model."""
+    rounds: int = Field(default=10, ge=1)
+    """Outer rounds of ADMM, or epochs of SGD."""
+    rho: float = Field(default=1.0, gt=0)
+    """Penalty of the outer ADMM (paper: 0.1 to 10)."""
+    inner_rounds: int = Field(default=10, ge=1)
+    """Consensus rounds over a table's partitions in each outer round; u and w carry over."""
+    inner_rho: float | None = Field(default=None, gt=0)
+    """Penalty of the consensus rounds (Eq. 20-22); `rho` if none."""
+    beta: float = Field(default=1e-5, ge=0)
+    """Weight of R(theta) = |theta|^2 / 2."""
+    learning_rate: float = Field(default=0.1, gt=0)
+    """Learning rate of the SGD algorithms (paper: 0.01 to 0.5)."""
+    batch_size: int = Field(default=10240, ge=1)
+    """Joined rows in a batch of the SGD algorithms."""
+    local_epochs: int = Field(default=10, ge=1)
+    """Epochs of each theta update in ``paper_sgd``."""
+    local_batch_size: int = Field(default=1024, ge=1)
+    """Rows in a batch of ``paper_sgd``."""
+    local_learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of ``paper_sgd``."""
+    local_weight_decay: float = Field(default=1e-5, ge=0)
+    """Weight decay of ``paper_sgd``."""
+    lbfgs_iterations: int = Field(default=50, ge=1)
+    """Most L-BFGS iterations of a neural theta update in the exact modes."""
+    centralised: Literal["exact", "sgd"] = "exact"
+    """How the baseline trains on the joined table: ridge or L-BFGS, or mini-batch SGD as the SGD algorithms do."""
+    standardise: bool = True
+    """Whether numeric features get mean 0 and deviation 1 over their table."""
+    lou_coordinator: Literal["server", "organisation"] = "server"
+    """Where the LoU operator lives; in the organisation the server never sees theta."""
+    server_in: str | None = None
+    """Table whose first client also hosts the server (Section 3); an independent server if none."""
+    label_dp: float | None = Field(default=None, gt=0)
+    """Standard deviation lambda of the Laplace noise on labels (paper: 0.5); none adds no noise."""
+    label_range: tuple[float, float] | None = None
+    """Declared range that numeric labels are clipped to; needed for `label_dp` with the squared loss."""
+    feature_dp: float | None = Field(default=None, gt=0)
+    """Budget epsilon of DP-SGD on features over the whole run (paper: 1); none adds no noise."""
+    feature_delta: float = Field(default=1e-5, gt=0, lt=1)
+    """Delta of `feature_dp`."""
+    clip: float = Field(default=1.0, gt=0)
+    """L2 norm that a base row's aggregated gradient is clipped to under `feature_dp`."""
+    prediction_clip: float | None = Field(default=None, gt=0)
+    """L2 norm that each prediction is clipped to under `feature_dp`; predictions are reported "not covered" if none."""
+    prediction_noise: float = Field(default=0.0, ge=0)
+    """Noise multiplier of the Gaussian noise on predictions, in units of `prediction_clip`."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of each DuckDB; all cores if none."""
+    memory_limit: str | None = None
+    """DuckDB's memory limit for the table mapping, such as 4GB."""
+
+    on_party_loss: Literal["stop"] = "stop"
+    """A lost client takes its table with it: the run stops and names it, and can be resumed."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TablePuppetConfig:
+        is_admm = self.algorithm.endswith(("admm", "admm-v"))
+        if self.feature_dp is not None and is_admm and self.admm != "paper_sgd":
+            raise ValueError(f"feature_dp: exact solves (admm={self.admm}) have no DP; choose admm=paper_sgd or SGD")
+        if self.feature_dp is not None and self.algorithm == "centralised":
+            raise ValueError("feature_dp: the centralised baseline has none; leave it out")
+        if self.label_range is not None and not self.label_range[0] < self.label_range[1]:
+            raise ValueError(f"label_range: {self.label_range} is not allowed: the first number must be the smaller")
+        if self.prediction_noise > 0 and self.prediction_clip is None:
+            raise ValueError("prediction_noise: needs prediction_clip, which bounds what it hides")
+        return self
+
+    @property
+    def partitions(self) -> int:
+        """Horizontal partitions of each table of a named data set."""
+        return self.num_partitions or (2 if self.algorithm in ("rfl-sgd", "rfl-admm") else 1)
+
+    @property
+    def is_admm(self) -> bool:
+        """Whether the algorithm is one of the ADMM family."""
+        return self.algorithm.endswith(("admm", "admm-v"))
+
+    @property
+    def is_vertical(self) -> bool:
+        """Whether the algorithm trains on vertical slices of the joined table (VFL-SGD, VFL-ADMM)."""
+        return self.algorithm.startswith("vfl")

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from fedactors.config import build
+from fedactors.errors import BadInput
+from protocols.tablepuppet.config import TablePuppetConfig
+
+
+def test_defaults_and_words():
+    config = build(TablePuppetConfig, {"algorithm": "rfl-sgd", "rho": "0.3", "label_range": "1,5", "label_dp": "0.5"})
+    assert (config.algorithm, config.rho, config.label_range) == ("rfl-sgd", 0.3, (1.0, 5.0))
+    assert build(TablePuppetConfig).admm == "boyd"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ({"rho": "0"}, "rho: '0' is not allowed"),
+        ({"algorithm": "rfl"}, "algorithm: 'rfl' is not allowed"),
+        ({"rhos": "1"}, "did you mean rho"),
+        ({"feature_dp": "1"}, "exact solves"),
+        ({"feature_dp": "1", "algorithm": "centralised"}, "centralised"),
+        ({"label_range": "5,1"}, "label_range"),
+        ({"loss": "softmax"}, "loss"),
+        ({"prediction_noise": "1"}, "prediction_clip"),
+    ],
+)
+def test_what_is_not_allowed_is_named(words, part):
+    with pytest.raises(BadInput, match=part):
+        build(TablePuppetConfig, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "loss"),
+    [({}, "squared"), ({"model": "softmax"}, "softmax"), ({"model": "neural", "loss": "logistic"}, "logistic"),
+     ({"model": "neural"}, "squared")],
+)  # fmt: skip
+def test_the_loss_follows_the_model(words, loss):
+    assert build(TablePuppetConfig, words).loss_kind == loss
+
+
+def test_dp_is_allowed_with_inexact_admm_and_sgd():
+    assert build(TablePuppetConfig, {"feature_dp": "1", "admm": "paper_sgd"}).feature_dp == 1
+    assert build(TablePuppetConfig, {"feature_dp": "1", "algorithm": "rfl-sgd-v"}).feature_dp == 1

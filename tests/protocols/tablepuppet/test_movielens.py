@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from protocols.tablepuppet import algorithm, operators
+
+pytestmark = pytest.mark.data
+
+
+def rmse(joined, theta):
+    h = operators.gather_join([(x @ t)[:, None] for x, t in zip(joined.x, theta, strict=True)], joined.rows)
+    return algorithm.score("squared", h, joined.y_N)
+
+
+def test_the_join_has_the_known_sizes(movielens):
+    assert movielens.mapping.num_rows == (850_177, 6_408, 6_040)
+    assert movielens.mapping.num_joined == pytest.approx(1_786_513, rel=1e-3)
+    assert movielens.mapping.num_matched()[1] == pytest.approx(6_170, abs=10)
+
+
+def test_sgd_in_random_batches_touches_the_known_number_of_rows(movielens):
+    batches = operators.epoch_batches(movielens.mapping.num_joined, 10_240, np.random.default_rng(0))
+    assert sum(operators.touched_rows(movielens.mapping, batches)) == pytest.approx(3_018_998, rel=2e-3)
+
+
+def test_trivial_and_centralised_values(movielens):
+    assert algorithm.trivial_score("squared", movielens.y_N, movielens.y_N) == pytest.approx(1.117, abs=1e-3)
+    sizes = [x.shape[1] for x in movielens.x]
+    gram, right, rows, N = np.zeros((sum(sizes),) * 2), np.zeros(sum(sizes)), movielens.rows, len(movielens.y_N)
+    for block in np.array_split(np.arange(N), 200):
+        X = np.hstack([x[r[block]] for x, r in zip(movielens.x, rows, strict=True)])
+        gram += X.T @ X
+        right += X.T @ movielens.y_N[block]
+    theta = np.linalg.solve(gram / N + 1e-6 * np.eye(len(right)), right / N)
+    assert rmse(movielens, np.split(theta, np.cumsum(sizes)[:-1])) == pytest.approx(1.0906, abs=2e-4)
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.3, 1.0])
+def test_boyd_reaches_the_centralised_value_in_ten_rounds(movielens, run_admm, rho):
+    assert rmse(movielens, run_admm(movielens, "boyd", rho, 1e-6, 10)) == pytest.approx(1.0907, abs=2e-4)
+
+
+def test_a_large_rho_is_still_far_after_ten_rounds(movielens, run_admm):
+    assert rmse(movielens, run_admm(movielens, "boyd", 10.0, 1e-6, 10)) == pytest.approx(1.66, abs=0.01)
+
+
+@pytest.mark.parametrize("rho", [0.3, 1.0])
+def test_paper_exact_diverges(movielens, run_admm, rho):
+    assert rmse(movielens, run_admm(movielens, "paper_exact", rho, 1e-6, 10)) > 100
