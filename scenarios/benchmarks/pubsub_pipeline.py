@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import build
-from fedactors.runtime.pool import one_torch_thread
+from fedactors.runtime.simulation.pool import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.pubsub_vfl import algorithm, cast, models, run
 from protocols.pubsub_vfl.config import PubSubVflConfig

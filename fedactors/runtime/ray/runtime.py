@@ -170,7 +170,7 @@ class RayRuntime(Runtime):
         frames = state.actors if state is not None else {}
         self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
         if self._began is None:
-            # the run begins here, as on the virtual clock: starting processes and loading data is not the protocol's time
+            # the run begins here, as on the virtual clock: starting processes and loading data is not its time
             self._settings = dataclasses.replace(self._settings, start=time.time())
             self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
         start = self._settings.start
