@@ -7,6 +7,7 @@ baselines by center centers as order takers, RoundExchange, auditor
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,10 +49,11 @@ class Cast:
         """Whether the run is NebulaFL's (with or without a part taken away)."""
         return self.config.algorithm == "nebulafl"
 
-    async def begin(self) -> None:
-        """Let the baselines' exchange give its first orders; NebulaFL's centers began by themselves."""
+    async def begin(self, now: float) -> None:
+        """Let the centers begin, and the baselines' exchange give its first orders."""
+        await asyncio.gather(*(center.begin_run(now) for center in self.centers.values()))
         if not self.rotates:
-            await self.exchange.first_orders()
+            await self.exchange.begin_run(now)
 
     async def finished(self) -> bool:
         """Tell whether the method wants nothing more."""
@@ -93,6 +95,7 @@ class Cast:
             return
         await self.runtime.clock.sleep(self.config.restart_seconds)
         await self.runtime.respawn(name)
+        await self.centers[name].begin_run(self.runtime.state["began_at"])
         self.away.remove(name)
         await self._tell_present()
         if not self.rotates:

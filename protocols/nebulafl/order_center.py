@@ -49,7 +49,7 @@ class OrderCenter(DataCenter):
         run_seed: seed of the run, from which the order of samples is made.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("floor", "desk", "num_trained", "num_given_up", "stopped")
+    state: ClassVar[tuple[str, ...]] = ("floor", "desk", "num_trained", "num_given_up", "stopped", "began_at")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class OrderCenter(DataCenter):
         self.desk = RoundDesk()
         self.num_trained = self.num_given_up = 0
         self.stopped = False
+        self.began_at: float | None = None
 
     async def load(self) -> None:
         """Deal the containers' rows and set hardware up."""
@@ -91,7 +92,14 @@ class OrderCenter(DataCenter):
 
     async def open(self) -> None:
         """Go on with what a snapshot left."""
-        self._workshop.open()
+        if self.began_at is not None:
+            self._workshop.open(self.began_at)
+
+    async def begin_run(self, time: float) -> None:
+        """Be ready for orders; `time` is when the run's first second began."""
+        if self.began_at is None:
+            self.began_at = time
+            self._workshop.open(time)
 
     def _workshop_broke(self, request: Request) -> None:
         self._workshop.ask(request)

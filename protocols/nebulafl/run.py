@@ -31,12 +31,12 @@ async def run(config: NebulaFLConfig, data: NebulaData, runtime: Runtime) -> Run
     await runtime.start()
     state = runtime.state
     if not runtime.resumed:
-        state.update(measured=0, rent=0.0, over=False, curve=[])
-        await cast.begin()
+        state.update(measured=0, rent=0.0, over=False, curve=[], began_at=runtime.clock.now())
+        await cast.begin(state["began_at"])
     end = end_of_run(config)
     while not state["over"]:
         due = min((state["measured"] + 1) * config.evaluation_interval, end)
-        await runtime.clock.sleep_until(due, key="measurement")
+        await runtime.clock.sleep_until(state["began_at"] + due, key="measurement")
         if due >= end or await cast.finished():
             state["over"] = True
             await cast.finish()
@@ -83,8 +83,8 @@ async def measure(config: NebulaFLConfig, cast: Cast, runtime: Runtime) -> dict[
     metrics = {
         "accuracy": found.accuracy,
         "loss": found.loss,
-        "time": now,
-        "hours": now / 3600.0,
+        "time": now - runtime.state["began_at"],
+        "hours": (now - runtime.state["began_at"]) / 3600.0,
         "dollars": account["rent"] + egress,
         "rent": account["rent"],
         "egress": egress,
