@@ -244,7 +244,9 @@ class JoinServer(Server):
     async def _sgd_epoch(self, number: int) -> dict[str, float]:
         """RFL-SGD(-V), VFL-SGD: for each batch LoJ gathers, differentiates the loss and scatters."""
         loss, nothing = self._training.loss, np.zeros(0, dtype=np.int32)
-        batches = operators.epoch_batches(len(self.y), self._config.batch_size, derived_rng(self._batch_seed, "batches", str(number)))
+        batches = operators.epoch_batches(
+            len(self.y), self._config.batch_size, derived_rng(self._batch_seed, "batches", str(number))
+        )
         scratch = [np.empty(n, dtype=np.int64) for n in self.num_rows]
         touched = await self._touch(batches[0], scratch)
         sent = [Derivatives(np.zeros((0, self.num_outputs)), 0, t.rows_u.astype(np.int32)) for t in touched]

@@ -61,7 +61,9 @@ def test_classification_beats_the_majority(task, model, algorithm):
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 4])
-@pytest.mark.parametrize("words", [{}, {"model": "neural", "num_hidden": 4}, {"task": "multiclass", "model": "softmax"}])
+@pytest.mark.parametrize(
+    "words", [{}, {"model": "neural", "num_hidden": 4}, {"task": "multiclass", "model": "softmax"}]
+)
 def test_rfl_sgd_takes_the_centralised_steps_whatever_the_partitions(partitions, words):
     common = {"num_partitions": partitions, "learning_rate": 0.2, **words}
     ours, _, _ = execute(settings(algorithm="rfl-sgd", **common))
@@ -91,9 +93,7 @@ def test_admm_reaches_the_centralised_ridge():
 @pytest.mark.parametrize("algorithm", FEDERATED)
 def test_where_the_coordinator_and_the_server_live_changes_no_number(algorithm):
     plain, _, _ = execute(settings(algorithm=algorithm))
-    moved, _, runtime = execute(
-        settings(algorithm=algorithm, lou_coordinator="organisation", server_in="orders")
-    )
+    moved, _, runtime = execute(settings(algorithm=algorithm, lou_coordinator="organisation", server_in="orders"))
     assert moved.metrics == plain.metrics
     names = {total.sender for total in runtime.ledger.totals()}
     host = "orders-0" if algorithm in ("rfl-sgd", "rfl-admm") else "orders"
@@ -141,7 +141,9 @@ def sent_values(monkeypatch):
         seen.append((sender, receiver, args))
         reply = original(self, sender, receiver, method, args, kwargs)
         reply.add_done_callback(
-            lambda done: None if done.cancelled() or done.exception() else seen.append((receiver, sender, done.result()))
+            lambda done: (
+                None if done.cancelled() or done.exception() else seen.append((receiver, sender, done.result()))
+            )
         )
         return reply
 
@@ -244,7 +246,10 @@ def test_client_work_grows_with_its_rows_and_not_with_the_duplicates():
         data = stated(
             "SELECT y, price, age FROM orders JOIN items ON orders.item = items.item"
             " JOIN cards ON orders.card = cards.card",
-            {n: TableSource(kind="memory", rows=t) for n, t in (("orders", orders), ("items", items), ("cards", cards))},
+            {
+                n: TableSource(kind="memory", rows=t)
+                for n, t in (("orders", orders), ("items", items), ("cards", cards))
+            },
             label="y",
         )
         config = settings(test_share=0.1)
@@ -301,7 +306,9 @@ def test_a_party_may_hold_several_tables_and_a_table_may_occur_twice():
 
     rng = np.random.default_rng(0)
     people = pa.table({"id": np.arange(30), "age": rng.normal(size=30)})
-    calls = pa.table({"caller": rng.integers(0, 30, 200), "callee": rng.integers(0, 30, 200), "y": rng.normal(size=200)})
+    calls = pa.table(
+        {"caller": rng.integers(0, 30, 200), "callee": rng.integers(0, 30, 200), "y": rng.normal(size=200)}
+    )
     data = stated(
         "SELECT y, a.age, b.age FROM calls JOIN people a ON calls.caller = a.id JOIN people b ON calls.callee = b.id",
         {n: TableSource(kind="memory", rows=t) for n, t in (("calls", calls), ("people", people))},
@@ -317,7 +324,9 @@ def test_a_party_may_hold_several_tables_and_a_table_may_occur_twice():
 def test_ray_gives_the_numbers_of_the_simulation(algorithm):
     from fedactors.runtime.ray.runtime import RayRuntime
 
-    config = settings(algorithm=algorithm, rounds=2, lou_coordinator="organisation" if algorithm == "rfl-admm" else "server")
+    config = settings(
+        algorithm=algorithm, rounds=2, lou_coordinator="organisation" if algorithm == "rfl-admm" else "server"
+    )
     simulated, _, _ = execute(config)
     data = load_data(config, "orders:400", 0)
     runtime = RayRuntime(seed=0, num_cpus=2)
