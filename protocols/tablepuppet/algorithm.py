@@ -138,23 +138,6 @@ def centralised_ridge(x_ND: Array, y_NC: Array, beta: float) -> Array:
     return made
 
 
-def trivial_score(loss: Loss, train_y: NDArray[Any], test_y: NDArray[Any]) -> float:
-    """Return what predicting the training mean (RMSE) or majority class (accuracy) scores on the test labels."""
-    if loss == "squared":
-        return float(np.sqrt(np.mean((test_y - np.mean(train_y)) ** 2)))
-    values, counts = np.unique(train_y, return_counts=True)
-    return float(np.mean(test_y == values[np.argmax(counts)]))
-
-
-def score(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
-    """Return the RMSE (squared loss, lower is better) or the accuracy (classification, higher is better)."""
-    if loss == "squared":
-        return float(np.sqrt(np.mean((h_NC[:, 0] - y_N) ** 2)))
-    if loss == "logistic":
-        return float(np.mean((h_NC[:, 0] > 0) == (y_N > 0.5)))
-    return float(np.mean(np.argmax(h_NC, axis=1) == y_N))
-
-
 def _logistic_root(c_NC: Array, start_NC: Array, rho: float) -> Array:
     """Solve sigmoid(z) + rho z = c by Newton steps inside a shrinking bracket, halving it where they do not shrink."""
     low, high = (c_NC - 1.0) / rho, c_NC / rho
