@@ -8,7 +8,7 @@ import pytest
 
 from fedactors.network.codec import freeze
 from fedactors.runtime import shared_arrays
-from fedactors.runtime.pool import ProcessPool
+from fedactors.runtime.simulation.pool import ProcessPool
 
 
 def grown(values, number):
