@@ -7,7 +7,7 @@
     ... num_partitions=2                           two clients in each organisation (RFL)
     ... private=true                               label and feature DP (Figure 6)
 
-Writes one summary for each algorithm into `out`; `figures.py` draws them, and docs/results/tablepuppet.md holds their tables.
+Writes one summary for each algorithm into `out`; `figures.py` draws them, docs/results/tablepuppet.md tabulates them.
 Everything runs on the simulated runtime; numbers are those of real arithmetic, seconds on the networks are the paper's
 formula over the bytes in the traffic ledger. Settings were chosen from the paper's grid on the training loss.
 """
@@ -122,7 +122,8 @@ def write(folder: Path, name: str, summary: Summary, centralised: Summary) -> No
     (folder / f"{name}.json").write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
     print(
         f"{name:12} {score} {metrics[score]:.4f} (trivial {metrics[f'trivial_{score}']:.4f}, centralised "
-        f"{best[score]:.4f}): {metrics['gap_closed_%']:.1f} % of the gap, {metrics['loss_gap_closed_%']:.1f} % in loss; "
+        f"{best[score]:.4f}): {metrics['gap_closed_%']:.1f} % of the gap, "
+        f"{metrics['loss_gap_closed_%']:.1f} % in loss; "
         f"{metrics['epoch_mb']:.2f} MB and {metrics['us-uk_s']:.2f} s US-UK an epoch",
         flush=True,
     )
