@@ -36,8 +36,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "movielens-1m/linear": {"learning_rate": 0.5, "rho": 1.0, "inner_rho": 0.1},
     "movielens-1m/softmax": {"learning_rate": 0.5, "rho": 0.1, "inner_rho": 0.01},
     "movielens-1m/neural": {"learning_rate": 0.5, "rho": 1.0, "inner_rho": 0.1, "centralised": "sgd"},
-    "nycflights13/linear": {"learning_rate": 0.1, "rho": 1.0, "inner_rho": 0.1, "batch_size": 10240},
-    "nycflights13/logistic": {"learning_rate": 0.5, "rho": 0.1, "inner_rho": 0.01},
+    "nycflights13/linear": {"learning_rate": 0.3, "batch_size": 512, "rho": 0.5, "inner_rho": 0.05},
+    "nycflights13/logistic": {"learning_rate": 0.5, "batch_size": 512, "rho": 0.1, "inner_rho": 0.01},
 }
 PRIVATE: dict[str, Any] = {
     "label_dp": 0.5, "feature_dp": 1.0, "admm": "paper_sgd", "learning_rate": 0.1, "local_learning_rate": 0.1,
