@@ -102,7 +102,7 @@ class Actor:
 
         Raises:
             PartyLost: the owner is gone.
-            KeyError: the owner has freed it.
+            PayloadGone: the owner has freed it (also a KeyError).
         """
         return await self._context.get(ref)
 
@@ -113,6 +113,10 @@ class Actor:
     def span(self, kind: str, label: str) -> AbstractContextManager[None]:
         """Put what happens inside on the timeline, as "wait" or another kind."""
         return self._context.span(kind, label)
+
+    def record_span(self, kind: str, label: str, start: float, end: float) -> None:
+        """Put something on the timeline that began before a snapshot or in another method."""
+        self._context.record_span(kind, label, start, end)
 
     def record_privacy(self, record: Any) -> None:
         """Add to the privacy ledger what mechanism was applied to what leaves this party."""

@@ -90,6 +90,13 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     export.add_argument("--to", default="exported", metavar="DIR", help="default: exported")
     add_format_flag(export)
 
+    new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
+    new.add_argument("what", choices=("protocol", "scenario"))
+    new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
+    new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
+    new.add_argument("--to", default=".", metavar="DIR", help="folder that it is written into (default: here)")
+    add_format_flag(new)
+
     data = add("data", "data sets: list them, fetch one")
     data.add_argument("action", choices=("list", "fetch"))
     data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")

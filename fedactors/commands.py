@@ -234,6 +234,24 @@ def export_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def new_command(args: argparse.Namespace) -> int:
+    """Write a working start."""
+    from fedactors.records.storage import local_path
+    from fedactors.scaffold import write_protocol, write_scenario
+
+    parent = local_path(args.to, "--to")
+    if args.what == "scenario":
+        paths = write_scenario(args.name, parent, args.protocol)
+    else:
+        paths = write_protocol(args.name, parent)
+    written = [str(path) for path in paths]
+    if args.format == "json":
+        print_json({"files": written})
+    else:
+        print("\n".join(written))
+    return 0
+
+
 def data_command(args: argparse.Namespace) -> int:
     """List the data sets, or fetch one."""
     from fedactors.data.catalogue import catalogue, describe

@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -25,8 +25,7 @@ T = TypeVar("T")
 def config(cls: type[T]) -> type[T]:
     """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors."""
     settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=True)
-    made: type[T] = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
-    return made
+    return cast("type[T]", pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings))
 
 
 def parse_words(words: Sequence[str]) -> dict[str, str]:
@@ -55,11 +54,19 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
             close = difflib.get_close_matches(key, names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise BadInput(f"{key}: unknown key{hint} (known: {', '.join(names)})")
-    values = {key: _literal(value) for key, value in overrides.items()}
-    try:
-        return TypeAdapter(cls).validate_python(values)
-    except ValidationError as error:
-        raise BadInput(_explain(error, overrides)) from None
+    readings = {key: _readings(value) for key, value in overrides.items()}
+    first: ValidationError | None = None
+    while True:
+        try:
+            return TypeAdapter(cls).validate_python({key: found[0] for key, found in readings.items()})
+        except ValidationError as error:
+            first = first or error
+            refused = {str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}
+        again = [key for key in refused if len(readings.get(key, ())) > 1]
+        if not again:
+            raise BadInput(_explain(first, overrides)) from None
+        for key in again:
+            del readings[key][0]
 
 
 def as_dict(instance: Any) -> dict[str, Any]:
@@ -68,10 +75,16 @@ def as_dict(instance: Any) -> dict[str, Any]:
     return made
 
 
-def _literal(value: Any) -> Any:
-    """Turn text such as ``none``, ``[1,3]`` or ``1,3`` into the value it means; leave plain text to pydantic."""
+def _readings(value: Any) -> list[Any]:
+    """Return what a value may mean, likeliest first: only the field's type can tell ``none`` or ``a,b`` from text."""
     if not isinstance(value, str):
-        return value
+        return [value]
+    literal = _literal(value)
+    return [literal, *([value] if literal != value else []), [value]]
+
+
+def _literal(value: str) -> Any:
+    """Turn text such as ``none``, ``[1,3]`` or ``1,3`` into the value it means; leave plain text to pydantic."""
     if value.lower() in ("none", "null"):
         return None
     if value[:1] in "[{":

@@ -52,6 +52,13 @@ class CallTimeout(PartyError):
     """A party did not answer within the allowed time."""
 
 
+class PayloadGone(FedactorsError, KeyError):
+    """The owner of a payload has freed it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show the quoted text
+
+
 class Deadlock(FedactorsError):
     """Every party waits and nothing can happen any more; the message names each wait."""
 

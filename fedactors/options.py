@@ -18,6 +18,8 @@ class RunOptions:
 
     runtime: str | None = None
     address: str | None = None
+    pool: int | None = None
+    emulate: float | None = None
     data: str | None = None
     seed: int | None = None
     seeds: tuple[int, ...] | None = None
@@ -56,6 +58,15 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
     parser.add_argument("--runtime", choices=RUNTIMES, help="ray (default) or simulated (virtual clock, one process)")
     parser.add_argument("--address", metavar="A", help="Ray cluster (default: RAY_ADDRESS, else Ray in this process)")
+    parser.add_argument(
+        "--pool", type=_seed, metavar="N", help="simulated runtime: N worker processes for computes (default 0: none)"
+    )
+    parser.add_argument(
+        "--emulate",
+        type=_positive,
+        metavar="S",
+        help="ray: emulate the protocol's links and compute times, S wall seconds for each second of theirs",
+    )
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seed", type=_seed, metavar="N", help="seed of the run (default 0)")
     seeds.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="one run per seed, with mean and deviation")
@@ -81,6 +92,16 @@ def _seed(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number of 0 or more")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a number above 0")
+    return number
 
 
 def _seeds(text: str) -> tuple[int, ...]:

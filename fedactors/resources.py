@@ -15,13 +15,15 @@ class Resources:
 
     A label is a custom Ray resource, such as ``{"dc-oregon": 1}`` for hosts started with
     ``ray start --resources='{"dc-oregon": 1}'``; asking for a small share (0.001) places an actor there without
-    using the label up. In the simulated runtime `num_cpus` is the number of cores that the actor's computes queue for.
+    using the label up. In the simulated runtime the actor's computes queue for `simulated_cores` cores, `num_cpus` of
+    them by default; an actor that schedules rented hardware by itself states as many as it may ever use.
     """
 
     num_cpus: float = 0.0
     num_gpus: float = 0.0
     memory: int | None = None
     labels: Mapping[str, float] = field(default_factory=dict)
+    simulated_cores: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("num_cpus", self.num_cpus), ("num_gpus", self.num_gpus), ("memory", self.memory or 0)):

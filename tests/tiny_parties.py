@@ -74,7 +74,7 @@ async def run(settings: WalkConfig, data: Any, runtime: Runtime) -> RunResult:
     for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
         await drawer.step()
         distance = await adder.distance()
-        runtime.record_round(index, {"distance": distance})
+        await runtime.record_round(index, {"distance": distance})
         runtime.state["round"] = index
         if index == settings.stop_after and not runtime.resumed:
             runtime.request_stop(143)

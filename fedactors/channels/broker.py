@@ -68,9 +68,7 @@ class Broker(Server):
 
     async def take(self, request: Take) -> Taken | None:
         """Return the newest unread entry of a topic, or None when none came before the deadline."""
-        found = self._topics.take(
-            request.subscriber, request.channel, request.key, self.clock.now(), request.deadline
-        )
+        found = self._topics.take(request.subscriber, request.channel, request.key, self.clock.now(), request.deadline)
         if isinstance(found, Parked):
             future: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
             self._waiting[found.number] = future

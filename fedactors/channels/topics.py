@@ -92,6 +92,7 @@ class Topics:
     """
 
     def __init__(self, buffer_size: int) -> None:
+        Topic(buffer_size)  # refuses a size that is not allowed before anything is published
         self._buffer_size = buffer_size
         self._topics: dict[tuple[str, Hashable], Topic] = {}
         self._parked: dict[tuple[str, Hashable], list[Parked]] = {}

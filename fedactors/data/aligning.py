@@ -34,7 +34,7 @@ class AlignmentQuestion:
 
 @message(
     receiver="label party",
-    reveals="which of its own ids the passive party has too; hash: digests that whoever has the key can test guesses on",
+    reveals="which of its own ids the passive party has too; hash: digests on which the key lets one test guesses",
 )
 class AlignmentAnswer:
     """A passive party's answer: a fingerprint, digests, or PSI setup and response."""

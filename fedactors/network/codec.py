@@ -28,6 +28,19 @@ _ARRAY, _MESSAGE, _BIG_INT = 1, 2, 3
 _PREFIX = struct.Struct("<4sI")
 _ALIGN = 64
 _PLAIN_KINDS = "biufcSUmM"
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    msgpack.exceptions.UnpackException,
+)
+"""What foreign bytes can make msgpack or numpy raise."""
 
 
 class CodecError(FedactorsError):
@@ -91,7 +104,8 @@ def measure(value: Any) -> int:
 def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
     """Return `value` as the receiver will see it, and the bytes of the arrays, texts and raw bytes in it.
 
-    Arrays that anyone could still write to are copied once and made read-only; lists become tuples.
+    Arrays that anyone could still write to, or that do not lie in one piece, are copied once and made read-only; lists
+    become tuples. Texts count as UTF-8; the keys of a mapping are names and count as part of the header.
 
     Raises:
         CodecError: a value of a type that may not be sent (a tensor, an undeclared dataclass, an object array).
@@ -104,12 +118,14 @@ def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
     if cls is np.ndarray:
         if value.dtype.kind not in _PLAIN_KINDS:
             raise CodecError(f"an array of dtype {value.dtype} may not be sent; use a numeric or text dtype")
-        if copy and _writable_by_anyone(value):
+        if copy and (not value.flags.c_contiguous or _writable_by_anyone(value)):
             value = value.copy()
             value.setflags(write=False)
         return value, value.nbytes
-    if cls is str or cls is bytes:
+    if cls is bytes or (cls is str and value.isascii()):
         return value, len(value)
+    if cls is str:
+        return value, len(value.encode())
     names = _message_fields(cls)
     if names is not None:
         return _freeze_message(value, cls, names, copy)
@@ -122,9 +138,10 @@ def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
             total += size
         return frozen, total
     if isinstance(value, np.generic):
-        return value.item(), 0
-    if isinstance(value, int | float | str):
-        return value, 0
+        return freeze(value.item(), copy)
+    for plain in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
+        if isinstance(value, plain):
+            return freeze(plain(value) if plain is not str else str.__str__(value), copy)
     raise CodecError(
         f"a {cls.__module__}.{cls.__qualname__} may not be sent: only plain values, numpy arrays and dataclasses "
         "declared with @message cross a party's boundary"
@@ -140,7 +157,7 @@ def _writable_by_anyone(array: np.ndarray) -> bool:
     return base is not None and not isinstance(base, bytes) and not (isinstance(base, memoryview) and base.readonly)
 
 
-def _freeze_message(value: Any, cls: type, names: tuple[str, ...], copy: bool) -> tuple[Any, int]:
+def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool) -> tuple[Any, int]:
     total, changed, parts = 0, False, []
     for name in names:
         item = getattr(value, name)
@@ -193,7 +210,7 @@ def encode_parts(value: Any) -> list[bytes | memoryview]:
         if isinstance(item, np.generic):
             return item.item()
         if isinstance(item, int):
-            return msgpack.ExtType(_BIG_INT, str(item).encode())
+            return msgpack.ExtType(_BIG_INT, item.to_bytes(item.bit_length() // 8 + 1, "little", signed=True))
         cls = item.__class__
         raise CodecError(f"a {cls.__module__}.{cls.__qualname__} may not be sent")
 
@@ -252,13 +269,13 @@ def decode(frame: bytes | memoryview) -> Any:
             name, values = msgpack.unpackb(data, ext_hook=ext_hook, use_list=False, strict_map_key=False)
             return _make_message(name, values)
         if code == _BIG_INT:
-            return int(data)
+            return int.from_bytes(data, "little", signed=True)
         raise CodecError(f"unknown extension {code} in a frame")
 
     try:
         tree, offsets = msgpack.unpackb(view[_PREFIX.size : start], use_list=False)
         return msgpack.unpackb(tree, ext_hook=ext_hook, use_list=False, strict_map_key=False)
-    except (ValueError, TypeError, KeyError, IndexError, msgpack.exceptions.UnpackException) as error:
+    except _MALFORMED as error:
         raise CodecError(f"a frame that does not decode: {error}") from None
 
 

@@ -117,7 +117,7 @@ class Ledger:
 
     def state(self) -> list[tuple[str, str, str, str, int, int]]:
         """Return the totals as plain values for a snapshot."""
-        return [(*key, *value) for key, value in sorted(self._totals.items())]
+        return [(*key, messages, size) for key, (messages, size) in sorted(self._totals.items())]
 
     def restore(self, state: Iterable[tuple[str, str, str, str, int, int]]) -> None:
         """Continue from the totals of a snapshot."""

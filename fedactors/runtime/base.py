@@ -13,15 +13,17 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from fedactors.errors import BadInput, FedactorsError
-from fedactors.network.codec import message
+from fedactors.errors import BadInput, FedactorsError, PartyFailed
+from fedactors.network.codec import CodecError, message
 from fedactors.resources import Resources
 
 if TYPE_CHECKING:
@@ -87,15 +89,18 @@ class Costs:
         return (fixed + per_unit * work.units) / speed
 
 
-@message(receiver="whoever is told of a payload", reveals="the owner's name and the payload's size; nothing of its content")
+@message(
+    receiver="whoever is told of a payload", reveals="the owner's name and the payload's size; nothing of its content"
+)
 class Ref:
     """A payload that stays with its owner until it is fetched; `key` is unique to the owner."""
 
     owner: str
     key: int
     num_bytes: int
-    place: str
-    """Where the bytes lie, for a reader on the same host; empty when they must be asked for."""
+    place: tuple[int, ...]
+    """Where the bytes lie (process, descriptor, offset), for a reader on the same host; empty when they must be asked
+    for. Numbers, so that the ledger counts the same bytes on every runtime."""
 
 
 @dataclass
@@ -128,7 +133,7 @@ class Clock(ABC):
         """Wait until `time`; a time in the past returns at once."""
         await self.sleep(max(0.0, time - self.now()), key)
 
-    def timeout(self, seconds: float | None) -> asyncio.Timeout:
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[asyncio.Timeout]:
         """Return an async context manager that raises TimeoutError after `seconds` (None: never)."""
         return asyncio.timeout(seconds)
 
@@ -226,6 +231,25 @@ class Context(Caller):
             yield
         finally:
             self.record_span(kind, label, start, self.clock.now())
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return what a group of errors (a task group's) began with: its first fedactors error, else its first error."""
+    while isinstance(error, BaseExceptionGroup):
+        named = error.subgroup(lambda e: isinstance(e, FedactorsError))
+        error = (named or error).exceptions[0]
+    return error
+
+
+def as_party_error(name: str, error: BaseException) -> FedactorsError:
+    """Return `error` as a failure of the actor `name`; an error that already speaks for itself stays what it is."""
+    error = first_error(error)
+    if isinstance(error, FedactorsError) and not isinstance(error, CodecError):
+        return error
+    text = "".join(traceback.format_exception(error))
+    failed = PartyFailed(name, f"{type(error).__name__}: {error}", text)
+    failed.__cause__ = error
+    return failed
 
 
 def derived_seed(seed: int, name: str, purpose: str) -> int:
@@ -406,7 +430,7 @@ class Runtime(Caller):
         self._loss_handler = handler
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Record one round's metrics: numbers of the mathematics, never wall time (the recorder asks `usage` itself)."""
+        """Record one round's metrics: numbers of the mathematics, never wall time (which `usage` tells)."""
         await self.settle()
         if self.recorder is not None:
             self.recorder.record_round(index, metrics)
@@ -428,6 +452,9 @@ class Runtime(Caller):
 
     def use_costs(self, costs: CostModel) -> None:
         """Offer a protocol's stated default cost model; one that the user gave takes precedence."""
+
+    def use_network(self, network: Network) -> None:
+        """Offer a protocol's own links; a network that the user gave takes precedence."""
 
     # --- shared by the runtimes ---
 

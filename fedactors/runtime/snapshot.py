@@ -7,6 +7,7 @@ that a frame never decides what code runs.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import zlib
 from collections import deque
@@ -18,6 +19,7 @@ import numpy as np
 from fedactors.errors import BadInput
 from fedactors.network.codec import CodecError, decode, encode
 
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -40,8 +42,16 @@ def apply(owner: Any, state: Mapping[str, Any]) -> None:
         tag, content = packed
         if tag == "state":
             current.load_state_dict(unpack(content))  # type: ignore[union-attr]
+        elif tag == "rng" and isinstance(current, np.random.Generator) and _same_kind(current, content):
+            current.bit_generator.state = unpack(content)  # others may hold the same generator
+        elif tag == "torch-rng" and current is not None:
+            current.set_state(importlib.import_module("torch").from_numpy(content.copy()))
         else:
             setattr(owner, name, unpack(packed))
+
+
+def _same_kind(generator: np.random.Generator, packed_state: tuple[str, Any]) -> bool:
+    return bool(generator.bit_generator.state["bit_generator"] == unpack(packed_state)["bit_generator"])
 
 
 def seal(value: Any) -> bytes:
@@ -86,10 +96,11 @@ def _pack(value: Any, where: str) -> tuple[str, Any]:
     if isinstance(value, Mapping):
         return "dict", [(_pack(k, where), _pack(v, where)) for k, v in value.items()]
     if isinstance(value, list | tuple | set | frozenset | deque):
+        if isinstance(value, deque) and value.maxlen is not None:
+            return "bounded", (value.maxlen, [_pack(item, where) for item in value])
+        # the order of a set differs from process to process
         items = sorted(value) if isinstance(value, set | frozenset) else value
-        tag = "set" if isinstance(value, set | frozenset) else type(value).__name__
-        if tag not in ("list", "tuple", "set", "deque"):
-            tag = "tuple"
+        tag = next(t for t in ("list", "set", "frozenset", "deque", "tuple") if isinstance(value, _SEQUENCES[t]))
         return tag, [_pack(item, where) for item in items]
     if hasattr(type(value), "__message__"):
         return "message", value
@@ -105,9 +116,10 @@ def unpack(packed: tuple[str, Any]) -> Any:
         return content.copy()
     if tag == "dict":
         return {unpack(key): unpack(value) for key, value in content}
-    if tag in ("list", "tuple", "set", "deque"):
-        made = {"list": list, "tuple": tuple, "set": set, "deque": deque}[tag]
-        return made(unpack(item) for item in content)
+    if tag in _SEQUENCES:
+        return _SEQUENCES[tag](unpack(item) for item in content)
+    if tag == "bounded":
+        return deque((unpack(item) for item in content[1]), content[0])
     if tag == "rng":
         state = unpack(content)
         if state["bit_generator"] not in _BIT_GENERATORS:
@@ -115,7 +127,7 @@ def unpack(packed: tuple[str, Any]) -> Any:
         bits = getattr(np.random, state["bit_generator"])()
         bits.state = state
         return np.random.Generator(bits)
-    torch = sys.modules["torch"]
+    torch = importlib.import_module("torch")
     if tag == "tensor":
         return torch.from_numpy(content.copy())
     if tag == "torch-rng":

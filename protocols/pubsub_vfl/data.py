@@ -23,5 +23,5 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
             raise BadInput(f"data: {name} is not allowed: pubsub-vfl needs parties that hold columns of the same rows")
         return own
     passive = ["passive"] if config.num_parties == 2 else [f"passive-{i}" for i in range(1, config.num_parties)]
-    partitioner = VerticalSizePartitioner(config.feature_split) if config.feature_split else None
+    partitioner = VerticalSizePartitioner(partition_sizes=config.feature_split) if config.feature_split else None
     return vertical(name, ("active", *passive), partitioner=partitioner, alignment=config.alignment)

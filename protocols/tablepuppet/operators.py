@@ -31,7 +31,7 @@ class BatchRows:
     """The rows of one table in one batch: ``rows_u`` distinct, ``place_B`` the place in them of each batch row."""
 
     rows_u: Index
-    place_B: Index  # noqa: N815
+    place_B: Index
 
     def counts(self) -> Index:
         """Return how often each distinct row occurs in the batch (G_ij of the batch)."""

@@ -3,7 +3,7 @@
 Bound: batch size over the slower party's own seconds per batch, each party's arithmetic measured alone, in a process of
 its own, before and after the run. Protocol: two parties, one worker each, broker, deadline, ledger and handles all on.
 Usage: python scenarios/benchmarks/pubsub_pipeline.py [--hidden 64] [--rows 100000] [--epochs 4] [--windows 24,8,2]
-Prints one JSON line: samples per second, the bound, their ratio, and per window the validation AUC (staleness's effect).
+Prints one JSON line: samples per second, the bound, their ratio, and per window the validation AUC (staleness).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import build
-from fedactors.runtime.pool import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl import algorithm, cast, models, run
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
@@ -99,7 +99,9 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--windows", default="24", help="batches in flight, the first is the one compared with the bound")
+    parser.add_argument(
+        "--windows", default="24", help="batches in flight, the first is the one compared with the bound"
+    )
     given = parser.parse_args()
     windows = [int(w) for w in given.windows.split(",")]
     configs = [

@@ -15,9 +15,8 @@ from ray.exceptions import RayActorError
 from fedactors import errors
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost
 from fedactors.network.codec import decode, encode_parts
+from fedactors.runtime.base import as_party_error
 from fedactors.runtime.ray.transport import ERROR, REPLY, Outgoing, Parts, connect
-from fedactors.runtime.simulated import as_party_error
-
 
 
 @dataclass(frozen=True)
@@ -151,4 +150,3 @@ class Lanes:
 def as_array(parts: Parts) -> np.ndarray:
     """Return a frame as a byte array, which Ray carries out of band."""
     return np.frombuffer(b"".join(parts), np.uint8)
-

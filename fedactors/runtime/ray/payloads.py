@@ -13,18 +13,12 @@ import os
 import struct
 from collections import OrderedDict
 
-from fedactors.errors import FedactorsError
+from fedactors.errors import PayloadGone
 
 _SLOT = struct.Struct("<QQ")
 _HEADER = 64
 _SEGMENT_BYTES = 1 << 24
 _MAX_MAPPED = 64
-
-
-class PayloadGone(KeyError, FedactorsError):
-    """The owner has freed the payload."""
-
-    exit_code = 1
 
 
 class PayloadStore:
@@ -37,7 +31,7 @@ class PayloadStore:
         self._slots: dict[int, tuple[int, int, int, int]] = {}
         self._next = 0
 
-    def put(self, parts: list[bytes | memoryview]) -> tuple[int, str]:
+    def put(self, parts: list[bytes | memoryview]) -> tuple[int, tuple[int, int, int]]:
         """Store a frame given in parts; return its key and its place."""
         length = sum(len(part) for part in parts)
         size = max(4096, 1 << (length + _HEADER - 1).bit_length())
@@ -51,7 +45,7 @@ class PayloadStore:
             position += len(part)
         _SLOT.pack_into(memory, offset, self._next, length)
         self._slots[self._next] = (segment, offset, size, length)
-        return self._next, f"{os.getpid()}:{descriptor}:{offset}"
+        return self._next, (os.getpid(), descriptor, offset)
 
     def read(self, key: int) -> bytes:
         """Return a frame by its key, for readers that cannot map it."""
@@ -93,17 +87,16 @@ class PayloadReader:
     """The reader's side: maps other processes' segments, a bounded number at a time."""
 
     def __init__(self) -> None:
-        self._maps: OrderedDict[tuple[str, str], mmap.mmap] = OrderedDict()
+        self._maps: OrderedDict[tuple[int, int], mmap.mmap] = OrderedDict()
 
-    def read(self, place: str, key: int) -> bytes:
+    def read(self, place: tuple[int, ...], key: int) -> bytes:
         """Copy a frame out of its owner's memory.
 
         Raises:
             PayloadGone: it was freed.
             OSError: the owner's memory cannot be mapped (it is dead, or in another process namespace).
         """
-        pid, descriptor, offset_text = place.split(":")
-        offset = int(offset_text)
+        pid, descriptor, offset = place
         memory = self._maps.get((pid, descriptor))
         if memory is None:
             with open(f"/proc/{pid}/fd/{descriptor}", "rb") as file:

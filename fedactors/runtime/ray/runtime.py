@@ -10,11 +10,15 @@ Snapshots are taken where the protocol calls `checkpoint`, when it has no call u
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError
@@ -22,12 +26,12 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, measure, type_name
+from fedactors.network.codec import encode_parts, measure, message_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage, first_error
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
@@ -45,7 +49,9 @@ class RayRuntime(Runtime):
         address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
         num_cpus: cores that an embedded cluster offers (default: all).
         placement: how Ray's placement group lays the actors over hosts (one of `PLACEMENTS`; None: no group).
-        network, costs: links and compute times to emulate, `scale` wall seconds for each of theirs.
+        network, costs: links and compute times to emulate.
+        scale: wall seconds for each second of the actors' clocks, of links and of costs.
+        emulate: whether to emulate the protocol's own links and costs where none are given.
         start_timeout: seconds within which all processes must be up.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
@@ -61,6 +67,7 @@ class RayRuntime(Runtime):
         network: Network | None = None,
         costs: CostModel | None = None,
         scale: float = 1.0,
+        emulate: bool = False,
         start_timeout: float = 180.0,
         call_timeout: float = 3600.0,
         use_sockets: bool = True,
@@ -81,7 +88,11 @@ class RayRuntime(Runtime):
         self.ledger = Ledger()
         self.processes: dict[str, int] = {}
         """Process id of each actor on its host."""
+        if not scale > 0:
+            raise BadInput(f"scale: {scale} is not allowed: give a number above 0")
         self._emulated = (network, costs, scale)
+        self._settings: Settings
+        self._emulate = emulate
         self._address = address
         self._num_cpus = num_cpus
         self._placement = placement
@@ -93,12 +104,15 @@ class RayRuntime(Runtime):
         self._gone_totals: list[tuple[str, str, str, str, int, int]] = []
         self._process_totals: dict[str, list[tuple[str, str, str, str, int, int]]] = {}
         self._resumed_totals: list[tuple[str, str, str, str, int, int]] = []
-        self._own_ledger = Ledger()
+        self._own_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
+        self._losing = asyncio.Lock()
         self._waiting: dict[str, float] = {}
         self._cpu: dict[str, float] = {}
         self._cpu_before = 0.0
         self._wall_start = time.perf_counter()
+        self._began: float | None = None
         self._groups: list[Any] = []
+        self._places: dict[str, dict[str, Any]] = {}
         self._failure: BaseException | None = None
         self._main: asyncio.Task[Any] | None = None
         self._closing = False
@@ -109,6 +123,16 @@ class RayRuntime(Runtime):
 
     # --- the driver's side ---
 
+    def use_costs(self, costs: CostModel) -> None:
+        if self._emulate and self._settings.costs is None:
+            self._settings = dataclasses.replace(self._settings, costs=costs)
+
+    def use_network(self, network: Network) -> None:
+        if self._emulated[0] is None:
+            self.network = network  # prices hold in any case
+            if self._emulate:
+                self._settings = dataclasses.replace(self._settings, network=network)
+
     def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         address = self._lanes.address(receiver, DRIVER)
         size = measure(args) + (measure(kwargs) if kwargs else 0)
@@ -118,8 +142,10 @@ class RayRuntime(Runtime):
 
     async def start(self) -> None:
         castings = self._take_new()
-        cluster.check_resources(self._castings[c.name] for c in castings)
+        cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
+        if self._began is None:
+            self._began = time.perf_counter()
 
     async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
         options = await self._placed(castings)
@@ -131,23 +157,30 @@ class RayRuntime(Runtime):
         fresh: dict[str, Address] = {}
         places = await self._all(castings, lambda actor, _: actor.prepare.remote())
         for casting, (host, path, pid) in zip(castings, places, strict=True):
-            fresh[casting.name] = Address(
-                casting.name, casting.cls.role, host, path, pid, self._actors[casting.name]
-            )
+            fresh[casting.name] = Address(casting.name, casting.cls.role, host, path, pid, self._actors[casting.name])
             self.processes[casting.name] = pid
         others = [self._castings[name] for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
         await self._all(castings, lambda actor, _: actor.meet.remote(self._lanes.book))
-        await self._all(others, lambda actor, _: actor.meet.remote(fresh))
+        # one of them may be lost too by now: its own watcher sees to that
+        told = [self._actors[other.name].meet.remote(fresh) for other in others]
+        await asyncio.gather(*told, return_exceptions=True)
         for casting in castings:
             self._watchers[casting.name] = asyncio.ensure_future(self._watch(casting.name))
         frames = state.actors if state is not None else {}
         self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
-        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote()))
+        if self._began is None:
+            # the run begins here, as on the virtual clock: starting processes and loading data is not its time
+            self._settings = dataclasses.replace(self._settings, start=time.time())
+            self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
+        start = self._settings.start
+        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote(start)))
 
     async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
         if self._placement is None:
             return {c.name: c.resources.ray_options() for c in castings}
+        if all(c.name in self._places for c in castings):  # brought back: its place is still reserved
+            return self._places
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
         bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
         group = placement_group(bundles, strategy=self._placement)
@@ -160,13 +193,14 @@ class RayRuntime(Runtime):
                 f"placement: {self._placement} of {len(bundles)} actors could not be met within "
                 f"{self._start_timeout:g} s; the cluster has {len(ray.nodes())} host(s)"
             ) from None
-        return {
+        self._places |= {
             c.name: {
                 **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
             for index, c in enumerate(castings)
         }
+        return self._places
 
     async def _all(self, castings: list[Casting], ask: Callable[[Any, str], Any]) -> list[Any]:
         async def one(name: str) -> Any:
@@ -175,8 +209,8 @@ class RayRuntime(Runtime):
                     return await ask(self._actors[name], name)
             except TimeoutError:
                 raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
-            except RayActorError:
-                raise PartyLost(name, "its process died while it was being started") from None
+            except RayActorError as error:
+                raise PartyLost(name, f"its process died while it was being started{_cause(error)}") from None
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
@@ -197,23 +231,41 @@ class RayRuntime(Runtime):
         actor = self._actors.pop(name, None)
         if actor is not None:
             ray.kill(actor, no_restart=True)
+        self._remove_folder(name)
         self._gone_totals.extend(self._process_totals.pop(name, []))
         self._cpu_before += self._cpu.pop(name, 0.0)
+
+    def _remove_folder(self, name: str) -> None:
+        """Remove what a killed process of this host left: the folder of its socket."""
+        address = self._lanes.book.get(name)
+        if address is not None and self._lanes.is_near(address):
+            shutil.rmtree(Path(address.socket).parent, ignore_errors=True)
 
     async def checkpoint(self, label: str = "last") -> None:
         self._num_checkpoints += 1
         due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
         if due or label != "last" or self._stop_code is not None:
             await self._drain()
-            names = sorted(self._actors)
-            frames = await self._all(
-                [self._castings[name] for name in names], lambda actor, _: actor.snapshot.remote()
-            )
-            self._last_snapshot = Snapshot(dict(zip(names, frames, strict=True)), self._capture_driver())
+            self._last_snapshot = Snapshot(await self._capture_actors(), self._capture_driver())
             if self.recorder is not None:
                 self.recorder.save_checkpoint(label, self._last_snapshot.actors, self._last_snapshot.driver)
         if self._stop_code is not None:
             raise Stopped(f"stopped at {self.clock.now():.1f} s; a checkpoint is written", self._stop_code)
+
+    async def _capture_actors(self) -> dict[str, bytes]:
+        """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
+        while True:
+            async with self._losing, asyncio.timeout(self._call_timeout):  # none is half way back
+                names, watchers = sorted(self._actors), dict(self._watchers)
+                asked = [self._actors[name].snapshot.remote() for name in names]
+                frames = await asyncio.gather(*asked, return_exceptions=True)
+            lost = [name for name, found in zip(names, frames, strict=True) if isinstance(found, RayActorError)]
+            for found in frames:
+                if isinstance(found, BaseException) and not isinstance(found, RayActorError):
+                    raise found
+            if not lost:
+                return {name: cast(bytes, found) for name, found in zip(names, frames, strict=True)}
+            await asyncio.wait([watchers[name] for name in lost])
 
     def _capture_driver(self) -> bytes:
         return snapshot.seal(
@@ -229,15 +281,16 @@ class RayRuntime(Runtime):
         )
 
     def usage(self) -> Usage:
-        wall = (self._end if self._end is not None else time.perf_counter()) - self._wall_start
+        end = self._end if self._end is not None else time.perf_counter()
+        run_seconds = end - self._began if self._began is not None else 0.0
         cpu = sum(self._cpu.values()) + self._cpu_before
         return Usage(
             messages=self.ledger.messages(),
             bytes=self.ledger.bytes(),
             header_bytes=self.ledger.header_bytes(),
-            seconds=self.clock.now() if self._end is None else wall + self._offset,
-            wall_seconds=wall,
-            cpu_utilisation=cpu / (wall * self._cluster_cpus) if wall > 0 else 0.0,
+            seconds=run_seconds / self._emulated[2] + self._offset,
+            wall_seconds=end - self._wall_start,
+            cpu_utilisation=cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
             waiting_seconds=sum(self._waiting.values()),
             price=self.ledger.price(self.network.link) + self.spent,
         )
@@ -247,9 +300,9 @@ class RayRuntime(Runtime):
 
     async def _drain(self) -> None:
         names = list(self._actors)
-        drained = await asyncio.gather(
-            *(self._actors[name].drain.remote() for name in names), return_exceptions=True
-        )
+        asked = [self._actors[name].drain.remote() for name in names]
+        async with asyncio.timeout(self._call_timeout):
+            drained = await asyncio.gather(*asked, return_exceptions=True)
         for name, found in zip(names, drained, strict=True):
             if isinstance(found, BaseException):
                 continue
@@ -262,6 +315,7 @@ class RayRuntime(Runtime):
                     self.recorder.ledger_sink(found.rows)
                 for span in found.spans:
                     self.recorder.record_span(*span)
+        self._own_ledger.flush()
         self._sum_ledger()
 
     def _sum_ledger(self) -> None:
@@ -272,7 +326,7 @@ class RayRuntime(Runtime):
                 total = merged.setdefault((s, r, k, t), [0, 0])
                 total[0] += messages
                 total[1] += num_bytes
-        self.ledger.restore([(*key, *value) for key, value in sorted(merged.items())])
+        self.ledger.restore([(*key, messages, size) for key, (messages, size) in sorted(merged.items())])
 
     # --- life ---
 
@@ -319,7 +373,7 @@ class RayRuntime(Runtime):
             self._waiting["before"] = content["waiting"]
         network, costs, scale = self._emulated
         start = time.time()
-        self.clock = WallClock(start, self._offset)
+        self.clock = WallClock(start, self._offset, scale)
         self._settings = Settings(
             seed=self.seed,
             start=start,
@@ -331,6 +385,7 @@ class RayRuntime(Runtime):
             network=network,
             costs=costs,
             scale=scale,
+            script_messages=tuple(message_types(sys.modules["__main__"])),
         )
         host = ray.get_runtime_context().get_node_id()
         self._lanes = Lanes(host, self._use_sockets, self._call_timeout)
@@ -340,13 +395,16 @@ class RayRuntime(Runtime):
         async def driver() -> T:
             return await main()
 
-        self._main = asyncio.ensure_future(driver())
+        main_task: asyncio.Task[T] = asyncio.get_running_loop().create_task(driver())
+        self._main = main_task
         try:
-            result = await self._main
+            result = await main_task
         except asyncio.CancelledError:
             if self._failure is None:
                 raise
             raise self._failure from None
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
         except PartyLost:
             # the watcher knows whether this is the failure that stops the run
             if self._failure is not None:
@@ -371,6 +429,8 @@ class RayRuntime(Runtime):
             remove_placement_group(group)
         if self.recorder is not None:
             self.recorder.privacy(self.privacy_records)
+        for name in self._lanes.book:
+            self._remove_folder(name)
         self._lanes.close()
 
     def fail(self, error: BaseException) -> None:
@@ -399,10 +459,17 @@ class RayRuntime(Runtime):
             self.fail(PartyLost(name, "its process is gone"))
             return
         try:
-            self._retire(name)
-            if policy == "restart":
-                await self._bring_up([self._castings[name]], self._last_snapshot)
+            async with self._losing:
+                self._retire(name)
+                if policy == "restart":
+                    await self._bring_up([self._castings[name]], self._last_snapshot)
             if self._loss_handler is not None:
                 await self._loss_handler(name)
         except Exception as error:
             self.fail(error)
+
+
+def _cause(error: RayActorError) -> str:
+    """Return why an actor could not be built, such as a module that its host lacks; Ray says it in its last lines."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
+    return f" ({lines[-1]})" if lines else ""

@@ -104,6 +104,11 @@ class Outgoing(_Frames):
             return
         found[0].set_result(value)
 
+    def give_up(self) -> None:
+        """Stop looking for late replies on a connection that never came about."""
+        self.is_open = False
+        self._sweeper.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         self._sweeper.cancel()
@@ -119,9 +124,7 @@ class Outgoing(_Frames):
         for number in late:
             future, _, method = self._pending.pop(number)
             if not future.done():
-                future.set_exception(
-                    CallTimeout(self.name, f"{method} gave no answer within {self._call_timeout:g} s")
-                )
+                future.set_exception(CallTimeout(self.name, f"{method} gave no answer within {self._call_timeout:g} s"))
 
 
 class Incoming(_Frames):
@@ -152,5 +155,6 @@ async def connect(path: str, connection: Outgoing) -> Outgoing:
     try:
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
     except OSError as error:
+        connection.give_up()
         raise PartyLost(connection.name, f"its process does not answer ({error.strerror or error})") from None
     return connection

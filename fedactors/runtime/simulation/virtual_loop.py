@@ -71,11 +71,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Start at `time`, for a run that goes on from a snapshot."""
         self._virtual_time = time
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
         """Schedule under the party whose code is running, as asyncio's sleeps and timeouts do."""
         return self.call_at_keyed(when, current_actor.get(), "", callback, *args, context=context)
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
         """Schedule after `delay` virtual seconds."""
         return self.call_at(self._virtual_time + delay, callback, *args, context=context)
 
@@ -107,3 +111,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._ready.append(event[4])  # type: ignore[attr-defined]
             return
         self.when_stuck()
+
+
+def finish(future: asyncio.Future[None]) -> None:
+    """Let whoever waits for `future` go on, if anyone still does."""
+    if not future.done():
+        future.set_result(None)

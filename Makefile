@@ -1,0 +1,44 @@
+# Two commands matter: `make demo` and `make test`. Each makes .venv and installs what it needs.
+#
+#   PYTHON       the interpreter for .venv (3.11 or newer; default: python3.11, else python3)
+#   WHEEL_INDEX  an additional index of wheels, for example one with CPU builds of torch
+#   TESTS        what to test (default: everything)
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+WHEEL_INDEX ?=
+TESTS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(WHEEL_INDEX),--extra-index-url $(WHEEL_INDEX))
+
+.PHONY: demo test lint docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python scenarios/demo.py
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) site build *.egg-info
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("fedactors needs Python 3.11 or newer, " + sys.executable + " is older; set PYTHON=" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("fedactors needs Python 3.11 or newer, " + sys.executable + " is older; set PYTHON=" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/.installed

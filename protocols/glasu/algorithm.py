@@ -1,0 +1,306 @@
+"""GLASU's mathematics at a client: joint inference (Algorithm 3), local updates (Algorithm 4), joint gradients.
+
+Shapes: S nodes of an index set, D hidden size, W width after Agg (D, or M * D for concatenation), C classes,
+B nodes in the loss. M clients in the order of their names.
+
+A client's network falls into segments, one for each aggregation layer; `segment` computes H_m^+[l] from what the
+last aggregation gave. Mode ``paper`` is Algorithm 4: a client's loss reaches only its own paths. Mode ``joint``
+descends on the mean of the clients' losses: the paths through other clients enter as the gradients that the
+server sends back, frozen during the Q local updates as the other clients' representations are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from protocols.glasu.backbones import (
+    Network,
+    Operator,
+    Parameters,
+    drop,
+    gat_layer,
+    gcn_layer,
+    gcnii_layer,
+    multiply,
+)
+
+
+@dataclass(frozen=True)
+class ClientBatch:
+    """What a client needs for one round: the rows of X_m at its lowest level, the layers' operators, the labels.
+
+    ``initial_rows`` gives, for each layer, where its output nodes are in the lowest level (None: same nodes).
+    ``loss_rows`` picks the nodes in the loss from S[L] (None: all of them); ``labels_B`` are theirs.
+    ``seed`` fixes the dropped entries of the joint inference and the first local update; later ones draw their own.
+    """
+
+    features: Tensor | Operator
+    operators: tuple[Operator, ...]
+    initial_rows: tuple[Tensor | None, ...]
+    labels_B: Tensor
+    loss_rows: Tensor | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Stale:
+    """What is left of an aggregation after Extract: its result and the client's own part in it.
+
+    For the average this stands for H_{-m} = H - H_m^+ / M; keeping both makes Agg after Extract exact.
+    """
+
+    aggregated_SW: Tensor
+    own_SD: Tensor
+
+
+@dataclass(frozen=True)
+class OptimiserState:
+    """Steps done and the moments of each parameter (empty for plain SGD)."""
+
+    step: int
+    first: Parameters
+    second: Parameters
+
+
+def extract(aggregated_SW: Tensor, own_SD: Tensor) -> Stale:
+    """Extract (Section 2.3): what the other clients contributed to an aggregation."""
+    return Stale(aggregated_SW.detach(), own_SD.detach())
+
+
+def others(stale: Stale, network: Network) -> Tensor:
+    """Return H_{-m} as the paper writes it: H - H_m^+ / M, or the other clients' blocks."""
+    if network.aggregation == "average":
+        return stale.aggregated_SW - stale.own_SD / network.num_clients
+    before, after = _own_columns(stale.aggregated_SW, network)
+    return torch.cat([before, after], dim=1)
+
+
+def aggregate_locally(stale: Stale, fresh_SD: Tensor, network: Network) -> Tensor:
+    """Agg(H_{-m}, H_m^{t,q,+}) at the client (Algorithm 4): its fresh part beside the others' stale ones."""
+    if network.num_clients == 1:
+        return fresh_SD
+    if network.aggregation == "average":
+        return stale.aggregated_SW + (fresh_SD - stale.own_SD) / network.num_clients
+    before, after = _own_columns(stale.aggregated_SW, network)
+    return torch.cat([before, fresh_SD, after], dim=1)
+
+
+def _own_columns(h_SW: Tensor, network: Network) -> tuple[Tensor, Tensor]:
+    start = network.position * network.hidden_size
+    return h_SW[:, :start], h_SW[:, start + network.hidden_size :]
+
+
+def share_of_gradient(gradient_SW: Tensor, network: Network) -> Tensor:
+    """Back-propagate through Agg (Section 2.1): 1/M of the gradient, or the client's block of it."""
+    if network.aggregation == "average":
+        return gradient_SW / network.num_clients
+    start = network.position * network.hidden_size
+    return gradient_SW[:, start : start + network.hidden_size]
+
+
+def clip_rows(h_SD: Tensor, norm: float) -> Tensor:
+    """Scale each row down to Euclidean length `norm` at most, the sensitivity that added noise is measured by."""
+    lengths = torch.linalg.vector_norm(h_SD, dim=1, keepdim=True)
+    return h_SD * torch.clamp(norm / lengths.clamp_min(1e-12), max=1.0)
+
+
+def initial_representation(
+    parameters: Parameters, network: Network, batch: ClientBatch
+) -> tuple[Tensor | Operator, Tensor | None]:
+    """Return H_m[0] and, for GCNII, h0 = ReLU(W_in x), which is then H_m[0] too."""
+    features = batch.features
+    if network.dropout and isinstance(features, Tensor):
+        features = drop(features, network.dropout, batch.seed, network.num_layers)
+    if network.backbone != "gcnii":
+        return features, None
+    h0 = functional.relu(multiply(features, parameters["input.weight"]) + parameters["input.bias"])
+    return h0, h0
+
+
+def segment(
+    parameters: Parameters,
+    network: Network,
+    batch: ClientBatch,
+    index: int,
+    h_SW: Tensor | Operator,
+    h0_SD: Tensor | None,
+) -> Tensor:
+    """Compute the layers of segment `index` up to H_m^+[l] of its aggregation layer (Algorithm 3)."""
+    h = h_SW
+    for layer in network.segments[index]:
+        if network.dropout and isinstance(h, Tensor) and (layer or network.backbone == "gcnii"):
+            h = drop(h, network.dropout, batch.seed, layer)
+        adjacency = batch.operators[layer]
+        if network.backbone == "gcn":
+            h = gcn_layer(parameters, layer, adjacency, h)
+        elif network.backbone == "gat":
+            h = gat_layer(parameters, layer, adjacency, h, network.num_heads)
+        else:
+            assert isinstance(h, Tensor)
+            assert h0_SD is not None
+            rows = batch.initial_rows[layer]
+            h0_TD = h0_SD if rows is None else h0_SD[rows]
+            h = gcnii_layer(parameters, layer, adjacency, h, h0_TD, network.alpha, network.lam)
+    assert isinstance(h, Tensor)
+    return h if network.clip_norm is None else clip_rows(h, network.clip_norm)
+
+
+def classify(parameters: Parameters, h_SW: Tensor) -> Tensor:
+    """Return the logits f_m(H[L], W_m[L]), shape (S, C)."""
+    return torch.addmm(parameters["classifier.bias"], h_SW, parameters["classifier.weight"])
+
+
+def loss_of(logits_SC: Tensor, batch: ClientBatch) -> Tensor:
+    """Mean cross-entropy over the nodes in the loss."""
+    picked = logits_SC if batch.loss_rows is None else logits_SC[batch.loss_rows]
+    return functional.cross_entropy(picked, batch.labels_B)
+
+
+def local_forward(
+    parameters: Parameters, network: Network, batch: ClientBatch, stale: Sequence[Stale]
+) -> tuple[Tensor, list[Tensor]]:
+    """Forward pass of Algorithm 4; returns the logits and the fresh H_m^{t,q,+} of each aggregation layer.
+
+    `stale` holds one entry for each aggregation layer; a lone client needs none.
+    """
+    h, h0 = initial_representation(parameters, network, batch)
+    fresh: list[Tensor] = []
+    for index in range(len(network.segments)):
+        fresh.append(segment(parameters, network, batch, index, h, h0))
+        h = fresh[-1] if network.num_clients == 1 else aggregate_locally(stale[index], fresh[-1], network)
+    assert isinstance(h, Tensor)
+    return classify(parameters, h), fresh
+
+
+def head_gradient(parameters: Parameters, network: Network, batch: ClientBatch, h_SW: Tensor) -> tuple[float, Tensor]:
+    """Return the client's loss and the gradient of its 1/M part of the mean loss in H[L], shape (S, W) (mode joint)."""
+    h_SW = h_SW.detach().requires_grad_()
+    with torch.enable_grad():
+        loss = loss_of(classify(parameters, h_SW), batch)
+        (gradient,) = torch.autograd.grad(loss / network.num_clients, [h_SW])
+    return float(loss.detach()), gradient
+
+
+def segment_gradient(
+    parameters: Parameters, network: Network, batch: ClientBatch, index: int, h_SW: Tensor, output_gradient_SD: Tensor
+) -> Tensor:
+    """Carry a gradient from H_m^+ of segment `index` >= 1 back to its input, the aggregation before (mode joint)."""
+    h_SW = h_SW.detach().requires_grad_()
+    with torch.no_grad():
+        _, h0 = initial_representation(parameters, network, batch) if network.backbone == "gcnii" else (None, None)
+    with torch.enable_grad():
+        output = segment(parameters, network, batch, index, h_SW, h0)
+        (gradient,) = torch.autograd.grad(output, [h_SW], output_gradient_SD)
+    return gradient
+
+
+def loss_and_gradients(
+    parameters: Parameters,
+    network: Network,
+    batch: ClientBatch,
+    stale: Sequence[Stale],
+    cross_gradients: Sequence[Tensor] | None = None,
+) -> tuple[float, Parameters]:
+    """Return the client's loss and the direction of one local update.
+
+    Without `cross_gradients`: the gradient of L_m over the client's own paths (Algorithm 4). With them, one for each
+    aggregation layer: the gradient of the mean loss, where ``cross_gradients[k]`` is what reaches H_m^+ through the
+    other clients (the server's share of the gradient minus the client's own part); exact at the round's first update.
+    """
+    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+    with torch.enable_grad():
+        logits, fresh = local_forward(leaves, network, batch, stale)
+        loss = loss_of(logits, batch)
+        objective = loss
+        if cross_gradients is not None:
+            objective = loss / network.num_clients
+            for cross_SD, fresh_SD in zip(cross_gradients, fresh, strict=True):
+                objective = objective + (cross_SD * fresh_SD).sum()
+        gradients = torch.autograd.grad(objective, list(leaves.values()))
+    return float(loss.detach()), dict(zip(leaves, gradients, strict=True))
+
+
+def cross_gradient(received_SD: Tensor, own_gradient_SW: Tensor, network: Network) -> Tensor:
+    """Return what reaches H_m^+ through other clients: the server's share minus the client's own."""
+    return received_SD - share_of_gradient(own_gradient_SW, network)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """How a local update follows its gradient; ``weight_decay`` is added to the gradient as decay times parameter."""
+
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+def start_optimiser(parameters: Parameters, descent: Descent) -> OptimiserState:
+    """Return the state before the first step."""
+    zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    first = zeros if descent.optimiser == "adam" or descent.momentum else {}
+    second = (
+        {name: torch.zeros_like(value) for name, value in parameters.items()} if descent.optimiser == "adam" else {}
+    )
+    return OptimiserState(0, first, second)
+
+
+def descend(
+    parameters: Parameters, gradients: Parameters, state: OptimiserState, descent: Descent
+) -> tuple[Parameters, OptimiserState]:
+    """Take one step of SGD (with momentum) or Adam (Kingma and Ba 2015, beta 0.9 and 0.999)."""
+    names = list(parameters)
+    values, directions = list(parameters.values()), [gradients[name] for name in names]
+    if descent.weight_decay:
+        directions = list(torch._foreach_add(directions, values, alpha=descent.weight_decay))
+    if descent.optimiser == "sgd":
+        first = list(state.first.values())
+        if first:
+            directions = list(torch._foreach_add(torch._foreach_mul(first, descent.momentum), directions))
+            first = directions
+        moved = torch._foreach_add(values, directions, alpha=-descent.learning_rate)
+        return dict(zip(names, moved, strict=True)), OptimiserState(
+            state.step + 1, dict(zip(state.first, first, strict=True)), {}
+        )
+    step = state.step + 1
+    first = list(torch._foreach_lerp(list(state.first.values()), directions, 0.1))
+    squares = torch._foreach_mul(directions, directions)
+    second = list(torch._foreach_lerp(list(state.second.values()), squares, 0.001))
+    roots = torch._foreach_div(torch._foreach_sqrt(second), (1.0 - 0.999**step) ** 0.5)
+    steps = torch._foreach_div(first, torch._foreach_add(roots, 1e-8))
+    moved = torch._foreach_add(values, steps, alpha=-descent.learning_rate / (1.0 - 0.9**step))
+    moments = [dict(zip(names, moment, strict=True)) for moment in (first, second)]
+    return dict(zip(names, moved, strict=True)), OptimiserState(step, *moments)
+
+
+def local_updates(
+    parameters: Parameters,
+    state: OptimiserState,
+    network: Network,
+    batch: ClientBatch,
+    stale: Sequence[Stale],
+    cross_gradients: Sequence[Tensor] | None,
+    descent: Descent,
+    num_local_updates: int,
+) -> tuple[Parameters, OptimiserState, list[float]]:
+    """Do the Q local updates of a round (Algorithm 1); returns W_m^{t,Q} and the loss before each update."""
+    losses: list[float] = []
+    for update in range(num_local_updates):
+        own_batch = replace(batch, seed=batch.seed + update)
+        loss, gradients = loss_and_gradients(parameters, network, own_batch, stale, cross_gradients)
+        parameters, state = descend(parameters, gradients, state, descent)
+        losses.append(loss)
+    return parameters, state, losses
+
+
+def decayed(descent: Descent, outer_round: int, decay_every: int | None, decay_factor: float) -> Descent:
+    """Return the descent of round `outer_round`: the rate times `decay_factor` after every `decay_every` rounds."""
+    if decay_every is None:
+        return descent
+    return replace(descent, learning_rate=descent.learning_rate * decay_factor ** (outer_round // decay_every))

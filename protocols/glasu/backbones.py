@@ -1,0 +1,252 @@
+"""The client's sub-layers: GCN, GAT and GCNII as functions of parameters, a sparse operator and representations.
+
+Shapes: T and S nodes at a layer's output and input level, E stored pairs of the operator, F features,
+D width (hidden size), W width of a layer's input (F, D, or M * D after a concatenation), H heads, C classes.
+Symbols: A normalised adjacency, W[l] weights, alpha and lambda of GCNII, theta_l = ln(lambda / l + 1), l from 1.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from protocols.glasu.sampling import Block
+
+Backbone = Literal["gcn", "gat", "gcnii"]
+Aggregation = Literal["average", "concatenation"]
+Parameters = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The shape of one client's network; ``position`` is the client's place in the order of names."""
+
+    backbone: Backbone
+    num_layers: int
+    aggregation_layers: tuple[int, ...]
+    aggregation: Aggregation = "average"
+    num_clients: int = 1
+    position: int = 0
+    num_features: int
+    hidden_size: int
+    num_classes: int
+    num_heads: int = 1
+    alpha: float = 0.1
+    lam: float = 0.5
+    dropout: float = 0.0
+    clip_norm: float | None = None
+
+    @property
+    def segments(self) -> tuple[range, ...]:
+        """The layers that a client computes alone, from one aggregation to the next."""
+        starts = (0, *(layer + 1 for layer in self.aggregation_layers[:-1]))
+        return tuple(range(start, end + 1) for start, end in zip(starts, self.aggregation_layers, strict=True))
+
+    def input_width(self, layer: int) -> int:
+        """Width W of what layer `layer` reads; `num_layers` stands for the classifier."""
+        if layer == 0:
+            return self.hidden_size if self.backbone == "gcnii" else self.num_features
+        concatenated = self.aggregation == "concatenation" and layer - 1 in self.aggregation_layers
+        return self.hidden_size * (self.num_clients if concatenated else 1)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A sparse matrix and its transpose as CSR tensors, with the row and column of each stored pair.
+
+    ``own_T`` gives each row's own column; None says that rows and columns are the same nodes.
+    """
+
+    matrix_TS: Tensor
+    transposed_ST: Tensor
+    rows_E: Tensor
+    columns_E: Tensor
+    own_T: Tensor | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as arrays: torch shares memory there, and sparse tensors not at all well."""
+        own = None if self.own_T is None else self.own_T.numpy()
+        values = self.matrix_TS.values()
+        arrays = (self.matrix_TS.crow_indices(), self.rows_E, self.columns_E, values)
+        return _rebuild, (*(array.numpy() for array in arrays), tuple(self.matrix_TS.shape), values.dtype, own)
+
+
+class _SparseProduct(torch.autograd.Function):
+    """A @ h whose backward pass uses the stored transpose."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, h_SD: Tensor) -> Tensor:
+        ctx.operator = operator
+        return operator.matrix_TS @ h_SD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.operator.transposed_ST @ gradients[0]
+
+
+def operator(block: Block, dtype: torch.dtype = torch.float32) -> Operator:
+    """Turn a block into the tensors that the layers multiply with."""
+    shape = (block.num_targets, block.num_sources)
+    rows = np.repeat(np.arange(shape[0]), np.diff(block.indptr))
+    same = shape[0] == shape[1] and np.array_equal(block.own_T, np.arange(shape[0]))
+    own = None if same else torch.from_numpy(block.own_T)
+    return _operator(block.indptr, rows, block.indices, block.weights, shape, dtype, own)
+
+
+def compact_features(features_NF: np.ndarray, dtype: torch.dtype = torch.float32) -> Tensor | Operator:
+    """Return features in the form that multiplies faster: sparse where at most a tenth is not zero, else dense."""
+    if np.count_nonzero(features_NF) <= 0.1 * features_NF.size:
+        return sparse_features(features_NF, dtype)
+    return torch.from_numpy(features_NF).to(dtype)
+
+
+def sparse_features(features_NF: np.ndarray, dtype: torch.dtype = torch.float32) -> Operator:
+    """Keep mostly-zero features such as bags of words as a sparse operator."""
+    rows, columns = np.nonzero(features_NF)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(features_NF)))])
+    return _operator(indptr, rows, columns, features_NF[rows, columns], features_NF.shape, dtype, None)
+
+
+def _rebuild(
+    indptr: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    own: np.ndarray | None,
+) -> Operator:
+    own_T = None if own is None else torch.from_numpy(own)
+    return _operator(indptr, rows, columns, values, shape, dtype, own_T)
+
+
+def _operator(
+    indptr: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    own_T: Tensor | None,
+) -> Operator:
+    sort = np.lexsort((columns, rows))
+    rows, columns, values = rows[sort], columns[sort], values[sort]
+    order = np.argsort(columns, kind="stable")
+    transposed_indptr = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=shape[1]))])
+    return Operator(
+        _csr(indptr, columns, values, (shape[0], shape[1]), dtype),
+        _csr(transposed_indptr, rows[order], values[order], (shape[1], shape[0]), dtype),
+        torch.from_numpy(rows),
+        torch.from_numpy(columns),
+        own_T,
+    )
+
+
+def _csr(
+    indptr: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], dtype: torch.dtype
+) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(indptr.astype(np.int64)),
+            torch.from_numpy(columns.astype(np.int64)),
+            torch.from_numpy(values.astype(np.float64)).to(dtype),
+            size=shape,
+            check_invariants=True,
+        )
+
+
+def initial_parameters(
+    network: Network,
+    rng: np.random.Generator,
+    classifier_rng: np.random.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> Parameters:
+    """Draw W_m (Glorot uniform, biases zero); equal seeds of `classifier_rng` give every client the same classifier."""
+
+    def glorot(rows: int, columns: int, source: np.random.Generator) -> Tensor:
+        limit = math.sqrt(6.0 / (rows + columns))
+        return torch.from_numpy(source.uniform(-limit, limit, (rows, columns))).to(dtype)
+
+    size, made = network.hidden_size, Parameters()
+    if network.backbone == "gcnii":
+        made["input.weight"] = glorot(network.num_features, size, rng)
+        made["input.bias"] = torch.zeros(size, dtype=dtype)
+    for layer in range(network.num_layers):
+        width = network.input_width(layer)
+        if network.backbone == "gcnii":
+            if width != size:
+                made[f"{layer}.projection"] = glorot(width, size, rng)
+            made[f"{layer}.weight"] = glorot(size, size, rng)
+            continue
+        made[f"{layer}.weight"] = glorot(width, size, rng)
+        made[f"{layer}.bias"] = torch.zeros(size, dtype=dtype)
+        if network.backbone == "gat":
+            per_head = size // network.num_heads
+            made[f"{layer}.attend_source"] = glorot(network.num_heads, per_head, rng)
+            made[f"{layer}.attend_target"] = glorot(network.num_heads, per_head, rng)
+    made["classifier.weight"] = glorot(network.input_width(network.num_layers), network.num_classes, classifier_rng)
+    made["classifier.bias"] = torch.zeros(network.num_classes, dtype=dtype)
+    return made
+
+
+def multiply(left: Tensor | Operator, right_SD: Tensor) -> Tensor:
+    """Return the product with a dense or sparse left factor; gradients reach the right factor of a sparse one."""
+    if isinstance(left, Operator):
+        product: Tensor = _SparseProduct.apply(left, right_SD)  # type: ignore[no-untyped-call]
+        return product
+    return left @ right_SD
+
+
+def drop(h_SW: Tensor, rate: float, seed: int, layer: int) -> Tensor:
+    """Zero entries with probability `rate` and scale the rest; the same (seed, layer) drops the same entries."""
+    generator = torch.Generator().manual_seed((seed * 1009 + layer) % 2**63)
+    kept = torch.rand(h_SW.shape, generator=generator) >= rate
+    return h_SW * kept / (1.0 - rate)
+
+
+def gcn_layer(parameters: Parameters, layer: int, adjacency: Operator, h_SW: Tensor | Operator) -> Tensor:
+    """Kipf and Welling 2016: ReLU(A h W + b), shape (T, D); the narrower of h and h W is propagated."""
+    weight, bias = parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]
+    if isinstance(h_SW, Operator) or weight.shape[1] <= weight.shape[0]:
+        return functional.relu(multiply(adjacency, multiply(h_SW, weight)) + bias)
+    return functional.relu(multiply(adjacency, h_SW) @ weight + bias)
+
+
+def gat_layer(
+    parameters: Parameters, layer: int, adjacency: Operator, h_SW: Tensor | Operator, num_heads: int
+) -> Tensor:
+    """Velickovic et al. 2018: softmax over i and its neighbours of LeakyReLU(a . [W h_i, W h_j]), then ELU."""
+    z_SHD = torch.unflatten(multiply(h_SW, parameters[f"{layer}.weight"]), 1, (num_heads, -1))
+    own_THD = z_SHD if adjacency.own_T is None else z_SHD[adjacency.own_T]
+    from_SH = (z_SHD * parameters[f"{layer}.attend_source"]).sum(-1)
+    to_TH = (own_THD * parameters[f"{layer}.attend_target"]).sum(-1)
+    rows, columns = adjacency.rows_E, adjacency.columns_E
+    score_EH = functional.leaky_relu(from_SH[columns] + to_TH[rows], 0.2)
+    index_EH = rows[:, None].expand_as(score_EH)
+    highest_TH = torch.full_like(to_TH, -math.inf).scatter_reduce(0, index_EH, score_EH.detach(), "amax")
+    share_EH = torch.exp(score_EH - highest_TH[rows])
+    total_TH = torch.zeros_like(to_TH).index_add(0, rows, share_EH)
+    attention_EH = share_EH / total_TH[rows]
+    mixed_THD = torch.zeros_like(own_THD).index_add(0, rows, attention_EH[:, :, None] * z_SHD[columns])
+    return functional.elu(mixed_THD.flatten(1) + parameters[f"{layer}.bias"])
+
+
+def gcnii_layer(
+    parameters: Parameters, layer: int, adjacency: Operator, h_SW: Tensor, h0_TD: Tensor, alpha: float, lam: float
+) -> Tensor:
+    """Chen et al. 2020: S = (1 - alpha) A h + alpha h0, then ReLU(theta S W + (1 - theta) S)."""
+    if f"{layer}.projection" in parameters:
+        h_SW = h_SW @ parameters[f"{layer}.projection"]
+    theta = math.log(lam / (layer + 1) + 1.0)
+    mixed_TD = torch.add(alpha * h0_TD, multiply(adjacency, h_SW), alpha=1.0 - alpha)
+    return functional.relu(
+        torch.addmm(mixed_TD, mixed_TD, parameters[f"{layer}.weight"], beta=1.0 - theta, alpha=theta)
+    )

@@ -1,0 +1,25 @@
+"""GLASU as a plugin; imports nothing heavy."""
+
+from __future__ import annotations
+
+from fedactors.plugins import Headline, LazyProtocol
+
+_HERE = "protocols.glasu"
+
+PROTOCOL = LazyProtocol(
+    name="glasu",
+    summary="graph networks over vertically distributed graphs, with lazy aggregation and stale updates",
+    partition="graph",
+    default_data="blocks",
+    headline=Headline(name="accuracy"),
+    config_at=f"{_HERE}.config:GlasuConfig",
+    run_at=f"{_HERE}.run:run",
+    messages_at=f"{_HERE}.messages",
+    load_data_at=f"{_HERE}.data:load_data",
+    predict_at=f"{_HERE}.serving:predict",
+    export_at=f"{_HERE}.serving:export",
+    party_loss=frozenset({"stop", "continue"}),
+    default_party_loss="stop",
+    smoke={"num_rounds": 4, "hidden_size": 16, "evaluate_every": 2},
+    full={"num_rounds": 300, "hidden_size": 192},
+)

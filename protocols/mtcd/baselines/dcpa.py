@@ -1,0 +1,142 @@
+"""DCPA (Condat-Vu form): dual consensus for sum_k J_k(w_k) + R_k(w_k) + g(sum_k B_k w_k), without a server.
+
+The recursion of Alghunaim, Lyu, Yan and Sayed (2021) was not at hand; this is the Condat-Vu primal-dual method on the
+same dual-consensus problem, hence the name. Every client holds a copy y_k of the dual variable (N,), and L = (I - W)/2
+with Metropolis weights W makes the copies agree. One iteration is one exchange of N numbers with each neighbour:
+
+    w_k+ = prox_{mu_w R}(w_k - mu_w (grad J(w_k) + B_k^T y_k))
+    s_k+ = s_k - mu_x sum_j L_kj y_j                                        (neighbours' y_j)
+    y_k+ = prox_{(mu_y/K) g*}(y_k + mu_y (B_k (2 w_k+ - w_k) + 2 s_k+ - s_k))
+
+Shapes: N samples, D features of one client, K clients. B_k = X_k. At the fixed point every y_k is grad g(X theta*),
+for ridge X theta* - y.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from protocols.mtcd.objective import Array, Problem, Ridge, SparseLogistic, largest_gram_eigenvalue
+
+
+@dataclass(frozen=True, slots=True)
+class DcpaSteps:
+    """The three step sizes: primal mu_w, dual mu_y, consensus mu_x."""
+
+    primal: float
+    dual: float
+    consensus: float
+
+
+@dataclass(frozen=True, slots=True)
+class DcpaState:
+    """What one client keeps between iterations: w_k (D,), s_k (N,), y_k (N,)."""
+
+    w: Array
+    s: Array
+    y: Array
+
+
+def consensus_matrix(weights_KK: Array) -> Array:
+    """Return L = (I - W)/2 (K, K) for a symmetric doubly stochastic W."""
+    return 0.5 * (np.eye(len(weights_KK)) - weights_KK)
+
+
+def step_sum(steps: DcpaSteps, largest_block: float, smooth_penalty: float, consensus_norm: float) -> float:
+    """Return mu_y (max||B_k||^2 mu_w / (1 - mu_w L_J / 2) + mu_x ||L||), which must not exceed 1."""
+    primal = largest_block * steps.primal / (1.0 - 0.5 * steps.primal * smooth_penalty)
+    return steps.dual * (primal + steps.consensus * consensus_norm)
+
+
+def auto_steps(
+    problem: Problem, blocks: Sequence[Array], consensus_KK: Array, dual: float | None = None, safety: float = 0.99
+) -> DcpaSteps:
+    """Return steps that meet the sufficient condition, its two terms sharing the room equally.
+
+    `dual` is mu_y. Left out, it is sqrt(alpha K c) / ||B||, which balances the strong convexity of the regulariser
+    (alpha) and of g*/K (1/(K c), c the curvature of the loss); without a smooth regulariser K c / 4, found by trial.
+    """
+    largest_block = max(largest_gram_eigenvalue([x_ND]) for x_ND in blocks)
+    consensus_norm = float(np.linalg.norm(consensus_KK, 2))
+    return steps_within(problem, largest_block, len(blocks[0]), len(blocks), consensus_norm, dual, safety)
+
+
+def steps_within(
+    problem: Problem,
+    largest_block: float,
+    num_samples: int,
+    num_clients: int,
+    consensus_norm: float,
+    dual: float | None = None,
+    safety: float = 0.99,
+) -> DcpaSteps:
+    """Return `auto_steps` from max_k ||B_k||^2 and ||L||, which is all that the clients need to tell."""
+    curvature = problem.curvature(num_samples)
+    if dual is None and problem.smooth_penalty > 0:
+        dual = math.sqrt(problem.smooth_penalty * num_clients * curvature / largest_block)
+    elif dual is None:
+        dual = 0.25 * num_clients * curvature
+    room = 0.5 * safety / dual
+    primal = room / (largest_block + 0.5 * room * problem.smooth_penalty)
+    return DcpaSteps(primal=primal, dual=dual, consensus=room / consensus_norm)
+
+
+def start_state(num_samples: int, num_features: int) -> DcpaState:
+    """Return the state at zero."""
+    return DcpaState(np.zeros(num_features), np.zeros(num_samples), np.zeros(num_samples))
+
+
+def iterate(
+    problem: Problem,
+    x_ND: Array,
+    labels_N: Array,
+    state: DcpaState,
+    laplacian_y_N: Array,
+    steps: DcpaSteps,
+    num_clients: int,
+) -> DcpaState:
+    """Do one client's iteration; `laplacian_y_N` is sum_j L_kj y_j over the client itself and its neighbours."""
+    w_D = state.w - steps.primal * (problem.smooth_penalty * state.w + state.y @ x_ND)
+    problem.shrink(w_D, steps.primal)
+    s_N = state.s - steps.consensus * laplacian_y_N
+    forward_N = state.y + steps.dual * (x_ND @ (2.0 * w_D - state.w) + 2.0 * s_N - state.s)
+    return DcpaState(w_D, s_N, prox_conjugate(problem, forward_N, labels_N, steps.dual / num_clients))
+
+
+def prox_conjugate(problem: Problem, v_N: Array, labels_N: Array, scale: float) -> Array:
+    """Return prox_{scale g*}(v), with g the loss of `problem` over the full batch.
+
+    Raises:
+        TypeError: a problem whose conjugate is not known here.
+    """
+    if isinstance(problem, Ridge):
+        return (v_N - scale * labels_N) / (1.0 + scale)
+    if isinstance(problem, SparseLogistic):
+        return v_N - scale * _prox_logistic(v_N / scale, labels_N, 1.0 / (scale * len(labels_N)))
+    raise TypeError(f"no conjugate for {type(problem).__name__}")
+
+
+def _prox_logistic(v_N: Array, labels_N: Array, weight: float) -> Array:
+    """Return argmin_z weight log(1 + exp(-y z)) + (z - v)^2 / 2 for each sample, by Newton kept inside a bracket.
+
+    In m = y z the root of m - y v - weight sigma(-m) lies between y v and y v + weight.
+    """
+    target_N = labels_N * v_N
+    low_N, high_N = target_N.copy(), target_N + weight
+    m_N = target_N + 0.5 * weight
+    for _ in range(100):
+        sigma_N = expit(-m_N)
+        error_N = m_N - target_N - weight * sigma_N
+        high_N = np.where(error_N > 0, m_N, high_N)
+        low_N = np.where(error_N <= 0, m_N, low_N)
+        new_N = m_N - error_N / (1.0 + weight * sigma_N * (1.0 - sigma_N))
+        new_N = np.where((new_N < low_N) | (new_N > high_N), 0.5 * (low_N + high_N), new_N)
+        if float(np.abs(new_N - m_N).max()) <= 1e-14 * (1.0 + float(np.abs(m_N).max())):
+            return labels_N * new_N
+        m_N = new_N
+    return labels_N * m_N

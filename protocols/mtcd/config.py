@@ -1,0 +1,271 @@
+"""MtcdConfig: what an MTCD run, or one of its baselines, is made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedactors.config import config
+from fedactors.errors import BadInput
+
+
+@config
+class MtcdConfig:
+    """Settings of MTCD, STCD, SVFL and DCPA on one problem."""
+
+    algorithm: Literal["mtcd", "stcd", "svfl", "dcpa"] = "mtcd"
+    """mtcd; stcd: one token, no server; svfl: client-server, every client in every round; dcpa: dual consensus."""
+
+    problem: Literal["ridge", "sparse-logistic", "network"] = "ridge"
+    """The objective: two generalised linear models, or a split neural network."""
+
+    num_samples: int = Field(default=1000, ge=1)
+    """N of the generated data; ignored for data given from outside."""
+
+    num_features: int = Field(default=2000, ge=1)
+    """Features of the generated data, split evenly over the clients; ignored for data given from outside."""
+
+    ridge_penalty: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    """alpha of the ridge problem."""
+
+    l1_penalty: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
+    """beta of the sparse logistic problem."""
+
+    network: Literal["mlp", "resnet18", "multi-view-cnn"] = "mlp"
+    """Representation model of each client when problem is network."""
+
+    aggregation: Literal["sum", "concatenation"] = "sum"
+    """How representations form Z; generalised linear models only sum."""
+
+    representation_size: int = Field(default=16, ge=1)
+    """E: numbers per sample in one client's representation of a network."""
+
+    network_width: int = Field(default=64, ge=1)
+    """Hidden units of the mlp, or channels of the first stage of the convolutional networks."""
+
+    topology: str = Field(default="path", min_length=1)
+    """Name of a graph (complete, path, ring, erdos-renyi, star, grid, empty) or a file that holds one."""
+
+    edge_probability: float = Field(default=0.3, ge=0, le=1)
+    """Chance of each edge of an erdos-renyi graph."""
+
+    num_clients: int = Field(default=40, ge=1)
+    """K: clients in the run."""
+
+    clusters: (
+        Literal["auto", "whole", "components", "greedy-modularity", "louvain", "label-propagation"]
+        | tuple[tuple[int, ...], ...]
+    ) = "auto"
+    """Where tokens roam in token-per-cluster mode: given as [[0,1],[2,3]], found by a networkx method, the graph's
+    components, or one cluster; auto cuts the graph into num_tokens connected clusters of nearly equal size."""
+
+    server_links: Literal["all"] | tuple[int, ...] | None = "all"
+    """Clients with a link to the server (none for none at all); a component of a disconnected graph needs one. What the
+    others send to the server, or get from it, is relayed along edges."""
+
+    mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
+    """Disjoint clusters with one token each (Section 4.1), or tokens anywhere, their blocks averaged (4.2)."""
+
+    num_tokens: int = Field(default=4, ge=1)
+    """Gamma: tokens that roam at once; fewer than clusters means partial participation."""
+
+    num_hops: int = Field(default=9, ge=0)
+    """S: hops between two syncs, so S + 1 visits."""
+
+    num_local_steps: int = Field(default=20, ge=1)
+    """Q: local steps at each visit."""
+
+    num_rounds: int = Field(default=100, ge=1)
+    """Sync rounds; for stcd, stretches of num_hops + 1 visits; for dcpa, iterations."""
+
+    record_every: int = Field(default=1, ge=1)
+    """Rounds between two measurements, records and checkpoints."""
+
+    measure_gap: bool = True
+    """Find the exact minimum of generated data first, and record the relative gap to it."""
+
+    target_gap: float = Field(default=0.0, ge=0)
+    """Stop once the relative gap is at most this; 0 runs all rounds."""
+
+    batch_size: int | None = Field(default=None, ge=1)
+    """Rows of a mini-batch, the same for all clients of a round; none means the full batch."""
+
+    learning_rate: float | Literal["auto"] = "auto"
+    """Step size, or auto: 1/L_block while one block moves or tokens are averaged, 1/(L x stale steps) in parallel;
+    0.05 for a network."""
+
+    halve_every: int = Field(default=0, ge=0)
+    """Halve the step size every so many epochs; 0 keeps it."""
+
+    local_arithmetic: Literal["data", "gram"] = "data"
+    """Ridge with the full batch: local steps on the data as in the paper, or on X^T X (same numbers up to rounding,
+    far fewer operations for long visits)."""
+
+    walk: Literal["lazy", "sweep"] = "lazy"
+    """A lazy random walk, or a fixed route that visits each client of the cluster once."""
+
+    start: Literal["uniform", "all-clients"] | tuple[int, ...] = "uniform"
+    """Where roaming begins: uniform over the token's clients, token k at client k, or one client per token."""
+
+    link_cost_ratio: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Cost of a client-server link in units of a client-client link."""
+
+    relaxed_protocol: bool = False
+    """Agree that all clients know the labels and see Z: required for data given from outside."""
+
+    min_cluster_size: int = Field(default=3, ge=1)
+    """Warn when a cluster is smaller: with two clients a token shows the other's representation exactly."""
+
+    compression: Literal["top-k", "quantise"] | None = None
+    """Lossy compression: top-k of representations, quantise of representations and tokens."""
+
+    compression_ratio: float = Field(default=0.1, gt=0, le=1)
+    """Share of entries that top-k keeps."""
+
+    quantise_bits: int = Field(default=8, ge=1, le=16)
+    """Bits per entry of quantise."""
+
+    error_feedback: bool = True
+    """Send representations as differences to what the server already has, so that what was dropped is sent later."""
+
+    noise: Literal["gaussian"] | None = None
+    """Differential privacy noise on representations, and on a visit's change of Z, before they leave a client."""
+
+    clip_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Bound on the norm of one sample's representation when noise is on."""
+
+    noise_multiplier: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Standard deviation of the noise in units of clip_norm."""
+
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    """delta of the privacy budget reported."""
+
+    dcpa_dual_step: float | Literal["auto"] = "auto"
+    """mu_y of DCPA; the two other steps follow from the sufficient condition. Auto balances the rate near the minimum;
+    on the ridge problem with 40 clients and 1,000 samples 0.03 reached a gap of 1e-3 about three times sooner."""
+
+    visit_timeout: float = Field(default=60.0, gt=0)
+    """Seconds a holder may keep a token before it counts as lost."""
+
+    on_party_loss: Literal["stop", "continue"] = "stop"
+    """stop: the run ends with the lost client's name; continue: tokens that may have been there are issued again from
+    the last sync, and the lost client's block stays as it was then."""
+
+    @model_validator(mode="after")
+    def _check(self) -> MtcdConfig:
+        for name in ("learning_rate", "dcpa_dual_step"):
+            value = getattr(self, name)
+            if value != "auto" and not 0 < value < float("inf"):
+                raise ValueError(f"{name}: {value} is not allowed, give a finite number above 0 or auto")
+        if isinstance(self.clusters, tuple):
+            self._check_clusters(self.clusters)
+        elif self.mode == "token-per-cluster" and self.algorithm == "mtcd":
+            limit = 1 if self.clusters == "whole" else self.num_clients
+            if self.num_tokens > limit:
+                raise ValueError(
+                    f"num_tokens: {self.num_tokens} is not allowed, token-per-cluster mode has at most {limit} "
+                    f"cluster(s) here (clusters={self.clusters}); use mode=overlapping for more tokens"
+                )
+        self._check_links_and_starts()
+        if self.problem != "network" and self.aggregation == "concatenation":
+            raise ValueError(f"aggregation: concatenation is not allowed for problem={self.problem}, which sums")
+        if self.algorithm == "dcpa" and self.problem == "network":
+            raise ValueError("algorithm: dcpa is not allowed for problem=network, it needs a convex loss")
+        if self.algorithm == "dcpa" and self.batch_size is not None:
+            raise ValueError(f"batch_size: {self.batch_size} is not allowed for dcpa, which uses the full batch")
+        if self.algorithm == "stcd" and self.batch_size is not None:
+            raise ValueError(
+                f"batch_size: {self.batch_size} is not allowed for stcd: without a server nobody can form Z on new "
+                "rows; use none"
+            )
+        if self.algorithm == "dcpa" and (self.compression or self.noise):
+            raise ValueError("compression, noise: not allowed for dcpa; use none")
+        if self.algorithm == "stcd" and self.compression == "top-k":
+            raise ValueError(
+                "compression: top-k is not allowed for stcd, which sends tokens only; use quantise or none"
+            )
+        if self.local_arithmetic == "gram" and (self.problem != "ridge" or self.batch_size is not None):
+            raise ValueError("local_arithmetic: gram is allowed only for problem=ridge with batch_size=none")
+        return self
+
+    def _check_clusters(self, clusters: tuple[tuple[int, ...], ...]) -> None:
+        try:
+            check_clusters(clusters, self.num_clients)
+        except BadInput as problem:
+            raise ValueError(str(problem)) from None
+        if self.mode == "token-per-cluster" and self.algorithm == "mtcd" and self.num_tokens > len(clusters):
+            raise ValueError(
+                f"num_tokens: {self.num_tokens} is not allowed, token-per-cluster mode has {len(clusters)} clusters "
+                "here; use mode=overlapping for more tokens"
+            )
+
+    def _check_links_and_starts(self) -> None:
+        for name in ("server_links", "start"):
+            given = getattr(self, name)
+            if isinstance(given, tuple):
+                unknown = [client for client in given if not 0 <= client < self.num_clients]
+                if unknown:
+                    raise ValueError(f"{name}: client {unknown[0]} is unknown, allowed are 0 to {self.num_clients - 1}")
+        if isinstance(self.start, tuple) and len(self.start) != self.num_tokens:
+            raise ValueError(f"start: {len(self.start)} clients for {self.num_tokens} tokens, give one for each token")
+        if self.start == "all-clients" and self.num_tokens != self.num_clients:
+            raise ValueError(
+                f"start: all-clients needs num_tokens = num_clients, here {self.num_tokens} and {self.num_clients}"
+            )
+        if self.algorithm in ("stcd", "dcpa") and self.on_party_loss != "stop":
+            raise ValueError(
+                f"on_party_loss: {self.on_party_loss} is not allowed for {self.algorithm}: without a server nobody can "
+                "issue a lost token again; use stop"
+            )
+        if self.algorithm in ("mtcd", "svfl") and not self.server_links:
+            raise ValueError(f"server_links: none is not allowed for {self.algorithm}, which syncs at the server")
+
+
+def require_relaxed_protocol(settings: MtcdConfig) -> None:
+    """Reject a run on data from outside whose owners have not agreed that labels and Z are shared.
+
+    Raises:
+        BadInput: relaxed_protocol is not set.
+    """
+    if not settings.relaxed_protocol:
+        raise BadInput(
+            "relaxed_protocol: false is not allowed with your own data, all clients would see the labels and the sum "
+            "of representations; set relaxed_protocol=true to agree"
+        )
+
+
+def small_cluster_warnings(settings: MtcdConfig, clusters: tuple[tuple[int, ...], ...]) -> list[str]:
+    """Return one line for each cluster, and for the whole federation, below `min_cluster_size`."""
+    lines = [
+        f"cluster {i} has {len(cluster)} client(s), fewer than min_cluster_size={settings.min_cluster_size}: changes "
+        "of Z between its visits can be attributed to single clients"
+        for i, cluster in enumerate(clusters)
+        if len(cluster) < settings.min_cluster_size
+    ]
+    if settings.num_clients == 2:
+        lines.append("with two clients a token minus one's own representation is the other's, exactly")
+    return lines
+
+
+def check_clusters(clusters: tuple[tuple[int, ...], ...], num_clients: int) -> None:
+    """Reject clusters that are empty, overlap, miss a client or name an unknown one.
+
+    Raises:
+        BadInput: the client concerned.
+    """
+    home: dict[int, int] = {}
+    for i, cluster in enumerate(clusters):
+        if not cluster:
+            raise BadInput(f"clusters: cluster {i} is empty, each needs at least one client")
+        for client in cluster:
+            if not 0 <= client < num_clients:
+                raise BadInput(f"clusters: client {client} is unknown, allowed are 0 to {num_clients - 1}")
+            if client in home:
+                raise BadInput(
+                    f"clusters: client {client} is in clusters {home[client]} and {i}, they must not overlap"
+                )
+            home[client] = i
+    missing = sorted(set(range(num_clients)) - home.keys())
+    if missing:
+        raise BadInput(f"clusters: client {missing[0]} is in no cluster, each client must be in one")

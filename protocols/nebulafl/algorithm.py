@@ -1,0 +1,306 @@
+"""Local training, evaluation, distillation and weighted means, on flat parameter vectors.
+
+A model crosses these functions as one float32 vector: the floating-point entries of its state dict (parameters
+and the running statistics of batch normalisation), in that order. A process builds a model
+once, lays it over one buffer and refills that buffer for every task, because building and loading a small
+model costs more than training it on sixty samples. The plain form of the same training, which a test holds this one
+against, is `fedactors.learning.averaging.train_locally`.
+
+Shapes: P length of the flat vector, N samples, B samples of a batch, F... features of a sample, K classes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from fedactors.learning.averaging import batches
+
+Floats = NDArray[np.float32]
+Labels = NDArray[np.int64]
+Model = Hashable
+"""A name or a frozen description of a model."""
+ModelFactory = Callable[[Any], nn.Module]
+"""Makes the module that a `Model` stands for; module-level, so that every process finds the same one."""
+ShardLoader = Callable[[str], tuple[Floats, Labels]]
+"""Loads the whole training set that a name stands for; module-level, called once in a process."""
+
+
+class LocalTraining(NamedTuple):
+    """What a container did: trained `parameters` (P,), mean `loss` of the last epoch, `loss_rms` over all batches."""
+
+    parameters: Floats
+    loss: float
+    loss_rms: float
+    num_samples: int
+
+
+class Evaluation(NamedTuple):
+    """Accuracy in [0, 1] and mean cross-entropy in nats."""
+
+    accuracy: float
+    loss: float
+
+
+class _Workspace:
+    """One module laid over one flat buffer, with a gradient and a momentum buffer of the same length.
+
+    Where the vector holds running statistics the gradient stays zero, so a step leaves them alone.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        entries = [v for v in module.state_dict(keep_vars=True).values() if v.is_floating_point()]
+        self.counters = [b for b in module.buffers() if not b.is_floating_point()]
+        self.smallest_batch = 2 if any(isinstance(m, nn.BatchNorm2d) for m in module.modules()) else 1
+        self.draws = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        self.size: int = sum(entry.numel() for entry in entries)
+        self.flat_P, self.gradient_P, self.momentum_P = (torch.zeros(self.size) for _ in range(3))
+        start = 0
+        for entry in entries:
+            place = slice(start, start + entry.numel())
+            view = self.flat_P[place].view(entry.shape)
+            view.copy_(entry.detach())
+            entry.data = view
+            if isinstance(entry, nn.Parameter):
+                entry.grad = self.gradient_P[place].view(entry.shape)
+            start += entry.numel()
+        self.window_P: Floats = self.flat_P.numpy()
+
+    def fill(self, parameters_P: Floats) -> None:
+        if parameters_P.shape != (self.size,):
+            raise ValueError(f"a vector of shape {parameters_P.shape} does not fit a model of {self.size} numbers")
+        np.copyto(self.window_P, parameters_P)
+        for counter in self.counters:
+            counter.zero_()
+
+    def start_training(self, parameters_P: Floats) -> None:
+        self.fill(parameters_P)
+        self.momentum_P.zero_()
+        self.module.train()
+
+    def step(self, loss: torch.Tensor, learning_rate: float, momentum: float) -> float:
+        """Take one step of SGD with momentum: u <- momentum u + g; w <- w - learning_rate u."""
+        self.gradient_P.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.momentum_P.mul_(momentum).add_(self.gradient_P)
+        self.flat_P.add_(self.momentum_P, alpha=-learning_rate)
+        return loss.item()
+
+
+@lru_cache(maxsize=4)
+def _workspace(factory: ModelFactory, model: Model) -> _Workspace:
+    torch.set_num_threads(1)  # sums in another order are not equal to the bit
+    with torch.random.fork_rng(devices=[]):
+        return _Workspace(factory(model))
+
+
+@lru_cache(maxsize=2)
+def _training_set(load: ShardLoader, dataset: str) -> tuple[Floats, Labels]:
+    return load(dataset)
+
+
+def num_parameters(factory: ModelFactory, model: Model) -> int:
+    """Return P, the length of the flat vector of `model`."""
+    return _workspace(factory, model).size
+
+
+def local_training(
+    factory: ModelFactory,
+    model: Model,
+    parameters_P: Floats,
+    x_NF: Floats,
+    y_N: Labels,
+    *,
+    seed: int,
+    num_epochs: int = 5,
+    batch_size: int = 50,
+    learning_rate: float = 0.01,
+    momentum: float = 0.9,
+) -> LocalTraining:
+    """Train a model on one container's samples by SGD with a fresh momentum (Algorithm 1, LocalTrain).
+
+    The result is a pure function of the arguments, to the bit, in every process of a machine. The inputs may
+    be read-only and are not changed. Not to be called from two threads of one process at once.
+
+    Args:
+        factory: makes the module.
+        model: what it makes it from.
+        parameters_P: the model to start from.
+        x_NF: samples, first axis N.
+        y_N: class of each sample.
+        seed: draws the order of samples, and dropout where the model has it.
+        num_epochs: passes over the samples.
+        batch_size: samples a step; the last batch of a pass may be smaller (a single sample joins the batch before
+            it where batch normalisation needs two).
+        learning_rate: step length.
+        momentum: share of the last step kept.
+    """
+    return _train(
+        _workspace(factory, model), parameters_P, x_NF, y_N, np.arange(len(y_N)),
+        seed, num_epochs, batch_size, learning_rate, momentum,
+    )  # fmt: skip
+
+
+def shard_training(
+    factory: ModelFactory,
+    model: Model,
+    parameters_P: Floats,
+    load: ShardLoader,
+    dataset: str,
+    rows_N: NDArray[np.integer],
+    *,
+    seed: int,
+    num_epochs: int = 5,
+    batch_size: int = 50,
+    learning_rate: float = 0.01,
+    momentum: float = 0.9,
+) -> LocalTraining:
+    """Do `local_training` on the rows of a training set that this process loads once.
+
+    For simulated containers: a task then carries row numbers instead of samples to the worker.
+    """
+    x_NF, y_N = _training_set(load, dataset)
+    return _train(
+        _workspace(factory, model), parameters_P, x_NF, y_N, rows_N,
+        seed, num_epochs, batch_size, learning_rate, momentum,
+    )  # fmt: skip
+
+
+def _train(
+    space: _Workspace,
+    parameters_P: Floats,
+    x_NF: Floats,
+    y_N: Labels,
+    rows_N: NDArray[np.integer],
+    seed: int,
+    num_epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    momentum: float,
+) -> LocalTraining:
+    num_samples = len(rows_N)
+    if num_samples == 0:
+        raise ValueError("a container without samples cannot train")
+    space.start_training(parameters_P)
+    order = np.random.Generator(np.random.PCG64(seed))
+    total, squares, num_batches = 0.0, 0.0, 0
+    with _dropout_seed(space.draws, seed):
+        for _ in range(num_epochs):
+            total = 0.0
+            for index_B in batches(num_samples, batch_size, order, space.smallest_batch):
+                rows_B = rows_N[index_B]
+                x_BF, y_B = torch.from_numpy(x_NF[rows_B]), torch.from_numpy(y_N[rows_B])
+                value = space.step(cross_entropy(space.module(x_BF), y_B), learning_rate, momentum)
+                total += value * len(rows_B)
+                squares += value * value
+                num_batches += 1
+    return LocalTraining(
+        parameters=space.window_P.copy(),
+        loss=total / num_samples,
+        loss_rms=float(np.sqrt(squares / max(num_batches, 1))),
+        num_samples=num_samples,
+    )
+
+
+@contextlib.contextmanager
+def _dropout_seed(draws: bool, seed: int) -> Iterator[None]:
+    if not draws:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def logits(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, batch_size: int = 500) -> Floats:
+    """Return what a model says of each sample before the softmax, shape (N, K)."""
+    space = _workspace(factory, model)
+    space.fill(parameters_P)
+    space.module.eval()
+    with torch.no_grad():
+        parts = [
+            space.module(torch.tensor(x_NF[first : first + batch_size])).numpy()
+            for first in range(0, len(x_NF), batch_size)
+        ]
+    return np.concatenate(parts)
+
+
+def evaluate(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, y_N: Labels) -> Evaluation:
+    """Measure accuracy and mean cross-entropy of a model on labelled samples."""
+    scores_NK = logits(factory, model, parameters_P, x_NF)
+    loss = cross_entropy(torch.from_numpy(scores_NK), torch.tensor(y_N)).item()
+    return Evaluation(accuracy=float((scores_NK.argmax(1) == y_N).mean()), loss=loss)
+
+
+def distil(
+    factory: ModelFactory,
+    model: Model,
+    parameters_P: Floats,
+    x_NF: Floats,
+    target_NK: Floats,
+    *,
+    seed: int,
+    num_epochs: int = 5,
+    batch_size: int = 50,
+    learning_rate: float = 0.01,
+    momentum: float = 0.9,
+    temperature: float = 1.0,
+) -> LocalTraining:
+    """Fit a model to the class probabilities `target_NK` of unlabelled samples by Kullback-Leibler divergence.
+
+    `temperature` softens the student only; the targets must have been softened by the same value.
+    """
+    space = _workspace(factory, model)
+    space.start_training(parameters_P)
+    order = np.random.Generator(np.random.PCG64(seed))
+    total, squares, num_batches = 0.0, 0.0, 0
+    with _dropout_seed(space.draws, seed):
+        for _ in range(num_epochs):
+            total = 0.0
+            for rows_B in batches(len(x_NF), batch_size, order, space.smallest_batch):
+                said_BK = log_softmax(space.module(torch.from_numpy(x_NF[rows_B])) / temperature, dim=1)
+                wanted_BK = torch.from_numpy(target_NK[rows_B])
+                loss = kl_div(said_BK, wanted_BK, reduction="batchmean") * temperature**2
+                value = space.step(loss, learning_rate, momentum)
+                total += value * len(rows_B)
+                squares += value * value
+                num_batches += 1
+    return LocalTraining(
+        space.window_P.copy(), total / len(x_NF), float(np.sqrt(squares / max(num_batches, 1))), len(x_NF)
+    )
+
+
+def blend(first_P: Floats, second_P: Floats, share: float) -> Floats:
+    """Return (1 - share) first + share second, a new vector between the two in every number, 0 <= share <= 1."""
+    if share > 0.5:
+        return blend(second_P, first_P, 1.0 - share)
+    mixed_P = second_P - first_P
+    mixed_P *= np.float32(share)
+    mixed_P += first_P
+    return mixed_P
+
+
+def weighted_mean(models: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    """Return sum(w_k m_k) / sum(w_k), added in the order given, in double precision.
+
+    Weights are non-negative; when all of them are zero every model counts the same.
+    """
+    if len(models) != len(weights) or not models:
+        raise ValueError(f"{len(models)} models and {len(weights)} weights do not make a mean")
+    shares = np.asarray(weights, dtype=np.float64)
+    if (shares < 0).any():
+        raise ValueError("a weight is negative")
+    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(models), 1.0 / len(models))
+    mean_P = np.zeros(models[0].shape, dtype=np.float64)
+    for share, model_P in zip(shares, models, strict=True):
+        mean_P += share * model_P
+    return mean_P.astype(models[0].dtype)

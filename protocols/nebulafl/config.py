@@ -1,0 +1,141 @@
+"""The configuration of NebulaFL and of the methods it is measured against."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedactors.config import config
+from protocols.nebulafl.resources import ResourcePolicy
+
+Algorithm = Literal[
+    "nebulafl", "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff"
+]
+Ablation = Literal[
+    "none", "random", "random-resource", "random-container", "without-cost", "without-time", "aggregation"
+]
+
+
+@config
+class NebulaFLConfig:
+    """Options of a run; times are virtual seconds in the simulated runtime and seconds on Ray."""
+
+    algorithm: Algorithm = "nebulafl"
+    """Who decides: NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""
+    model: str = "auto"
+    """Name of the model, for which the catalogue must have a throughput; ``auto`` goes by the shape of a sample."""
+    normalisation: Literal["group", "batch", "none"] = "group"
+    """Normalisation of ``resnet18`` and ``vgg16``; batch normalisation also averages running statistics."""
+    num_centers: int = Field(default=4, ge=1)
+    """Data centers, the first ones of the catalogue."""
+    num_containers: int = Field(default=40, ge=1)
+    """Data owners in all, dealt to the centers as evenly as possible."""
+    active_per_center: int = Field(default=5, ge=1)
+    """Planets of a center (K_i), each trained in one container at a time; baselines run as many containers."""
+    rotation_interval: float = Field(default=1000.0, gt=0, allow_inf_nan=False)
+    """Seconds between rotations (t_c)."""
+    duration: float = Field(default=20000.0, gt=0, allow_inf_nan=False)
+    """Seconds after which nothing new is started (T)."""
+    num_rounds: int | None = Field(default=None, ge=1)
+    """Stop after so many rotations (NebulaFL) or aggregations (baselines), if that comes before `duration`."""
+    evaluation_interval: float = Field(default=1000.0, gt=0, allow_inf_nan=False)
+    """Seconds between measurements of the mean of all masters (or of the server's model)."""
+    dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
+    """Concentration of the label distribution of containers; none for equal random shares."""
+    catalogue: str = "market"
+    """Hardware: an illustrative example (``market``, ``scarce``) or a TOML file."""
+    network: str = "market"
+    """Links between centers: an illustrative example (``market``, ``scarce``) or a TOML file."""
+    resource_policy: ResourcePolicy = "nebulafl"
+    """How a container gets hardware: NebulaFL's assignment, or random, cheapest or fastest of what is free."""
+    ablation: Ablation = "none"
+    """Which part of NebulaFL is taken away (Table III and Figure 5)."""
+    paper_literal: bool = False
+    """Use the printed equations where they contradict the text (Equations 4, 5, 6, 9; rotation at time 0)."""
+    num_epochs: int = Field(default=5, ge=1)
+    """Local epochs of a training."""
+    batch_size: int = Field(default=50, ge=1)
+    """Samples of a local step."""
+    learning_rate: float = Field(default=0.01, gt=0, allow_inf_nan=False)
+    """Step length of local SGD."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of local SGD; it starts at zero in every training."""
+    center_rounds: int = Field(default=2, ge=1)
+    """Hierarchical FedAvg: rounds inside the centers between two aggregations over all."""
+    num_clusters: int = Field(default=3, ge=1)
+    """Clusters of FedHiSyn (by training time) and FedHKT (by labels)."""
+    num_proxy: int = Field(default=200, ge=1)
+    """FedHKT: held-out training samples on which clients share logits."""
+    buffer_size: int = Field(default=5, ge=1)
+    """Arrivals before FedBuff or FedSA aggregates."""
+    aggregation_window: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """FedSA: seconds between aggregations instead of a number of arrivals."""
+    staleness_bound: int = Field(default=5, ge=1)
+    """Versions that a running container may fall behind (Pisces, FedSA)."""
+    mixing: float = Field(default=0.6, gt=0, le=1)
+    """FedAsync: weight of a fresh arrival."""
+    staleness_exponent: float = Field(default=0.5, ge=0)
+    """Exponent of the discount for staleness (FedAsync, FedBuff, Pisces)."""
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Report when, and for how many dollars and bytes, this test accuracy was first measured."""
+    checkpoint_interval: int = Field(default=1, ge=0)
+    """Measurements between two checkpoints; 0 for none but the last."""
+    on_party_loss: Literal["stop", "continue", "restart"] = "restart"
+    """When a center's process is lost: stop the run, go on without it, or bring it back after `restart_seconds`."""
+    restart_seconds: float = Field(default=600.0, ge=0, allow_inf_nan=False)
+    """How long a lost center stays away."""
+    outages: str = ""
+    """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
+    attestation: str = ""
+    """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
+    place_by_label: bool = False
+    """Ray: ask for the label ``dc-<center>`` on the host of each center."""
+
+    @model_validator(mode="after")
+    def _check(self) -> NebulaFLConfig:
+        smallest = self.num_containers // self.num_centers
+        if smallest < 1:
+            raise ValueError(
+                f"num_containers: {self.num_containers} is fewer than num_centers={self.num_centers}; "
+                "every center needs a container"
+            )
+        if self.active_per_center > smallest:
+            raise ValueError(
+                f"active_per_center: {self.active_per_center} is more than the {smallest} containers of a center "
+                f"({self.num_containers} containers in {self.num_centers} centers); at most {smallest} is allowed"
+            )
+        if self.ablation != "none" and self.algorithm != "nebulafl":
+            raise ValueError(
+                f"ablation: {self.ablation!r} is not allowed with algorithm={self.algorithm}, only nebulafl"
+            )
+        try:
+            self.container_outages()
+        except ValueError:
+            raise ValueError(
+                f"outages: {self.outages!r} is not allowed: write center/number@from-to, separated by spaces"
+            ) from None
+        if self.ablation in ("random", "random-resource") and self.resource_policy not in ("nebulafl", "random"):
+            raise ValueError(
+                f"resource_policy: {self.resource_policy!r} is not allowed with ablation={self.ablation}, "
+                "which draws hardware at random"
+            )
+        return self
+
+    def container_outages(self) -> list[tuple[str, int, float, float]]:
+        """Return (center, container, from, to) of each outage."""
+        found = []
+        for word in self.outages.split():
+            place, _, times = word.partition("@")
+            center, _, number = place.partition("/")
+            begin, _, end = times.partition("-")
+            if not 0 <= float(begin) < float(end):
+                raise ValueError(word)
+            found.append((center, int(number), float(begin), float(end)))
+        return found
+
+    @property
+    def center_sizes(self) -> tuple[int, ...]:
+        """Containers of each center; the first ones have one more where the division leaves a rest."""
+        share, rest = divmod(self.num_containers, self.num_centers)
+        return tuple(share + (place < rest) for place in range(self.num_centers))

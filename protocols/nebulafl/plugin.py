@@ -1,0 +1,29 @@
+"""NebulaFL as a plugin; imports nothing heavy."""
+
+from __future__ import annotations
+
+from fedactors.plugins import Headline, LazyProtocol
+
+_HERE = "protocols.nebulafl"
+
+PROTOCOL = LazyProtocol(
+    name="nebulafl",
+    summary="asynchronous learning over several data centers that rotate their models, with hardware, WAN and money",
+    partition="horizontal",
+    default_data="digits",
+    headline=Headline(name="accuracy"),
+    config_at=f"{_HERE}.config:NebulaFLConfig",
+    run_at=f"{_HERE}.run:run",
+    messages_at=f"{_HERE}.messages",
+    load_data_at=f"{_HERE}.data:load_data",
+    party_loss=frozenset({"stop", "continue", "restart"}),
+    default_party_loss="restart",
+    smoke={
+        "num_centers": 2,
+        "num_containers": 8,
+        "active_per_center": 2,
+        "duration": 3000,
+        "rotation_interval": 500,
+    },
+    full={"num_containers": 200, "active_per_center": 10, "duration": 100000},
+)

@@ -1,0 +1,25 @@
+"""One embedded Ray cluster for all tests that only need some cluster; it stops with the session."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """An embedded cluster of two cores; runtimes find it and leave it running."""
+    import ray
+
+    from fedactors.runtime.ray import cluster
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own start-up, not ours
+        ours = cluster.join(None, 2)
+    yield
+    if ours:
+        ray.shutdown()
+    gc.collect()

@@ -1,0 +1,266 @@
+"""The codec: what may be sent, how it is frozen and measured, and that bytes come back as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis.extra import numpy as hnp
+
+from fedactors.network.codec import (
+    MAGIC,
+    CodecError,
+    decode,
+    encode,
+    encode_parts,
+    freeze,
+    measure,
+    message,
+    message_types,
+    type_name,
+)
+
+
+@message(receiver="server", reveals="numbers")
+class Numbers:
+    """A message with an array."""
+
+    sender: str
+    values: np.ndarray
+
+
+@message(receiver="server", reveals="numbers of two")
+class Pair:
+    """A message with messages in it."""
+
+    left: Numbers
+    right: Numbers | None
+    extra: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Undeclared:
+    """A dataclass that was never declared as a message."""
+
+    value: int
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+def same(a: Any, b: Any) -> bool:
+    """Say whether two decoded values are equal, arrays with dtype and shape, lists as tuples."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, list | tuple):
+        return isinstance(b, tuple) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, float) and a != a:
+        return b != b
+    return type(a) is type(b) and a == b
+
+
+dtypes = st.sampled_from(["<f4", "<f8", ">f8", "<i8", "|u1", "|b1", "<c16", "<U3", "|S4", "<M8[s]", "<f2"])
+arrays = dtypes.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
+values = st.recursive(
+    plain | arrays,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=5) | st.integers(-(2**62), 2**62), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    assert same(value, decode(encode(value)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(values)
+def test_measuring_counts_what_freezing_counts(value: Any) -> None:
+    frozen, size = freeze(value)
+    assert measure(value) == size
+    assert same(value, frozen)
+
+
+@settings(max_examples=100, deadline=None)
+@given(values, st.data())
+def test_a_frame_cut_short_or_changed_is_refused_or_decodes_but_never_crashes(value: Any, data: st.DataObject) -> None:
+    frame = encode(value)
+    cut = data.draw(st.integers(0, len(frame)))
+    at = data.draw(st.integers(0, len(frame) - 1))
+    changed = frame[:at] + bytes([data.draw(st.integers(0, 255))]) + frame[at + 1 :]
+    for foreign in (frame[:cut], changed):
+        with contextlib.suppress(CodecError):
+            decode(foreign)
+
+
+def test_messages_nest_and_come_back_as_their_classes() -> None:
+    sent = Pair(Numbers("a", np.arange(6.0).reshape(2, 3)), None, (1, 2))
+    got = decode(encode(sent))
+    assert type(got) is Pair
+    assert type(got.left) is Numbers
+    assert got.right is None
+    assert got.extra == (1, 2)
+    np.testing.assert_array_equal(got.left.values, sent.left.values)
+
+
+@pytest.mark.parametrize(
+    "number", [2**63, -(2**63) - 1, 2**64, 2**200, -(2**200), 1 << 40_000], ids=lambda n: f"{n.bit_length()} bits"
+)
+def test_integers_of_any_length(number: int) -> None:
+    assert decode(encode({"n": number}))["n"] == number
+
+
+@pytest.mark.parametrize("array", [np.full((), 3.0), np.zeros((0,)), np.zeros((3, 0, 2), np.int8)])
+def test_zero_dimensional_and_empty_arrays(array: np.ndarray) -> None:
+    got = decode(encode(array))
+    assert got.shape == array.shape
+    assert got.dtype == array.dtype
+
+
+def test_buffers_are_aligned_and_read_only_views() -> None:
+    frame = encode((np.arange(3, dtype=np.int8), np.arange(5.0), np.arange(7, dtype=np.float32)))
+    whole = np.frombuffer(frame, np.uint8)
+    for array in decode(frame):
+        offset = array.ctypes.data - whole.ctypes.data
+        assert offset % 64 == 0
+        assert 0 < offset < len(frame)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_parts_do_not_copy_arrays_and_join_to_the_frame() -> None:
+    array = np.arange(1000.0)
+    parts = encode_parts(array)
+    views = [part for part in parts if isinstance(part, memoryview)]
+    assert b"".join(parts) == encode(array)
+    assert len(encode(array)) % 64 == 0
+    array[0] = 77.0
+    assert np.frombuffer(views[0], np.float64)[0] == 77.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(2),
+        Undeclared(1),
+        object(),
+        np.array([object()]),
+        np.zeros(2, dtype=[("a", "f8")]),
+        {"inner": [Undeclared(2)]},
+        OrderedDict(a=1),
+        {1, 2},
+        np.ma.masked_array([1.0, 2.0], mask=[True, False]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_may_not_be_sent(value: Any) -> None:
+    with pytest.raises(CodecError, match="may not be sent"):
+        freeze(value)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), Undeclared(1), np.array([object()])])
+def test_what_may_not_be_encoded(value: Any) -> None:
+    with pytest.raises(CodecError):
+        encode((1, value))
+
+
+def test_foreign_bytes() -> None:
+    for foreign in (b"", b"FDA", b"GIF89a" * 20, MAGIC + struct.pack("<I", 2**31) + b"\0" * 100):
+        with pytest.raises(CodecError):
+            decode(foreign)
+
+
+def test_a_frame_cut_in_its_array_is_refused() -> None:
+    frame = encode(np.arange(1000.0))
+    with pytest.raises(CodecError):
+        decode(frame[:2000])
+
+
+def test_a_message_class_unknown_here_is_refused() -> None:
+    frame = encode(Numbers("a", np.zeros(1)))
+    name = Numbers.__module__.encode()
+    with pytest.raises(CodecError, match="not a message type known"):
+        decode(frame.replace(b":Numbers", b":Nombres"))
+    with pytest.raises(CodecError, match="not a message type known"):
+        decode(frame.replace(b":Numbers", b":message"))
+    assert name in frame
+
+
+def test_freezing_copies_what_can_still_be_written_and_only_once() -> None:
+    array = np.arange(4.0)
+    frozen, size = freeze(Numbers("bank", array))
+    assert size == 4 * 8 + len("bank")
+    assert not np.shares_memory(frozen.values, array)
+    array[0] = 99.0
+    assert frozen.values[0] == 0.0
+    with pytest.raises(ValueError, match="read-only"):
+        frozen.values[0] = 1.0
+    again, _ = freeze(frozen)
+    assert again is frozen
+
+
+def test_a_read_only_view_of_a_writable_array_is_copied() -> None:
+    array = np.arange(4.0)
+    view = array[:2]
+    view.setflags(write=False)
+    frozen, _ = freeze(view)
+    array[0] = 5.0
+    assert frozen[0] == 0.0
+
+
+def test_arrays_arrive_in_one_piece_as_on_the_wire() -> None:
+    array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    array.setflags(write=False)
+    frozen, _ = freeze(array)
+    assert frozen.flags.c_contiguous
+    assert decode(encode(array)).flags.c_contiguous
+
+
+def test_lists_arrive_as_tuples_and_enumerations_and_scalars_as_plain_values() -> None:
+    value = [Colour.RED, Level.HIGH, np.float32(0.5), np.int64(3), np.bool_(True), {"k": [1]}]
+    frozen, _ = freeze(value)
+    assert frozen == ("red", 3, 0.5, 3, True, {"k": (1,)})
+    assert [type(v) for v in frozen[:5]] == [str, int, float, int, bool]
+    got = decode(encode(value))
+    assert got == frozen
+    assert [type(v) for v in got[:5]] == [str, int, float, int, bool]
+
+
+def test_texts_count_as_utf8_and_measuring_copies_nothing() -> None:
+    assert measure("naïve") == 6
+    assert measure(("abc", b"12", 1, 2.0, None)) == 5
+    array = np.zeros(10)
+    assert measure(Numbers("x", array)) == 81
+    assert array.flags.writeable
+
+
+def test_the_privacy_review_of_a_module() -> None:
+    import sys
+
+    found = message_types(sys.modules[__name__])
+    assert [cls.__name__ for cls in found] == ["Numbers", "Pair"]
+    assert Numbers.__message__.receiver == "server"  # type: ignore[attr-defined]
+    assert type_name(Numbers("a", np.zeros(1)), "method") == "Numbers"
+    assert type_name(3, "method") == "method"

@@ -1,0 +1,135 @@
+"""What the tests of whole runs share: a small block graph, a simulated run, everything that was sent in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedactors.config import build
+from fedactors.data.client_graphs import GraphBlock, GraphData, graph
+from fedactors.network.codec import message_types
+from fedactors.plugins import RunResult
+from fedactors.runtime import simulated
+from fedactors.runtime.base import Snapshot
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.glasu import messages
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.data import load_data
+from protocols.glasu.run import run
+
+DATA = "blocks:120x9x3"
+SMALL = {"hidden_size": "8", "num_rounds": "4", "evaluate_every": "2", "num_heads": "2"}
+
+
+@dataclass
+class Memory:
+    """A recorder that keeps everything."""
+
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    spans: list[Any] = field(default_factory=list)
+
+    def record_round(self, index, metrics):
+        self.rounds.append({"round": index, **metrics})
+
+    def record_span(self, actor, kind, label, start, end):
+        self.spans.append((actor, kind, label, start, end))
+
+    def ledger_sink(self, rows):
+        self.rows.extend(rows)
+
+    def privacy(self, records):
+        self.records.extend(records)
+
+    def save_checkpoint(self, label, actors, driver):
+        self.snapshots.append(Snapshot(dict(actors), driver))
+
+    def count(self, *types: str) -> int:
+        return sum(row[4] in types for row in self.rows)
+
+
+def settings(**words) -> GlasuConfig:
+    return build(GlasuConfig, {**SMALL, **words})
+
+
+def simulate(
+    config: GlasuConfig, *, data: Any = None, name: str = DATA, seed: int = 0, resume: Snapshot | None = None, **options
+) -> tuple[RunResult, Memory]:
+    memory = Memory()
+    source = data if data is not None else load_data(config, name, seed)
+    runtime = SimulatedRuntime(seed=seed, recorder=memory, **options)
+    result = runtime.execute(lambda: run(config, source, runtime), resume)
+    return result, memory
+
+
+@dataclass
+class Eavesdropper:
+    """Sees every value that travels between two actors, as the receiver sees it."""
+
+    monkeypatch: Any
+    seen: list[Any] = field(default_factory=list)
+
+    def __post_init__(self):
+        freeze = simulated.freeze
+
+        def listen(value, copy=True):
+            frozen, size = freeze(value, copy)
+            self.seen.extend(frozen if isinstance(frozen, tuple) else [frozen])
+            return frozen, size
+
+        self.monkeypatch.setattr(simulated, "freeze", listen)
+
+    def messages(self) -> list[Any]:
+        kinds = tuple(message_types(messages))
+        return [value for value in self.seen if isinstance(value, kinds)]
+
+    def of(self, *kinds) -> list[Any]:
+        return [value for value in self.seen if isinstance(value, kinds)]
+
+    def arrays(self) -> list[np.ndarray]:
+        found: list[np.ndarray] = []
+
+        def walk(value):
+            if isinstance(value, np.ndarray):
+                found.append(value)
+            elif isinstance(value, (tuple, list)):
+                for item in value:
+                    walk(item)
+            elif isinstance(value, dict):
+                walk(list(value.values()))
+            elif hasattr(type(value), "__message__"):
+                walk([getattr(value, name) for name in value.__dataclass_fields__])
+
+        walk(self.seen)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Altered:
+    """A graph whose first client's block is changed before it is used."""
+
+    source: GraphData
+    changes: dict[str, Any]
+
+    @property
+    def num_clients(self) -> int:
+        return self.source.num_clients
+
+    @property
+    def num_classes(self) -> int:
+        return self.source.num_classes
+
+    def load(self, client: int) -> GraphBlock:
+        block = self.source.load(client)
+        if client:
+            return block
+        fields = {name: getattr(block, name) for name in block.__dataclass_fields__}
+        return GraphBlock(**{**fields, **self.changes})
+
+
+def altered(**changes) -> Altered:
+    return Altered(source=graph(DATA, 3), changes=changes)

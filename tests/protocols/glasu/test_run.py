@@ -1,0 +1,202 @@
+"""Whole runs in simulation: equal numbers, repeats, resume, message counts, special cases, serving."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedactors.launch import launch, resolve
+from fedactors.options import RunOptions
+from fedactors.plugins import check_contract
+from fedactors.records.run_folder import ROUND_METRICS
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.glasu import serving
+from protocols.glasu.costs import us_uk
+from protocols.glasu.data import load_data
+from protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
+from protocols.glasu.plugin import PROTOCOL
+from protocols.glasu.run import run
+from tests.protocols.glasu.federation import DATA, Eavesdropper, Memory, altered, settings, simulate
+
+VARIANTS = [
+    {},
+    {"mode": "joint", "num_local_updates": "2"},
+    {"aggregation": "concatenation", "backbone": "gat", "mode": "joint"},
+    {"batch_size": "12", "num_neighbours": "2", "num_local_updates": "3", "mode": "joint"},
+    {"batch_size": "12", "special_case": "ni", "backbone": "gcn", "aggregation": "concatenation"},
+    {"secure_aggregation": "true", "average_classifiers": "true"},
+    {"special_case": "centralised", "batch_size": "10"},
+    {"special_case": "standalone"},
+    {"special_case": "simulated-centralised"},
+    {"special_case": "zhou"},
+    {"special_case": "vfl"},
+]
+
+
+@pytest.mark.parametrize("words", VARIANTS, ids=lambda words: " ".join(words.values()) or "default")
+def test_a_resumed_run_goes_on_exactly(words):
+    config = settings(**words)
+    whole, memory = simulate(config)
+    assert whole.rounds == 4
+    for taken in (1, 2):
+        resumed, rest = simulate(config, resume=memory.snapshots[taken])
+        assert rest.rounds == memory.rounds[taken:]
+        assert resumed.metrics == whole.metrics
+        for one, two in zip(resumed.extra["curve"], whole.extra["curve"], strict=True):
+            assert one == pytest.approx(two, rel=1e-9)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path):
+    words = ["hidden_size=8", "num_rounds=3", "evaluate_every=1", "batch_size=20", "num_neighbours=2"]
+
+    def go(seed: int) -> bytes:
+        flags = RunOptions(out=str(tmp_path), quiet=True, runtime="simulated", data=DATA, seed=seed)
+        config, options = resolve(PROTOCOL, words, flags)
+        return (Path(launch(PROTOCOL, config, options)[0].run) / ROUND_METRICS).read_bytes()
+
+    assert go(1) == go(1)
+    assert go(1) != go(2)
+
+
+def test_computes_in_other_processes_give_the_same_numbers():
+    config = settings(mode="joint", batch_size="20", num_rounds="2")
+    assert simulate(config)[1].rounds == simulate(config, pool=1)[1].rounds
+
+
+@pytest.mark.parametrize("layers", ["3", "1,3", "0,1,2,3"])
+@pytest.mark.parametrize("mode", ["paper", "joint"])
+def test_a_round_costs_two_tensors_per_client_and_aggregation(layers, mode):
+    config = settings(aggregation_layers=layers, mode=mode, num_rounds="3", evaluate_every="3")
+    _, memory = simulate(config)
+    exchanges, rounds, evaluations = 3 * len(config.resolved_layers), 3, 1
+    assert memory.count("Representation") == exchanges * (rounds + evaluations)
+    aggregated = exchanges * (rounds + evaluations)
+    backward = exchanges * rounds if mode == "joint" else 0
+    assert memory.count("Aggregated") == aggregated
+    assert memory.count("GradientPart", "GradientShare") == 2 * backward
+    tensors = [row[5] for row in memory.rows if row[4] in ("Representation", "Aggregated")]
+    assert set(tensors) == {120 * 8 * 4}
+
+
+def test_messages_fall_by_q_l_over_k_at_equal_numbers_of_updates():
+    def tensors(**words):
+        config = settings(evaluate_every="100", **words)
+        _, memory = simulate(config)
+        once = 2 * 3 * len(config.resolved_layers)
+        return memory.count("Representation", "Aggregated") - once
+
+    everything = tensors(special_case="simulated-centralised", num_rounds="8")
+    lazy = tensors(aggregation_layers="1,3", num_local_updates="4", num_rounds="2")
+    assert everything / lazy == 4 * 4 / 2
+
+
+def test_only_sampled_sets_need_unions_and_a_last_layer_needs_none(monkeypatch):
+    ear = Eavesdropper(monkeypatch)
+    words = {"batch_size": "12", "num_neighbours": "2", "num_rounds": "2", "evaluate_every": "2"}
+    _, memory = simulate(settings(**words, aggregation_layers="1,3"))
+    assert memory.count("IndexSet") == 3 * 2
+    sets, targets = ear.of(IndexSet), [one for one in ear.of(Targets) if one.segment == 0 and not one.stamp.scoring]
+    assert all(np.isin(one.nodes, targets[0].nodes).all() for one in sets[:3])
+    _, memory = simulate(settings(**words, aggregation_layers="3"))
+    assert memory.count("IndexSet") == 0
+
+
+def test_no_message_holds_a_feature_a_label_or_a_true_node_number(monkeypatch):
+    for words in ({"mode": "joint"}, {"batch_size": "30", "num_neighbours": "2"}, {"average_classifiers": "true"}):
+        ear, config = Eavesdropper(monkeypatch), settings(**words, num_rounds="1", evaluate_every="1")
+        source = load_data(config, DATA, 0)
+        blocks = [source.load(position) for position in range(3)]
+        # the nodes are shuffled and blocks scaled by one number: compare sorted columns of unit length
+        columns = np.stack(
+            [np.sort(c / np.linalg.norm(c)) for block in blocks for c in block.features.T.astype(np.float64)]
+        )
+        simulate(config)
+        tall = [array for array in ear.arrays() if array.ndim == 2 and len(array) == 120]
+        assert tall or "batch_size" in words
+        for array in tall:
+            lengths = np.linalg.norm(array, axis=0)
+            sent = np.sort(array[:, lengths > 0].astype(np.float64) / lengths[lengths > 0], axis=0).T
+            assert np.abs(sent[:, None] - columns).max(axis=2).min(initial=1.0) > 1e-4
+        labels = blocks[0].labels
+        for array in ear.arrays():
+            assert array.shape != labels.shape or not np.array_equal(np.sort(array), np.sort(labels))
+        train = next(one.train for one in ear.messages() if hasattr(one, "train"))
+        assert not np.array_equal(train, blocks[0].train)
+    kinds = {type(value) for value in ear.messages()}
+    assert {Representation, Aggregated} <= kinds
+
+
+def test_one_client_with_every_aggregation_is_the_centralised_run():
+    together = settings(num_clients="1", aggregation_layers="0,1,2,3", num_local_updates="2")
+    alone = settings(num_clients="1", special_case="centralised", num_local_updates="2")
+    one, two = simulate(together)[1].rounds, simulate(alone)[1].rounds
+    names = ("loss", "last_loss", "validation_accuracy", "test_accuracy")
+    assert [[row.get(name) for name in names] for row in one] == [[row.get(name) for name in names] for row in two]
+
+
+def test_baselines_without_communication_send_nothing():
+    for case in ("centralised", "standalone"):
+        _, memory = simulate(settings(special_case=case))
+        assert memory.rows == [] or {row[3] for row in memory.rows} == {"driver"}
+
+
+def test_every_runs_metrics_are_complete_and_selection_uses_validation():
+    result, memory = simulate(settings(num_rounds="6", evaluate_every="1"))
+    best = max(memory.rounds, key=lambda row: (row["validation_accuracy"], -row["round"]))
+    assert result.metrics["best_round"] == best["round"]
+    assert result.metrics["accuracy"] == best["test_accuracy"]
+    assert {"mean_client_accuracy", "least_client_accuracy"} <= result.metrics.keys()
+    training, everything = result.extra["training"], sum(row[3] != "driver" for row in memory.rows)
+    assert 0 < training["messages"] < everything
+
+
+def test_patience_ends_a_run_early():
+    result, _ = simulate(settings(num_rounds="50", evaluate_every="1", patience="2", learning_rate="1e-9"))
+    assert result.rounds == 3
+
+
+def test_a_distant_server_makes_lazy_aggregation_pay():
+    def seconds(layers: str) -> float:
+        config = settings(aggregation_layers=layers, num_rounds="3", evaluate_every="3")
+        return simulate(config, network=us_uk())[0].extra["training"]["seconds"]
+
+    four, two, one = seconds("0,1,2,3"), seconds("1,3"), seconds("3")
+    assert four > two > one
+    assert one < 0.65 * four
+
+
+def test_a_client_without_edges_is_said(caplog):
+    block = altered().load(0)
+    lonely = altered(indptr=np.zeros_like(block.indptr), indices=block.indices[:0])
+    result, _ = simulate(settings(num_rounds="1"), data=lonely)
+    told = "client-0 has no edges: its layers see each node alone"
+    assert result.extra["remarks"] == [told]
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize("words", [{}, {"aggregation": "concatenation"}, {"special_case": "centralised"}])
+def test_predictions_are_those_of_the_best_round(words, tmp_path):
+    config = settings(num_rounds="6", evaluate_every="3", **words)
+    result, memory = simulate(config)
+    source = load_data(config, DATA, 0)
+    classes = serving.predict(config, source, memory.snapshots[-1].actors)
+    block = source.load(0)
+    assert np.mean(classes[block.test] == block.labels[block.test]) == pytest.approx(result.metrics["accuracy"])
+    (path,) = serving.export(config, "client-0", memory.snapshots[-1].actors, tmp_path)
+    with np.load(path) as written:
+        assert written["classifier.bias"].shape == (3,)
+
+
+def test_the_plugin_keeps_the_contract_and_its_server_needs_no_torch():
+    check_contract(PROTOCOL, "glasu")
+    code = "import sys, protocols.glasu.servers, protocols.glasu.plugin; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_memory_is_what_a_runtime_expects():
+    memory, config = Memory(), settings(num_rounds="1")
+    runtime = SimulatedRuntime(seed=0, recorder=memory)
+    runtime.execute(lambda: run(config, load_data(config, DATA, 0), runtime))
+    assert [row["round"] for row in memory.rounds] == [1]

@@ -1,0 +1,213 @@
+"""Invariants of a visit and of syncing."""
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from protocols.mtcd import algorithm as al
+from protocols.mtcd import objective as ob
+from protocols.mtcd import walk
+
+PROBLEMS = [ob.Ridge(10.0), ob.SparseLogistic(0.01)]
+
+
+def make(problem, num_samples=50, num_features=24, num_clients=6, seed=0):
+    x, y = ob.synthetic_regression(np.random.default_rng(seed), num_samples, num_features)
+    if isinstance(problem, ob.SparseLogistic):
+        y = np.sign(y)
+    blocks = [np.ascontiguousarray(b) for b in np.split(x, num_clients, axis=1)]
+    for array in (*blocks, y):
+        array.setflags(write=False)
+    thetas = [np.random.default_rng(k).standard_normal(b.shape[1]) for k, b in enumerate(blocks)]
+    return blocks, y, thetas
+
+
+def token_of(blocks, thetas):
+    return al.rebuild_token([al.represent(x, t) for x, t in zip(blocks, thetas, strict=True)])
+
+
+def plain_visit(problem, x, y, theta, z, step, num_steps):
+    """The same steps, written as the formulas."""
+    num_samples = len(y)
+    for _ in range(num_steps):
+        if isinstance(problem, ob.Ridge):
+            new = theta - step * (x.T @ (z - y) + problem.alpha * theta)
+        else:
+            gradient = x.T @ (-y / (1.0 + np.exp(y * z))) / num_samples
+            new = theta - step * gradient
+            new = np.sign(new) * np.maximum(np.abs(new) - step * problem.beta, 0.0)
+        z = z + x @ (new - theta)
+        theta = new
+    return theta, z
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_visit_equals_the_plain_loop(problem):
+    blocks, y, thetas = make(problem)
+    z = token_of(blocks, thetas)
+    step = ob.block_step(problem, blocks)
+    got = al.visit(problem, blocks[2], y, thetas[2], z, step=step, num_local_steps=7, num_samples=50)
+    expected = plain_visit(problem, blocks[2], y, thetas[2], z, step, 7)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-10, atol=1e-12)
+
+
+def test_visit_hand_computed():
+    """x = 2, y = 1, theta = 1, Z = 3 (another client adds 1): gradient 2 (3 - 1) + 10 = 14, step .01."""
+    theta, z = al.visit(
+        ob.Ridge(10.0),
+        np.array([[2.0]]),
+        np.ones(1),
+        np.ones(1),
+        np.array([3.0]),
+        step=0.01,
+        num_local_steps=1,
+        num_samples=1,
+    )
+    np.testing.assert_allclose(theta, [0.86])
+    np.testing.assert_allclose(z, [2.72])
+
+
+def test_gram_arithmetic_gives_the_same_numbers():
+    problem = ob.Ridge(10.0)
+    blocks, y, thetas = make(problem)
+    z = token_of(blocks, thetas)
+    step = ob.block_step(problem, blocks)
+    on_data = al.visit(problem, blocks[1], y, thetas[1], z, step=step, num_local_steps=20, num_samples=50)
+    on_gram = al.visit_ridge_gram(
+        problem, blocks[1], al.gram(blocks[1]), y, thetas[1], z, step=step, num_local_steps=20
+    )
+    np.testing.assert_allclose(on_gram[0], on_data[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(on_gram[1], on_data[1], rtol=1e-10, atol=1e-12)
+    assert al.gram_is_cheaper(1000, 50, 20)
+    assert not al.gram_is_cheaper(1000, 50, 1)
+    assert not al.gram_is_cheaper(10, 5000, 20)
+
+
+def test_visit_takes_frozen_arrays_and_leaves_them_alone():
+    problem = ob.Ridge(10.0)
+    blocks, y, thetas = make(problem)
+    z = token_of(blocks, thetas)
+    before = z.copy(), thetas[0].copy()
+    z.setflags(write=False)
+    thetas[0].setflags(write=False)
+    al.visit(problem, blocks[0], y, thetas[0], z, step=1e-3, num_local_steps=3, num_samples=50)
+    np.testing.assert_array_equal(z, before[0])
+    np.testing.assert_array_equal(thetas[0], before[1])
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_token_stays_in_accordance_and_the_objective_never_rises(problem):
+    blocks, y, thetas = make(problem)
+    z, step = token_of(blocks, thetas), ob.block_step(problem, blocks)
+    graph, client = nx.cycle_graph(6), 0
+    value = ob.objective(problem, blocks, y, thetas)
+    for hop in range(1, 200):
+        thetas[client], z = al.visit(
+            problem, blocks[client], y, thetas[client], z, step=step, num_local_steps=3, num_samples=50
+        )
+        np.testing.assert_allclose(z, token_of(blocks, thetas), rtol=0, atol=1e-11)
+        new_value = ob.objective(problem, blocks, y, thetas)
+        assert new_value <= value * (1 + 1e-13)
+        value = new_value
+        client = walk.next_client(5, hop, walk.lazy_options(graph, client))
+    assert value < 0.9 * ob.objective(problem, blocks, y, [np.zeros(4)] * 6)
+
+
+def roam(problem, blocks, y, thetas, z, route, step, num_steps, rows=None):
+    """One token's roaming on its own copies: returns the copies and its Z."""
+    copies = {}
+    for client in route:
+        x, labels = (blocks[client], y) if rows is None else (blocks[client][rows], y[rows])
+        theta = copies.get(client, thetas[client])
+        copies[client], z = al.visit(
+            problem, x, labels, theta, z, step=step, num_local_steps=num_steps, num_samples=len(y)
+        )
+    return copies, z
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("rows", [None, np.array([3, 4, 10, 30])])
+def test_sync_identity_of_a_token_per_cluster(problem, rows):
+    blocks, y, thetas = make(problem)
+    graph, clusters = nx.path_graph(6), [(0, 1, 2), (3, 4, 5)]
+    start = al.rebuild_token([al.represent(x, t, rows) for x, t in zip(blocks, thetas, strict=True)])
+    copies, tokens = {}, []
+    for token, cluster in enumerate(clusters):
+        route = walk.lazy_walk(walk.cluster_graph(graph, clusters), cluster[1], 5, walk.walk_seed(0, 0, token))
+        assert set(route) <= set(cluster)
+        own, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4, rows)
+        tokens.append(z)
+        copies |= {client: {token: theta} for client, theta in own.items()}
+    synced = [al.combine(thetas[k], copies.get(k, {}), al.cluster_weights(0 if k < 3 else 1, 2)) for k in range(6)]
+    rebuilt = al.rebuild_token([al.represent(x, t, rows) for x, t in zip(blocks, synced, strict=True)])
+    np.testing.assert_allclose(al.merge_cluster_tokens(start, tokens), rebuilt, atol=1e-11)
+    assert np.abs(al.average_tokens(tokens) - rebuilt).max() > 1e-6
+
+
+def test_sync_identity_of_overlapping_tokens_with_separate_copies_at_one_client():
+    problem = ob.Ridge(10.0)
+    blocks, y, thetas = make(problem)
+    start = token_of(blocks, thetas)
+    routes = [(0, 1, 1, 2), (1, 2, 3, 3), (1, 1, 0, 1)]
+    copies: dict[int, dict[int, np.ndarray]] = {k: {} for k in range(6)}
+    tokens = []
+    for token, route in enumerate(routes):
+        own, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4)
+        tokens.append(z)
+        for client, theta in own.items():
+            copies[client][token] = theta
+            mine = [own.get(k, thetas[k]) for k in range(6)]
+        np.testing.assert_allclose(z, token_of(blocks, mine), atol=1e-11)
+    assert sorted(copies[1]) == [0, 1, 2]
+    assert not np.allclose(copies[1][0], copies[1][2])
+    synced = [al.combine(thetas[k], copies[k], al.overlapping_weights(3)) for k in range(6)]
+    np.testing.assert_allclose(al.average_tokens(tokens), token_of(blocks, synced), atol=1e-11)
+    np.testing.assert_allclose(synced[3], (2 * thetas[3] + copies[3][1]) / 3)
+    assert synced[5].tobytes() == thetas[5].tobytes()
+    assert np.abs(al.merge_cluster_tokens(start, tokens) - token_of(blocks, synced)).max() > 1e-6
+
+
+def test_average_of_overlapping_tokens_never_raises_a_convex_objective_at_the_block_step():
+    problem = ob.Ridge(10.0)
+    blocks, y, thetas = make(problem)
+    step, graph = ob.block_step(problem, blocks), nx.complete_graph(6)
+    value = ob.objective(problem, blocks, y, thetas)
+    for round_ in range(30):
+        start = token_of(blocks, thetas)
+        copies: dict[int, dict[int, np.ndarray]] = {k: {} for k in range(6)}
+        for token in range(3):
+            seed = walk.walk_seed(0, round_, token)
+            route = walk.lazy_walk(graph, walk.start_client(seed, range(6)), 4, seed)
+            for client, theta in roam(problem, blocks, y, thetas, start, route, step, 5)[0].items():
+                copies[client][token] = theta
+        thetas = [al.combine(thetas[k], copies[k], al.overlapping_weights(3)) for k in range(6)]
+        new_value = ob.objective(problem, blocks, y, thetas)
+        assert new_value <= value
+        value = new_value
+
+
+def test_batches_are_shared_by_seed_and_change_by_round():
+    first = al.batch_rows(3, 0, 100, 10)
+    np.testing.assert_array_equal(first, al.batch_rows(3, 0, 100, 10))
+    assert not np.array_equal(first, al.batch_rows(3, 1, 100, 10))
+    assert len(np.unique(first)) == 10
+    assert al.batch_rows(3, 0, 100, None) is None
+    assert al.batch_rows(3, 0, 100, 100) is None
+
+
+def test_weights_lie_in_the_simplex():
+    assert al.cluster_weights(1, 3).tolist() == [0.0, 1.0, 0.0]
+    assert al.overlapping_weights(4).tolist() == [0.25] * 4
+
+
+def test_stale_steps_and_divergence():
+    assert al.stale_steps(20, 9, 10) == 20
+    assert al.stale_steps(20, 9, 1) == 200
+    assert al.stale_steps(20, 10, 10) == 40
+    assert al.diverged(float("nan"), 1.0)
+    assert al.diverged(11.0, 1.0)
+    assert not al.diverged(9.0, 1.0)
+    line = al.divergence_line(0.1, 1e9, 5.0, 3, 1e-5)
+    assert line.startswith("learning_rate: 0.1 diverges")
+    assert "1e-05" in line

@@ -1,0 +1,291 @@
+"""Actors, compute functions and a recorder for the tests of both runtimes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedactors.errors import BadInput, PartyLost, PayloadGone
+from fedactors.network.codec import message
+from fedactors.resources import Resources
+from fedactors.roles import Client, Server
+from fedactors.runtime.base import Costs, Ref, Runtime, Snapshot, Work
+
+
+@message(receiver="hub", reveals="a vector")
+class Update:
+    """A vector with its sender's name and round."""
+
+    sender: str
+    round: int
+    values: np.ndarray
+
+
+class Memory:
+    """A recorder that keeps everything in memory."""
+
+    def __init__(self) -> None:
+        self.rounds: list[str] = []
+        self.spans: list[tuple[str, str, str, float, float]] = []
+        self.rows: list[Any] = []
+        self.records: list[Any] = []
+        self.snapshots: list[tuple[str, Snapshot, int]] = []
+
+    def record_round(self, index: int, metrics: Mapping[str, Any], **totals: Any) -> None:
+        self.rounds.append(json.dumps([index, metrics]))
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        self.spans.append((actor, kind, label, start, end))
+
+    def ledger_sink(self, rows: list[Any]) -> None:
+        self.rows.extend(rows)
+
+    def privacy(self, records: list[Any]) -> None:
+        self.records.extend(records)
+
+    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        self.snapshots.append((label, Snapshot(dict(actors), driver), len(self.rounds)))
+
+
+def descend(values: np.ndarray, seed: int) -> np.ndarray:
+    """Return the values moved towards noise drawn from `seed`."""
+    return 0.9 * values + 0.1 * np.random.default_rng(seed).normal(size=values.shape)
+
+
+def fail(text: str) -> None:
+    """Fail."""
+    raise ArithmeticError(text)
+
+
+def process_id() -> int:
+    """Return the number of the process in which this runs."""
+    return os.getpid()
+
+
+class Echo(Client):
+    """Answers, relays, counts, waits and fails as it is told."""
+
+    state: ClassVar[tuple[str, ...]] = ("count",)
+
+    def __init__(self, start: int = 0, log: list[str] | None = None) -> None:
+        self.count = start
+        self._log = log if log is not None else []
+        self._refs: list[Ref] = []
+
+    async def close(self) -> None:
+        self._log.append(f"closed {self.name}")
+
+    async def echo(self, value: Any) -> Any:
+        return value
+
+    async def add(self, amount: int = 1, *, times: int = 1) -> int:
+        self.count += amount * times
+        return self.count
+
+    async def relay(self, to: str, value: Any) -> Any:
+        return await self.peer(to, Echo).echo(value)
+
+    async def relay_add(self, to: str, amount: int) -> int:
+        return await self.peer(to, Echo).add(amount)
+
+    async def crash(self, text: str) -> None:
+        raise ZeroDivisionError(text)
+
+    async def relay_crash(self, to: str, text: str) -> None:
+        await self.peer(to, Echo).crash(text)
+
+    async def refuse(self) -> None:
+        raise BadInput("field: 3 is not allowed")
+
+    async def crash_in_group(self, to: str, text: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.clock.sleep(1000.0))
+            group.create_task(self.relay_crash(to, text))
+
+    async def crash_later(self, seconds: float) -> None:
+        async def later() -> None:
+            await self.clock.sleep(seconds)
+            raise LookupError("in the background")
+
+        self.background(later())
+
+    async def wait_for_ever(self) -> None:
+        await asyncio.Event().wait()
+
+    async def impatient(self, seconds: float) -> str:
+        try:
+            async with self.clock.timeout(seconds):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return f"gave up at {self.clock.now():g}"
+        return "never"
+
+    async def sleep(self, seconds: float) -> float:
+        await self.clock.sleep(seconds)
+        return self.clock.now()
+
+    async def work(self, kind: str, units: float) -> float:
+        await self.compute(process_id, work=Work(kind, units))
+        return self.clock.now()
+
+    async def work_many(self, count: int) -> list[float]:
+        return list(await asyncio.gather(*(self.work("step", 1.0) for _ in range(count))))
+
+    async def fail_in_compute(self) -> None:
+        await self.compute(fail, "no result", work=Work("step"))
+
+    async def exit(self) -> None:
+        os._exit(9)
+
+    async def process(self) -> int:
+        return os.getpid()
+
+    async def send_wrong(self, to: str) -> None:
+        await self.peer(to, Echo).echo(object())
+
+    async def reply_wrong(self) -> Any:
+        return object()
+
+    async def write_to(self, values: np.ndarray) -> str:
+        try:
+            values[0] = 7.0
+        except ValueError as error:
+            return str(error)
+        return "written"
+
+    async def outcome_of(self, to: str, method: str) -> str:
+        try:
+            return str(await getattr(self.peer(to, Echo), method)())
+        except PartyLost as error:
+            return f"lost {error.party}"
+
+    # --- payloads ---
+
+    async def keep(self, size: int) -> Ref:
+        self._refs.append(self.put(Update(self.name, 0, np.arange(float(size)))))
+        return self._refs[-1]
+
+    async def forget(self) -> None:
+        for ref in self._refs:
+            self.free(ref)
+
+    async def fetch(self, ref: Ref) -> str:
+        try:
+            found: Update = await self.get(ref)
+        except PayloadGone:
+            return "gone"
+        except PartyLost as error:
+            return f"lost {error.party}"
+        return f"{found.sender} {found.values.sum():g} {found.values.flags.writeable}"
+
+
+class Hub(Server):
+    """Collects updates and forms their mean in the order of names."""
+
+    state: ClassVar[tuple[str, ...]] = ("mean", "num_updates", "order")
+
+    async def load(self) -> None:
+        self.mean = np.zeros(4)
+        self.num_updates = 0
+        self.order: list[str] = []
+
+    async def collect(self, update: Update) -> np.ndarray:
+        self.num_updates += 1
+        self.order.append(f"{update.sender}@{self.clock.now():.9g}")
+        self.mean = self.mean + (update.values - self.mean) / (1 + self.num_updates)
+        return self.mean
+
+    async def summary(self) -> tuple[int, float, str]:
+        return self.num_updates, float(self.mean.sum()), " ".join(self.order[-4:])
+
+
+class Trainer(Client):
+    """Trains in a loop whose work is a job, beside a loop on a keyed timer; talks to the hub after every step."""
+
+    state: ClassVar[tuple[str, ...]] = ("values", "round", "ticks", "draws")
+    resources: ClassVar[Resources] = Resources(num_cpus=0)
+
+    def __init__(self, num_rounds: int, period: float) -> None:
+        self._num_rounds = num_rounds
+        self._period = period
+
+    async def load(self) -> None:
+        self.values = self.rng("start").normal(size=4)
+        self.round = 0
+        self.ticks = 0
+        self.draws = self.rng("draws")
+
+    async def open(self) -> None:
+        self.background(self._train())
+        self.background(self._tick())
+
+    async def _train(self) -> None:
+        while self.round < self._num_rounds:
+            job = self.job("step") or self.begin(
+                "step", descend, self.values, int(self.draws.integers(2**31)), work=Work("step", 1 + self.round % 3)
+            )
+            self.values = await job
+            self.round += 1
+            mean = await self.peer("hub", Hub).collect(Update(self.name, self.round, self.values))
+            self.values = 0.5 * (self.values + mean)
+
+    async def _tick(self) -> None:
+        while self.ticks < 3 * self._num_rounds:
+            await self.clock.sleep(self._period, key="tick")
+            self.ticks += 1
+            self.values = self.values * 1.001
+
+
+COSTS = Costs({"step": (0.1, 0.05)}, speed={"t1": 0.5})
+
+
+async def rounds_of_training(runtime: Runtime, num_rounds: int = 10, num_trainers: int = 3) -> None:
+    """Record a round each 0.37 s while the trainers go on by themselves."""
+    hub = runtime.spawn(Hub, "hub")
+    for index in range(num_trainers):
+        runtime.spawn(Trainer, f"t{index}", 12, 0.11 + 0.01 * index)
+    await runtime.start()
+    state = runtime.state
+    state.setdefault("round", 0)
+    while state["round"] < num_rounds:
+        await runtime.clock.sleep(0.37, key="round")
+        updates, total, order = await hub.summary()
+        state["round"] += 1
+        metrics = {"updates": updates, "total": total, "order": order, "at": runtime.clock.now()}
+        await runtime.record_round(state["round"], metrics)
+        await runtime.checkpoint()
+
+
+async def federated_rounds(runtime: Runtime, num_rounds: int = 3) -> list[float]:
+    """A synchronous protocol whose numbers do not depend on timing."""
+    hub = runtime.spawn(Hub, "hub")
+    names = ["a", "b", "c"]
+    steppers = {name: runtime.spawn(Stepper, name) for name in names}
+    await runtime.start()
+    found = []
+    for index in range(num_rounds):
+        updates = await asyncio.gather(*(steppers[name].step(index) for name in names))
+        for update in updates:
+            mean = await hub.collect(update)
+        await asyncio.gather(*(steppers[name].take(mean) for name in names))
+        found.append(float(mean.sum()))
+    return found
+
+
+class Stepper(Client):
+    """One synchronous step at a time."""
+
+    async def load(self) -> None:
+        self.values = self.rng("start").normal(size=4)
+
+    async def step(self, index: int) -> Update:
+        self.values = await self.compute(descend, self.values, self.seed(f"step {index}"), work=Work("step"))
+        return Update(self.name, index, self.values)
+
+    async def take(self, mean: np.ndarray) -> None:
+        self.values = 0.5 * (self.values + mean)

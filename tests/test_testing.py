@@ -1,0 +1,101 @@
+import pytest
+from pydantic import Field
+
+from fedactors.config import config
+from fedactors.testing import NotConforming, check_protocol
+from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
+from tests import splitting
+
+
+def remarks(protocol, **options):
+    with pytest.raises(NotConforming) as caught:
+        check_protocol(protocol, on_ray=False, **options)
+    return str(caught.value)
+
+
+def test_a_sound_protocol_passes_in_simulation():
+    check_protocol(splitting.protocol(), on_ray=False)
+
+
+@pytest.mark.ray
+def test_a_sound_protocol_passes_on_both_runtimes():
+    check_protocol(splitting.protocol(), num_cpus=2)
+
+
+@pytest.mark.parametrize(
+    ("parties", "check", "words"),
+    [
+        ({"right": splitting.LeaksColumn}, "privacy", "Part.values, sent from right to left, holds column 3"),
+        ({"right": splitting.LeaksScaledRows}, "privacy", "unchanged. Raw features must not leave their party"),
+        ({"right": splitting.LosesMessage}, "resume", "right differ: something is missing from the state they declare"),
+        ({"left": splitting.ReadsWallClock}, "wall time", "splitting.py"),
+        ({"left": splitting.ReadsWallClock}, "wall time", "calls time.perf_counter. Time is the runtime's"),
+        ({"right": splitting.DrawsUnseeded}, "determinism", "record different metrics: expected {"),
+        ({"right": splitting.DrawsFromGlobal}, "determinism", "the process-wide generator of numpy.random was drawn"),
+        (
+            {"right": splitting.SendsBareArray, "left": splitting.TakesBareArray},
+            "messages",
+            "right -> left.take carries a bare ndarray from one party to another",
+        ),
+        ({"left": splitting.Whispers, "right": splitting.Overhears}, "isolation", "past the ledger"),
+    ],
+)
+def test_a_broken_party_is_caught(parties, check, words):
+    text = remarks(splitting.protocol(**parties))
+    assert f"[{check}]" in text
+    assert words in text
+
+
+def test_a_run_that_hangs_is_named():
+    text = remarks(splitting.protocol(right=splitting.Hangs))
+    assert "does not end well in simulation" in text
+    assert "right.learn (called by left)" in text
+
+
+def test_messages_must_be_in_the_module_of_messages():
+    assert "the protocol names no module of messages" in remarks(splitting.protocol(messages=None))
+    assert "the privacy review, does not know it" in remarks(splitting.protocol(messages=pytest))
+
+
+def test_a_policy_that_no_actor_survives_is_refused():
+    text = remarks(splitting.protocol(party_loss=frozenset({"restart"}), default_party_loss="restart"))
+    assert "party_loss names 'restart', but the loss of none of" in text
+
+
+def test_a_run_without_checkpoints_is_refused(monkeypatch):
+    async def none(self, label="last"):
+        return None
+
+    monkeypatch.setattr("fedactors.runtime.simulated.SimulatedRuntime.checkpoint", none)
+    assert "the run takes no checkpoint" in remarks(splitting.protocol())
+
+
+@config
+class Careless:
+    """Settings without care."""
+
+    num_rounds: int = 3
+    """Rounds to run."""
+    batch_size: int = Field(default=64, ge=8)
+
+
+def test_a_careless_config_is_refused():
+    text = remarks(splitting.protocol(Config=Careless))
+    assert "batch_size: no docstring under the field" in text
+
+
+@pytest.mark.ray
+def test_a_result_that_depends_on_the_process_is_refused():
+    with pytest.raises(NotConforming, match=r"in simulation and .* on Ray"):
+        check_protocol(splitting.protocol(left=splitting.Scattered), num_cpus=2)
+
+
+@pytest.mark.ray
+def test_pubsub_vfl_conforms():
+    check_protocol(PUBSUB, deterministic=False, agree={"auc": 0.2}, num_cpus=2)
+
+
+@pytest.mark.ray
+def test_synchronous_vfl_gives_equal_numbers_on_both_runtimes():
+    settings = {"algorithm": "vfl", "float64": True, "on_party_loss": "stop"}
+    check_protocol(PUBSUB, config=settings, num_cpus=2)
