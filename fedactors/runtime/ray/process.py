@@ -240,7 +240,9 @@ class RayContext(Context):
         self.rows.clear()
         self.spans.clear()
         self.privacy.clear()
-        return Drained(rows, spans, privacy, self.ledger.state(), self.waiting_seconds, _cpu_seconds() - self._cpu_before)
+        return Drained(
+            rows, spans, privacy, self.ledger.state(), self.waiting_seconds, _cpu_seconds() - self._cpu_before
+        )
 
     def close(self) -> None:
         """Stop what goes on by itself and give memory back."""

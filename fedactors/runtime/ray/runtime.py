@@ -15,7 +15,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -38,6 +39,7 @@ from fedactors.runtime.ray.transport import ERROR
 
 T = TypeVar("T")
 _MAX_CONCURRENCY = 10_000
+_SLIVER = 0.001
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -48,6 +50,7 @@ class RayRuntime(Runtime):
         address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
         num_cpus: cores that an embedded cluster offers (default: all).
         placement: how Ray's placement group lays the actors over hosts (one of `PLACEMENTS`; None: no group).
+        labels: party or actor to the label (a custom Ray resource) that its hosts must have.
         network, costs: links and compute times to emulate.
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
@@ -63,6 +66,7 @@ class RayRuntime(Runtime):
         address: str | None = None,
         num_cpus: int | None = None,
         placement: str | None = None,
+        labels: Mapping[str, str] | None = None,
         network: Network | None = None,
         costs: CostModel | None = None,
         scale: float = 1.0,
@@ -95,6 +99,7 @@ class RayRuntime(Runtime):
         self._address = address
         self._num_cpus = num_cpus
         self._placement = placement
+        self._labels = dict(labels or {})
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
         self._use_sockets = use_sockets
@@ -140,11 +145,24 @@ class RayRuntime(Runtime):
         return self._lanes.send(address, method, encode_parts((DRIVER, DRIVER, method, args, kwargs)))
 
     async def start(self) -> None:
+        self._castings |= {name: self._labelled(casting) for name, casting in self._castings.items()}
+        if unknown := [party for party in self._labels if not any(_is_of(name, party) for name in self._castings)]:
+            raise BadInput(
+                f"--place: {unknown[0]!r} is not allowed: the parties are {', '.join(_parties(self._castings))}"
+            )
         castings = self._take_new()
         cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
         if self._began is None:
             self._began = time.perf_counter()
+
+    def _labelled(self, casting: Casting) -> Casting:
+        labels = [label for party, label in self._labels.items() if _is_of(casting.name, party)]
+        if not labels:
+            return casting
+        # a sliver places an actor and leaves the label to others
+        wanted = {**dict.fromkeys(labels, _SLIVER), **casting.resources.labels}
+        return replace(casting, resources=replace(casting.resources, labels=wanted))
 
     async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
         options = await self._placed(castings)
@@ -169,7 +187,7 @@ class RayRuntime(Runtime):
         frames = state.actors if state is not None else {}
         self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
         if self._began is None:
-            # the run begins here, as on the virtual clock: starting processes and loading data is not the protocol's time
+            # the run begins here, as on the virtual clock: starting and loading are not the protocol's time
             self._settings = dataclasses.replace(self._settings, start=time.time())
             self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
         start = self._settings.start
@@ -471,3 +489,11 @@ def _cause(error: RayActorError) -> str:
     """Return why an actor could not be built, such as a module that its host lacks; Ray says it in its last lines."""
     lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
     return f" ({lines[-1]})" if lines else ""
+
+
+def _is_of(name: str, party: str) -> bool:
+    return name == party or name.partition("/")[0] == party
+
+
+def _parties(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name.partition("/")[0] for name in names))
