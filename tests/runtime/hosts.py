@@ -61,6 +61,7 @@ class Hosts:
             "RAY_health_check_period_ms": "1000",
             "RAY_health_check_timeout_ms": "3000",
             "RAY_health_check_failure_threshold": "3",
+            "RAY_metrics_report_interval_ms": "1000",
             "FEDACTORS_DATA": os.environ.get("FEDACTORS_DATA", ""),
         }
         (folder / "token").write_text(secrets.token_hex(32))
@@ -95,7 +96,13 @@ class Hosts:
         words = ["ray", "start", "--block", f"--node-ip-address={address}", f"--num-cpus={num_cpus}"]
         words += [f"--resources={json.dumps(labels)}", "--object-store-memory=150000000", "--disable-usage-stats"]
         if index == 0:
-            words += ["--head", "--port=6379", f"--dashboard-host={address}", f"--temp-dir={self.folder}/ray"]
+            words += [
+                "--head",
+                "--port=6379",
+                f"--dashboard-host={address}",
+                "--metrics-export-port=8090",
+                f"--temp-dir={self.folder}/ray",
+            ]
         else:
             words += [f"--address={self.net}.1:6379"]
         log = open(self.folder / f"host-{index}.log", "wb")  # noqa: SIM115

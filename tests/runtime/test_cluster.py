@@ -142,6 +142,7 @@ def test_a_host_that_is_cut_off_ends_the_run_with_the_name_of_the_party(hosts):
     command = ["submit", *words, *PLACED, "--quiet", "--wait", "--out", str(out), "--address", hosts.dashboard]
     process = hosts.start(0, *FEDACTORS, *command)
     run = wait_for_rounds(out, 2)
+    assert "fedactors_metric_validation_auc{" in wait_for_metrics(hosts, "fedactors_metric_validation_auc")
     hosts.cut(1)
     log = "".join(process.communicate(timeout=180))
     assert process.returncode == 3, log[-3000:]
@@ -158,3 +159,16 @@ def wait_for_rounds(out: Path, count: int) -> Path:
                 return metrics.parents[1]
         time.sleep(0.1)
     raise AssertionError(f"{out} did not get {count} rounds")
+
+
+def wait_for_metrics(hosts: Hosts, name: str) -> str:
+    """Return what the head offers for scraping, once it holds the run's gauges."""
+    fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+    until = time.monotonic() + 60
+    text = ""
+    while time.monotonic() < until:
+        text = hosts.call(0, "python", "-c", fetch, f"http://{hosts.net}.1:8090/metrics", check=False).stdout
+        if name in text:
+            return text
+        time.sleep(1.0)
+    raise AssertionError(f"no {name} in {text[-2000:]}")

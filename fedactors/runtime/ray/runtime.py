@@ -33,6 +33,7 @@ from fedactors.network.links import Network
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage, first_error
 from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR
@@ -108,6 +109,7 @@ class RayRuntime(Runtime):
         self._gone_totals: list[tuple[str, str, str, str, int, int]] = []
         self._process_totals: dict[str, list[tuple[str, str, str, str, int, int]]] = {}
         self._resumed_totals: list[tuple[str, str, str, str, int, int]] = []
+        self._gauges: RunGauges | None = None
         self._own_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
         self._losing = asyncio.Lock()
         self._waiting: dict[str, float] = {}
@@ -312,6 +314,11 @@ class RayRuntime(Runtime):
             price=self.ledger.price(self.network.link) + self.spent,
         )
 
+    async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        await super().record_round(index, metrics)
+        if self._gauges is not None:
+            self._gauges.update(index, metrics, self.usage())
+
     async def settle(self) -> None:
         await self._drain()
 
@@ -366,6 +373,8 @@ class RayRuntime(Runtime):
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         ours = cluster.join(self._address, self._num_cpus)
+        # an embedded cluster has nobody who scrapes metrics
+        self._gauges = RunGauges(self.seed) if self._address or os.environ.get("RAY_ADDRESS") else None
         for number, handler in handlers.items():
             if handler is not None:
                 signal.signal(number, handler)  # Ray puts its own in their place
