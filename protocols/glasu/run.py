@@ -15,7 +15,7 @@ from protocols.glasu.baselines.alone import Alone
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.costs import default_costs
 from protocols.glasu.graphs import GraphSource, client_names
-from protocols.glasu.server import AggregationServer
+from protocols.glasu.servers import AggregationServer
 
 SERVER = "server"
 T = TypeVar("T")

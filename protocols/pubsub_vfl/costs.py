@@ -26,6 +26,7 @@ def default_costs(config: PubSubVflConfig) -> Costs:
             "bottom-forward": (_OVERHEAD_SECONDS, bottom),
             "bottom-backward": (2 * _OVERHEAD_SECONDS, 2 * bottom),
             "active-step": (4 * _OVERHEAD_SECONDS, 3 * bottom + 3 * top),
+            "top-forward": (_OVERHEAD_SECONDS, top),
             "average": (_OVERHEAD_SECONDS, average),
         }
     )

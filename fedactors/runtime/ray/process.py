@@ -70,6 +70,8 @@ class Settings:
     network: Network | None
     costs: CostModel | None
     scale: float
+    script_messages: tuple[type, ...] = ()
+    """Messages that the driver's own script declares: other processes cannot import them."""
 
 
 @dataclass
@@ -267,6 +269,8 @@ class ActorProcess:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
+        for cls in settings.script_messages:
+            setattr(sys.modules["__main__"], cls.__name__, cls)
         self._casting = casting
         self._settings = settings
         self._context: RayContext

@@ -14,9 +14,9 @@ import dataclasses
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,7 +26,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, measure, type_name
+from fedactors.network.codec import encode_parts, measure, message_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
@@ -164,7 +164,7 @@ class RayRuntime(Runtime):
             return casting
         # a sliver places an actor and leaves the label to others
         wanted = {**dict.fromkeys(labels, _SLIVER), **casting.resources.labels}
-        return replace(casting, resources=replace(casting.resources, labels=wanted))
+        return dataclasses.replace(casting, resources=dataclasses.replace(casting.resources, labels=wanted))
 
     async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
         options = await self._placed(castings)
@@ -189,7 +189,7 @@ class RayRuntime(Runtime):
         frames = state.actors if state is not None else {}
         self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
         if self._began is None:
-            # the run begins here, as on the virtual clock: starting and loading are not the protocol's time
+            # the run begins here, as on the virtual clock: starting processes and loading data is not its time
             self._settings = dataclasses.replace(self._settings, start=time.time())
             self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
         start = self._settings.start
@@ -274,9 +274,9 @@ class RayRuntime(Runtime):
     async def _capture_actors(self) -> dict[str, bytes]:
         """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
         while True:
-            names, watchers = sorted(self._actors), dict(self._watchers)
-            asked = [self._actors[name].snapshot.remote() for name in names]
-            async with asyncio.timeout(self._call_timeout):
+            async with self._losing, asyncio.timeout(self._call_timeout):  # none is half way back
+                names, watchers = sorted(self._actors), dict(self._watchers)
+                asked = [self._actors[name].snapshot.remote() for name in names]
                 frames = await asyncio.gather(*asked, return_exceptions=True)
             lost = [name for name, found in zip(names, frames, strict=True) if isinstance(found, RayActorError)]
             for found in frames:
@@ -411,6 +411,7 @@ class RayRuntime(Runtime):
             network=network,
             costs=costs,
             scale=scale,
+            script_messages=tuple(message_types(sys.modules["__main__"])),
         )
         host = ray.get_runtime_context().get_node_id()
         self._lanes = Lanes(host, self._use_sockets, self._call_timeout)

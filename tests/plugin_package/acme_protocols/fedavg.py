@@ -4,9 +4,9 @@ import asyncio
 from functools import partial
 from typing import Literal
 
+from acme_protocols.messages import Model, Update
 from pydantic import Field
 
-from acme_protocols.messages import Model, Update
 from fedactors.config import config
 from fedactors.data.horizontal import HorizontalData, horizontal
 from fedactors.data.partitioners import DirichletPartitioner

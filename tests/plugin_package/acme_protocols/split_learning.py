@@ -2,9 +2,9 @@
 batch by batch, and hands the bottom on to the next client. Rows stay; labels are sent with the embeddings."""
 
 import numpy as np
+from acme_protocols.messages import Bottom, CutGradient, Smashed
 from pydantic import Field
 
-from acme_protocols.messages import Bottom, CutGradient, Smashed
 from fedactors.config import config
 from fedactors.data.horizontal import HorizontalData, horizontal
 from fedactors.data.partitioners import IidPartitioner

@@ -10,8 +10,11 @@ import concurrent.futures
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from fedactors.runtime import shared_arrays
 
 
 class Pool(Protocol):
@@ -44,17 +47,37 @@ def one_torch_thread() -> None:
 
 
 class ProcessPool:
-    """Processes of this machine, one torch thread each."""
+    """Processes of this machine, one torch thread each; large read-only arrays reach them through shared memory.
+
+    The arguments of a task that is under way are kept alive here, because a worker maps them only when it begins.
+    """
 
     def __init__(self, num_workers: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["numpy", "torch"])
+        self._folder = tempfile.TemporaryDirectory(prefix="fedactors-pool-", dir=shared_arrays.MEMORY_FOLDER)
+        self._arguments = shared_arrays.Arguments(self._folder.name)
         self._executor = concurrent.futures.ProcessPoolExecutor(num_workers, context, initializer=one_torch_thread)
+        self._executor.submit(os.getpid)  # the processes start while the caller prepares
 
     def submit(self, function: Callable[..., Any], args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
         """See `Pool`."""
-        return self._executor.submit(function, *args)
+        placed = self._arguments.share(args)
+        raw = self._executor.submit(shared_arrays.call, self._folder.name, function, placed)
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def pass_on(ended: concurrent.futures.Future[Any], kept: tuple[Any, ...] = args) -> None:
+            try:
+                done.set_result(shared_arrays.take(ended.result()))
+            except concurrent.futures.CancelledError:
+                done.cancel()
+            except BaseException as error:
+                done.set_exception(error)
+
+        raw.add_done_callback(pass_on)
+        return done
 
     def close(self) -> None:
         """See `Pool`."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+        self._folder.cleanup()

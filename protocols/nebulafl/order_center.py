@@ -1,7 +1,7 @@
 """The data center as the baselines use it: it trains what it is told, on hardware that its resource policy chooses.
 
-    exchange --TrainingOrder--> center --TrainingResult--> exchange      flat: one model per container each way
-    exchange --RoundOrder-----> center --RoundResult-----> exchange      by centers: one model per center each way
+exchange --TrainingOrder--> center --TrainingResult--> exchange      flat: one model per container each way
+exchange --RoundOrder-----> center --RoundResult-----> exchange      by centers: one model per center each way
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocols.nebulafl.training import Trained
 from protocols.nebulafl.workshop import Workshop, center_containers
 
 if TYPE_CHECKING:
-    from protocols.nebulafl.baselines.exchanges import RoundExchange, TaskExchange
+    from protocols.nebulafl.exchanges import RoundExchange, TaskExchange
 
 
 class OrderCenter(DataCenter):
@@ -49,7 +49,7 @@ class OrderCenter(DataCenter):
         run_seed: seed of the run, from which the order of samples is made.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("floor", "desk", "num_trained", "num_given_up", "stopped")
+    state: ClassVar[tuple[str, ...]] = ("floor", "desk", "num_trained", "num_given_up", "stopped", "began_at")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class OrderCenter(DataCenter):
         self.desk = RoundDesk()
         self.num_trained = self.num_given_up = 0
         self.stopped = False
+        self.began_at: float | None = None
 
     async def load(self) -> None:
         """Deal the containers' rows and set hardware up."""
@@ -91,7 +92,14 @@ class OrderCenter(DataCenter):
 
     async def open(self) -> None:
         """Go on with what a snapshot left."""
-        self._workshop.open()
+        if self.began_at is not None:
+            self._workshop.open(self.began_at)
+
+    async def begin_run(self, time: float) -> None:
+        """Be ready for orders; `time` is when the run's first second began."""
+        if self.began_at is None:
+            self.began_at = time
+            self._workshop.open(time)
 
     def _workshop_broke(self, request: Request) -> None:
         self._workshop.ask(request)
@@ -183,7 +191,9 @@ class OrderCenter(DataCenter):
         made, counts = [], []
         for cluster in fedhkt.label_clusters(counts_MK, self._config.num_clusters):
             chosen = [members[place] for place in cluster]
-            made.append(fedhkt.cluster_logits([logits[c] for c in chosen], self._counts_CK[chosen].sum(axis=1).tolist()))
+            made.append(
+                fedhkt.cluster_logits([logits[c] for c in chosen], self._counts_CK[chosen].sum(axis=1).tolist())
+            )
             counts.append(self._counts_CK[chosen].sum(axis=0))
         return ClusterLogits(self.name, self.desk.number, np.stack(made).astype(np.float32), np.stack(counts))
 

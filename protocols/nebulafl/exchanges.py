@@ -8,7 +8,6 @@ Who waits for whom: a round of fedavg for its slowest container, a round of the 
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 import numpy as np
@@ -16,12 +15,11 @@ import numpy as np
 from fedactors.errors import PartyLost
 from fedactors.roles import DataCenter
 from fedactors.runtime.base import Work, derived_seed
+from protocols.nebulafl.algorithm import weighted_mean
 from protocols.nebulafl.baselines import fedhkt
-from protocols.nebulafl.baselines.centers import OrderCenter
 from protocols.nebulafl.baselines.coordinator import Coordinator, Dispatch, Orders
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import NebulaData
-from protocols.nebulafl.algorithm import weighted_mean
 from protocols.nebulafl.messages import (
     ClusterLogits,
     ContainerNews,
@@ -32,6 +30,7 @@ from protocols.nebulafl.messages import (
     TrainingResult,
     Withdrawal,
 )
+from protocols.nebulafl.order_center import OrderCenter
 from protocols.nebulafl.training import distil, initial_parameters
 from protocols.nebulafl.workshop import run_model
 
@@ -41,12 +40,12 @@ DISTILLATION = "distillation"
 class TaskExchange(DataCenter):
     """The coordinator of a flat baseline, with its messages."""
 
-    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "started")
+    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at")
 
     def __init__(self, config: NebulaFLConfig, data: NebulaData, centers: tuple[str, ...], run_seed: int) -> None:
         self._config, self._data, self._centers, self._run_seed = config, data, centers, run_seed
         self.wake: float | None = None
-        self.started = False
+        self.began_at = 0.0
 
     async def load(self) -> None:
         """Build the first model and the coordinator."""
@@ -65,12 +64,17 @@ class TaskExchange(DataCenter):
         if self.wake is not None:
             self.background(self._tick(self.wake))
 
-    async def begin(self) -> None:
-        """Ask the centers for their facts, then give the first orders."""
+    @property
+    def now(self) -> float:
+        """Seconds since every center was there."""
+        return self.clock.now() - self.began_at
+
+    async def begin_run(self, time: float) -> None:
+        """Ask the centers for their facts, then give the first orders; `time` is when the run began."""
+        self.began_at = time
         facts = [await self.peer(center, OrderCenter).facts() for center in self._centers]
         self._make(np.concatenate([f.sizes for f in facts]), np.concatenate([f.seconds for f in facts]))
-        self.started = True
-        self._follow(self.coordinator.begin(self.clock.now()))
+        self._follow(self.coordinator.begin(self.now))
 
     def _follow(self, orders: Orders) -> None:
         for task, container in orders.withdraw:
@@ -78,7 +82,7 @@ class TaskExchange(DataCenter):
         for dispatch in orders.dispatch:
             self.background(self._send(dispatch))
         wake = self.coordinator.wake_at()
-        if wake is not None and self.wake is None and wake > self.clock.now():
+        if wake is not None and self.wake is None and wake > self.now:
             self.wake = wake
             self.background(self._tick(wake))
 
@@ -100,15 +104,15 @@ class TaskExchange(DataCenter):
         try:
             await self.peer(center, OrderCenter).order(order)
         except PartyLost:
-            self._follow(self.coordinator.lost(dispatch.task, self.clock.now()))
+            self._follow(self.coordinator.lost(dispatch.task, self.now))
 
     def _center_of(self, container: int) -> str:
         return next(center for center in self._centers if container < self._last[center])
 
     async def _tick(self, wake: float) -> None:
-        await self.clock.sleep_until(wake, key="aggregate")
+        await self.clock.sleep_until(self.began_at + wake, key="aggregate")
         self.wake = None
-        self._follow(self.coordinator.tick(self.clock.now()))
+        self._follow(self.coordinator.tick(self.now))
 
     async def arrive(self, result: TrainingResult) -> None:
         """Take a trained model."""
@@ -119,13 +123,13 @@ class TaskExchange(DataCenter):
                 result.num_samples,
                 result.loss_rms,
                 result.seconds,
-                self.clock.now(),
+                self.now,
             )
         )
 
     async def container_news(self, news: ContainerNews) -> None:
         """A container was lost or is back."""
-        container, now = self._first[news.center] + news.container, self.clock.now()
+        container, now = self._first[news.center] + news.container, self.now
         if news.present:
             self._follow(self.coordinator.container_back(container, now))
             return
@@ -139,7 +143,7 @@ class TaskExchange(DataCenter):
         for container in range(first, last):
             self.coordinator.container_lost(container)
         for task in gone:
-            self._follow(self.coordinator.lost(task, self.clock.now()))
+            self._follow(self.coordinator.lost(task, self.now))
 
     async def center_back(self, center: str) -> None:
         """A center is back: what it may still train for is broken off, its containers can be called again."""
@@ -147,7 +151,7 @@ class TaskExchange(DataCenter):
         stale = tuple(task for task in range(1, self.coordinator.num_tasks + 1) if task not in alive)
         await self.peer(center, OrderCenter).withdraw(Withdrawal(stale))
         for container in range(self._first[center], self._last[center]):
-            self._follow(self.coordinator.container_back(container, self.clock.now()))
+            self._follow(self.coordinator.container_back(container, self.now))
 
     async def model(self) -> SharedModel:
         """Return the shared model of this moment."""
@@ -156,13 +160,13 @@ class TaskExchange(DataCenter):
 
     async def finished(self) -> bool:
         """Tell whether nothing new is started and nothing is under way."""
-        return self.coordinator.finished(self.clock.now())
+        return self.coordinator.finished(self.now)
 
 
 class RoundExchange(DataCenter):
     """Rounds over the centers."""
 
-    state: ClassVar[tuple[str, ...]] = ("present", "round", "parameters_P", "called", "results", "started")
+    state: ClassVar[tuple[str, ...]] = ("present", "round", "parameters_P", "called", "results", "began_at")
 
     def __init__(self, config: NebulaFLConfig, data: NebulaData, centers: tuple[str, ...], run_seed: int) -> None:
         self._config, self._data, self._centers, self._run_seed = config, data, centers, run_seed
@@ -170,7 +174,7 @@ class RoundExchange(DataCenter):
         self.round = 0
         self.called: list[str] = []
         self.results: dict[str, tuple[float, np.ndarray, np.ndarray]] = {}
-        self.started = False
+        self.began_at = 0.0
         self._settling = False
 
     async def load(self) -> None:
@@ -179,14 +183,19 @@ class RoundExchange(DataCenter):
         seed = derived_seed(self._run_seed, "all parties", "model")
         self.parameters_P = initial_parameters(self._model, seed)
 
-    async def begin(self) -> None:
-        """Call the first round."""
-        self.started = True
+    @property
+    def now(self) -> float:
+        """Seconds since every center was there."""
+        return self.clock.now() - self.began_at
+
+    async def begin_run(self, time: float) -> None:
+        """Call the first round; `time` is when the run began."""
+        self.began_at = time
         self._call()
 
     def _over(self) -> bool:
         rounds = self._config.num_rounds
-        return self.clock.now() >= self._config.duration or (rounds is not None and self.round >= rounds)
+        return self.now >= self._config.duration or (rounds is not None and self.round >= rounds)
 
     def _call(self) -> None:
         if self._over() or not self.present:
