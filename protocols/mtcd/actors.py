@@ -168,12 +168,26 @@ class TokenClient(Client):
                 break
         if self._wire.noise is not None:
             z = self._noised_change(arrived, z)
-        visited = (*token.visited, self._client)
-        moved = replace(token, hop=hop, hops_left=hops_left, z=z, theta_0=theta_0, visited=visited)
+        is_moving = target is not None
+        moved = Token(
+            token.round_,
+            token.token,
+            token.attempt,
+            hop,
+            hops_left,
+            token.moves + is_moving,
+            token.walk_seed,
+            token.step,
+            token.issuer,
+            self._wire.pack_token(z, self.rounding) if is_moving else z,
+            theta_0,
+            token.visited | 1 << self._client,
+            token.route,
+        )
         if target is None:
             self._end_walk(moved)
         else:
-            self._pass_on(moved, target)
+            self.background(self._deliver(moved, self._names[target]))
 
     def _pass_on(self, token: Token, target: int) -> None:
         z = self._wire.pack_token(unpack(token.z), self.rounding)
@@ -308,12 +322,12 @@ class TokenClient(Client):
             z = self._block.blank(await self.compute(function, *arguments, work=work), self._client)
             token = Token(0, 0, 0, 0, num_hops, 0, walk_seed, step, self._client, z, theta_0)
             if tour:
-                token = replace(token, visited=(self._client,), route=tour, is_prelude=True)
+                token = replace(token, visited=1 << self._client, route=tour, is_prelude=True)
                 self._pass_on(replace(token, hop=1), tour[1])
             else:
                 self.background(self.visit(token))
         else:
-            token = replace(held, issuer=self._client, step=step, visited=(), moves=0, hops_left=num_hops - 1)
+            token = replace(held, issuer=self._client, step=step, visited=0, moves=0, hops_left=num_hops - 1)
             token = replace(token, hop=held.hop + 1)
             target = walk.next_client(walk_seed, token.hop, self.links.options)
             if target == self._client:
@@ -333,13 +347,13 @@ class TokenClient(Client):
 
     async def _gather_prelude(self, token: Token) -> None:
         z = unpack(token.z)
-        if self._client not in token.visited:
+        if not token.visited >> self._client & 1:
             z = await self._added(token, z)
-        token = replace(token, z=z, visited=(*token.visited, self._client))
+        token = replace(token, z=z, visited=token.visited | 1 << self._client)
         if token.hop + 1 < len(token.route):
             self._pass_on(replace(token, hop=token.hop + 1), token.route[token.hop + 1])
         else:
-            await self.visit(replace(token, hop=0, visited=(), route=(), is_prelude=False))
+            await self.visit(replace(token, hop=0, visited=0, route=(), is_prelude=False))
 
     async def _added(self, token: Token, z: Any) -> Any:
         function, arguments, work = self._block.represent(self.theta, None)

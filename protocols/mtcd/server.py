@@ -212,7 +212,7 @@ class TokenServer(Server):
             -1,
             z,
             self.theta_0,
-            (),
+            0,
             issue.route,
         )
         try:
@@ -222,7 +222,8 @@ class TokenServer(Server):
 
     async def roaming_done(self, done: RoamingDone) -> None:
         """Take the word that a token's roaming is over."""
-        self.roaming.done(done.token, done.attempt, done.visited, done.moves, done.round_)
+        visited = (client for client in range(len(self._names)) if done.visited >> client & 1)
+        self.roaming.done(done.token, done.attempt, visited, done.moves, done.round_)
         if self.roaming.finished:
             self._over.set()
 
