@@ -3,7 +3,7 @@
 A panel is a data set, a model and a number of clients in each organisation; it runs the centralised model first and
 then every algorithm, and writes one summary for each into ``docs/results/data/tablepuppet/<panel>/``. Panels that are
 there already are left alone unless ``--again`` is given. Arithmetic is real and runs on the simulated runtime; seconds
-on the networks are the paper's formula over the bytes in the traffic ledger. Settings were chosen from the paper's grid.
+on the networks are the paper's formula over the bytes in the traffic ledger. Settings come from the paper's grid.
 """
 
 from __future__ import annotations
