@@ -82,6 +82,7 @@ def measure(
         pending = {}
         for row in chosen:
             path = folder / f"{row.name}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and not args.again:
                 continue
             settings = {**COMMON, **common, **row.settings}
@@ -97,7 +98,7 @@ def measure(
             combined = combine(summaries)
             path.write_text(json.dumps(jsonable(combined), indent=1, sort_keys=True) + "\n")
             shown = {name: round(value, 4) for name, value in combined["mean"]["metrics"].items()}
-            print(path.stem, shown, flush=True)
+            print(path.relative_to(folder), shown, flush=True)
 
 
 def once(name: str, settings: Mapping[str, Any], data: str, seed: int) -> dict[str, Any]:
