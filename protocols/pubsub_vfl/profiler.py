@@ -55,7 +55,7 @@ def profile_party(
         phases=tuple(phases),
         memory_base=float(psutil.Process().memory_info().rss),
         memory_per_batch=PowerLaw(float(row_bytes), 1.0),
-        memory_available=memory.available / cores,
+        memory_available=memory.total / (os.cpu_count() or 1),
         sync_seconds=_least(lambda: weighted_mean([bottom, bottom], [1.0, 1.0]), repetitions) / 2,
     )
 
