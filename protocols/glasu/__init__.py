@@ -23,7 +23,7 @@ Who waits for whom: the server waits for all clients at every exchange; a client
 | config.py, plugin.py, data.py | one run's settings and the special cases; the plugin; named graphs and own files |
 | run.py | Algorithm 1: rounds, evaluation, selection, checkpoints |
 | messages.py | everything that leaves a party |
-| actors.py, server.py, baselines/alone.py | the clients, the parameter-free server, and what stands there without one |
+| actors.py, servers.py, baselines/alone.py | the clients, the server, and what stands there without one |
 | steps.py | what a client computes in a round |
 | graphs.py | a client's share of a graph, its checks, and the shares of each special case |
 | sampling.py | adjacency, neighbour sampling and the blocks that a layer works on (Algorithm 2) |

@@ -110,6 +110,8 @@ def read_own(path: Path) -> OwnGraph:
         raise BadInput(f"task.layout: {task.get('layout')!r} is not allowed: give graph")
     if not isinstance(task.get("nodes"), str):
         raise BadInput(f"task.nodes: {task.get('nodes')!r} is not allowed: give the file of labels and split")
+    if not isinstance(parties, dict):
+        raise BadInput(f"parties: {parties!r} is not allowed: give a table for each, such as [parties.bank]")
     if not parties:
         raise BadInput(f"parties: none in {path}, at least one is needed")
     for party, keys in parties.items():

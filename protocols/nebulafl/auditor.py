@@ -1,6 +1,6 @@
 """The auditor: measures models on test rows and keeps the bill. It decides nothing, and its links cost nothing.
 
-    center --lease opened, lease closed--> auditor <--models-- driver
+center --lease opened, lease closed--> auditor <--models-- driver
 """
 
 from __future__ import annotations
@@ -51,11 +51,8 @@ class Auditor(Server):
 
     def _add(self, center: str, unit: str, lease: tuple[str, float, float], end: float, useful: bool) -> None:
         container, start, price = lease
-        self.bill.add(
-            Rental(
-                center=center, unit=unit, container=container, start=start, end=max(end, start), price=price, useful=useful
-            )
-        )  # fmt: skip
+        rental = Rental(center=center, unit=unit, container=container, start=start, end=end, price=price, useful=useful)
+        self.bill.add(rental)
 
     async def account(self, now: float) -> dict[str, float]:
         """Return the dollars and hours of all rentals that ended, and what is open as if it ended now."""
@@ -80,7 +77,5 @@ class Auditor(Server):
         mean_P = ordered[0].parameters
         if len(ordered) > 1:
             mean_P = weighted_mean([m.parameters for m in ordered], [1.0] * len(ordered))
-        found = await self.compute(
-            evaluate, self._model, mean_P, self._data.test_key, work=Work(EVALUATION, 1.0)
-        )
+        found = await self.compute(evaluate, self._model, mean_P, self._data.test_key, work=Work(EVALUATION, 1.0))
         return Measurement(*found)

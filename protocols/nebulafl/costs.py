@@ -1,4 +1,4 @@
-"""What things take in the simulated runtime: trainings by the hardware catalogue, models by the network between centers.
+"""What things take in the simulated runtime: trainings by the hardware catalogue, models by the centers' network.
 
 A training's work is stated in seconds of the unit that it runs on, drawn by the center from the catalogue's throughput;
 nothing is ever zero seconds because a throughput is missing: the catalogue then refuses the model.
@@ -13,7 +13,7 @@ from fedactors.network.ledger import CLIENT_SERVER
 from fedactors.network.links import LOCAL, Link, Network
 from fedactors.runtime.base import Costs
 from protocols.nebulafl.auditor import EVALUATION
-from protocols.nebulafl.baselines.exchanges import DISTILLATION
+from protocols.nebulafl.exchanges import DISTILLATION
 from protocols.nebulafl.resources import Catalogue
 from protocols.nebulafl.rotation import InterCenterNetwork
 from protocols.nebulafl.workshop import TRAINING

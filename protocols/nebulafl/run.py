@@ -31,12 +31,12 @@ async def run(config: NebulaFLConfig, data: NebulaData, runtime: Runtime) -> Run
     await runtime.start()
     state = runtime.state
     if not runtime.resumed:
-        state.update(measured=0, rent=0.0, over=False, curve=[])
-        await cast.begin()
+        state.update(measured=0, rent=0.0, over=False, curve=[], began_at=runtime.clock.now())
+        await cast.begin(state["began_at"])
     end = end_of_run(config)
     while not state["over"]:
         due = min((state["measured"] + 1) * config.evaluation_interval, end)
-        await runtime.clock.sleep_until(due, key="measurement")
+        await runtime.clock.sleep_until(state["began_at"] + due, key="measurement")
         if due >= end or await cast.finished():
             state["over"] = True
             await cast.finish()
@@ -83,8 +83,8 @@ async def measure(config: NebulaFLConfig, cast: Cast, runtime: Runtime) -> dict[
     metrics = {
         "accuracy": found.accuracy,
         "loss": found.loss,
-        "time": now,
-        "hours": now / 3600.0,
+        "time": now - runtime.state["began_at"],
+        "hours": (now - runtime.state["began_at"]) / 3600.0,
         "dollars": account["rent"] + egress,
         "rent": account["rent"],
         "egress": egress,
@@ -125,7 +125,9 @@ async def conclude(config: NebulaFLConfig, cast: Cast, runtime: Runtime, catalog
         own = [(start, end, price) for center, _, _, start, end, price, _ in rentals if center == name]
         units = sum(catalogue.centers[name].values())
         busy = math.fsum(end - start for start, end, _ in own)
-        sent = [t for t in runtime.ledger.totals() if t.sender.partition("/")[0] == name and t.kind == INTER_DATA_CENTER]
+        sent = [
+            t for t in runtime.ledger.totals() if t.sender.partition("/")[0] == name and t.kind == INTER_DATA_CENTER
+        ]
         bills[name] = {
             "rent": math.fsum((end - start) * price / 3600.0 for start, end, price in own),
             "bytes_sent": sum(t.bytes for t in sent),

@@ -70,6 +70,8 @@ class Settings:
     network: Network | None
     costs: CostModel | None
     scale: float
+    script_messages: tuple[type, ...] = ()
+    """Messages that the driver's own script declares: other processes cannot import them."""
 
 
 @dataclass
@@ -240,7 +242,9 @@ class RayContext(Context):
         self.rows.clear()
         self.spans.clear()
         self.privacy.clear()
-        return Drained(rows, spans, privacy, self.ledger.state(), self.waiting_seconds, _cpu_seconds() - self._cpu_before)
+        return Drained(
+            rows, spans, privacy, self.ledger.state(), self.waiting_seconds, _cpu_seconds() - self._cpu_before
+        )
 
     def close(self) -> None:
         """Stop what goes on by itself and give memory back."""
@@ -265,6 +269,8 @@ class ActorProcess:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
+        for cls in settings.script_messages:
+            setattr(sys.modules["__main__"], cls.__name__, cls)
         self._casting = casting
         self._settings = settings
         self._context: RayContext

@@ -114,16 +114,17 @@ def payload_arrays(value) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
-    import fedactors.runtime.simulated as simulated
+    from fedactors.runtime.simulation import actor, wire
 
     sent: list[np.ndarray] = []
-    original = simulated.freeze
+    original = wire.freeze
 
     def spy(value, *args):
         sent.extend(payload_arrays(value))
         return original(value, *args)
 
-    monkeypatch.setattr(simulated, "freeze", spy)
+    for module in (actor, wire):
+        monkeypatch.setattr(module, "freeze", spy)
     data = arrays("multiclass")
     simulate(data, algorithm=algorithm, **ALGORITHMS[algorithm], num_epochs=1)
     blocks = [data.load(party) for party in data.parties]
