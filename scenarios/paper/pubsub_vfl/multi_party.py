@@ -1,6 +1,6 @@
 """Two to ten parties on Blog (Table 10), in the simulated setting of 8 cores a party and a deadline of 15 s.
 
-Reduced: 4 epochs, 4 workers a party, a small network; ``--full`` trains 50 epochs of the ten-layer one.
+Reduced: 2 epochs, 2, 6 and 10 parties, 4 workers a party, a small network; ``--full`` trains 50 epochs of the ten-layer one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ METHODS = {"pubsub-vfl": 4, "avfl-ps": 4, "vfl-ps": 4, "avfl": 1}
 
 def main() -> None:
     given = parser(__doc__).parse_args()
-    small = {"num_layers": 4, "hidden_size": 32, "embedding_size": 16, "num_epochs": 4}
+    small = {"num_layers": 4, "hidden_size": 32, "embedding_size": 16, "num_epochs": 2}
     points = []
     for num_parties in PARTIES if given.full else (2, 6, 10):
         passive = ["passive"] if num_parties == 2 else [f"passive-{i}" for i in range(1, num_parties)]
