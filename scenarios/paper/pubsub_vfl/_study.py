@@ -20,8 +20,8 @@ from fedactors.plugins import RunResult
 from fedactors.records.metrics import Summary
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.base import Runtime
-from fedactors.runtime.simulation.pool import one_torch_thread
 from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.costs import default_costs
 from protocols.pubsub_vfl.data import load_data

@@ -1,6 +1,6 @@
 """Two to ten parties on Blog (Table 10), in the simulated setting of 8 cores a party and a deadline of 15 s.
 
-Reduced: 2 epochs, 2, 6 and 10 parties, 4 workers a party, a small network; ``--full`` trains 50 epochs of the ten-layer one.
+Reduced: 2 epochs, 2, 6 and 10 parties, 4 workers each, a small network; ``--full`` trains 50 epochs of ten layers.
 """
 
 from __future__ import annotations
