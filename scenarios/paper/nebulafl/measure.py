@@ -47,9 +47,7 @@ class Row:
     data: str = "digits"
 
 
-def measure(
-    table: str, rows: Sequence[Row], *, seeds: str = "0,1,2,3,4", target: float | None = None, **common: Any
-) -> None:
+def measure(table: str, rows: Sequence[Row], *, seeds: str = "0,1,2,3,4", target: float | None = None, **common: Any) -> None:
     """Run the rows of a table as the command line says, and write one summary file for each.
 
     Args:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from _study import Point, parser, perform_all
 
 DATA = ("bank", "bank-no-duration", "credit", "energy", "blog", "synthetic:20000x500")
+REGRESSION = ("energy", "blog")
 METHODS = {
     "centralised": {"algorithm": "vfl"},
     "pubsub-w2": {
@@ -41,7 +42,9 @@ def main() -> None:
         for data in given.data or DATA
         for method, settings in METHODS.items()
     ]
-    perform_all(points, given.to / f"accuracy-{given.model}", given)
+    for metric in ("auc", "rmse"):
+        chosen = [point for point in points if (point.data in REGRESSION) == (metric == "rmse")]
+        perform_all(chosen, given.to / f"accuracy-{given.model}-{metric}", given)
 
 
 if __name__ == "__main__":
