@@ -22,7 +22,7 @@ import torch
 from scipy.optimize import nnls
 
 from fedactors.learning.split_network import BottomNetwork, TopNetwork
-from fedactors.runtime.pool import one_torch_thread
+from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl import algorithm, models
 from protocols.pubsub_vfl.averages import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
