@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_FLAGS = [
+_FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -24,7 +24,7 @@ _FLAGS = [
     "--disable-sync",
     "--remote-debugging-pipe",
     "--hide-scrollbars",
-]
+)
 
 
 class Browser:
