@@ -99,7 +99,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
     export.add_argument("--party", required=True, metavar="P", help="name of the party")
     export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
-    export.add_argument("--to", default="exported", metavar="DIR", help="default: exported")
+    export.add_argument("--to", metavar="DIR", help="default: exported/ in the run folder")
     add_format_flag(export)
 
     new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")

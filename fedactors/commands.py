@@ -295,7 +295,7 @@ def export_command(args: argparse.Namespace) -> int:
     if args.party not in parties:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
     own = {name: state for name, state in states.items() if name.partition("/")[0] == args.party}
-    target = local_path(args.to, "--to")
+    target = local_path(args.to, "--to") if args.to else folder.path / "exported"
     with disk_errors(target):
         target.mkdir(parents=True, exist_ok=True)
         written = [str(path) for path in protocol.export(config, args.party, own, target)]
