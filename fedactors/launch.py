@@ -43,6 +43,8 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     check_trackers(options.track)
     if options.address is not None and options.runtime == "simulated":
         raise BadInput("--address: needs --runtime ray; the simulated runtime is one process")
+    if (options.place or options.spread) and options.runtime == "simulated":
+        raise BadInput(f"--{'place' if options.place else 'spread'}: needs --runtime ray, which has hosts")
     if options.pool and options.runtime == "ray":
         raise BadInput("--pool: needs --runtime simulated; on Ray every actor has a process of its own")
     if options.emulate is not None and options.runtime == "simulated":
@@ -86,6 +88,8 @@ def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> R
         seed=seed,
         recorder=recorder,
         address=options.address,
+        labels=dict(options.place),
+        placement=options.spread.upper().replace("-", "_") if options.spread else None,
         emulate=options.emulate is not None,
         scale=options.emulate or 1.0,
     )

@@ -251,8 +251,8 @@ class RoundExchange(DataCenter):
             proxy.rows,
             fedhkt.ensemble(logits, counts_GK),
             self.seed(f"distillation {self.round}"),
-            (config.num_epochs, config.batch_size, config.learning_rate, config.momentum),
-            work=Work(DISTILLATION, float(len(proxy.rows) * config.num_epochs)),
+            (config.distillation_epochs, config.batch_size, config.learning_rate, config.momentum),
+            work=Work(DISTILLATION, float(len(proxy.rows) * config.distillation_epochs)),
         )
 
     async def center_lost(self, center: str) -> None:

@@ -41,7 +41,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         state["releases"] += 1  # the epoch that was interrupted may have published every batch
         keeper.load_state_dict(state["best"])
         stopping.load_state_dict(state["stopping"])
-    while state["epoch"] < config.num_epochs and stopping.num_bad < patience:
+    while state["epoch"] < config.num_epochs and stopping.num_bad < patience and not state.get("reached"):
         epoch = state["epoch"] + 1
         trained = await train_epoch(config, epoch, state["num_rows"], cast)
         if config.averages and (
@@ -52,6 +52,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         is_best = keeper.update(epoch, found[metric])
         await cast.everyone("end_epoch", is_best)
         stopping.update(found[metric])
+        state["reached"] = config.target is not None and not is_better(config.target, found[metric], mode)
         releases = state["releases"] + trained.get("max_attempts", 1)
         state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
         # the loss is of the training rows, every other metric of the validation rows
@@ -64,6 +65,11 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     await runtime.checkpoint("final")
     extra = {"num_rows": state["num_rows"], "task": data.task, "privacy": privacy}
     return RunResult(rounds=state["epoch"], metrics={**test, "best_epoch": keeper.best_round}, extra=extra)
+
+
+def is_better(one: float, other: float, mode: Mode) -> bool:
+    """Say whether a metric is better than another."""
+    return one > other if mode == "max" else one < other
 
 
 async def train_epoch(config: PubSubVflConfig, epoch: int, num_rows: int, cast: Cast) -> dict[str, float]:

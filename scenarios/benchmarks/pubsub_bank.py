@@ -2,8 +2,8 @@
 
 Two parties, batch 256, the same networks and optimiser; bare PyTorch trains all of them in one process without any
 framework. Usage: FEDACTORS_DATA=<data folder> python scenarios/benchmarks/pubsub_bank.py [--epochs 5]
-Prints one JSON line. For comparison: Flower 1.41's vertical example, rebuilt for two parties on the same data and kind of
-machine, took 103 ms a mini-batch with one round trip, 204 ms as the example does it (24 to 29 s an epoch).
+Prints one JSON line. For comparison: Flower 1.41's vertical example, rebuilt for two parties on the same data, here
+took 103 ms a mini-batch with one round trip, 204 ms as the example does it (24 to 29 s an epoch).
 """
 
 from __future__ import annotations
