@@ -18,9 +18,13 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCES = [*HOUSE, *PROTOCOLS, *SCENARIOS]
 PROTOCOL_NAMES = sorted(p.name for p in (ROOT / "protocols").iterdir() if (p / "__init__.py").exists())
 ALGORITHMS = [p for p in PROTOCOLS if p.name == "algorithm.py"]
-NOT_PURE = {"baselines", "run", "cast", "plugin", "data", "messages"}
-"""Modules of a protocol that put things together; beside these only modules of actors may wait."""
-OF_ACTORS = ("fedactors.roles", "fedactors.actor", "fedactors.runtime")
+PURE = {
+    *("algorithm", "dispatch", "planner", "config", "messages", "models", "costs"),
+    *("walk", "objective", "cost", "network", "topology", "sampling", "backbones", "rounds"),
+    *("plan", "sql", "mapping", "operators", "subproblem", "encoding", "communication", "privacy", "faults"),
+    *("versioning", "rotation", "selection", "resources", "money", "inputs", "clustering", "arrivals"),
+}
+"""Modules of mathematics and of decisions: they never wait."""
 LIGHT = ("asyncio", "ray", "threading", "socket", "time", "concurrent", "multiprocessing")
 MOST_LINES = 500
 # written in two pieces, so that this file passes its own test
@@ -92,25 +96,9 @@ def test_a_protocol_imports_no_other_protocol_and_no_ray_runtime(path: Path) -> 
         assert not name.startswith(("fedactors.runtime.ray", "fedactors.runtime.simulated", "scenarios", "tests"))
 
 
-def may_wait(path: Path) -> bool:
-    """Whether a protocol's module is of actors, puts them together, or imports one of its protocol that does."""
-    parts = path.relative_to(ROOT / "protocols").with_suffix("").parts
-    if parts[-1] == "algorithm":
-        return False
-    names = imported(path)
-    if NOT_PURE.intersection(parts[1:]) or any(name.startswith(OF_ACTORS) for name in names):
-        return True
-    own = [
-        ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        for name in names
-        if name.startswith(f"protocols.{parts[0]}.")
-    ]
-    return any(may_wait(other) for other in own if other.is_file())
-
-
 @pytest.mark.parametrize("path", PROTOCOLS, ids=relative)
 def test_mathematics_and_decisions_do_not_wait(path: Path) -> None:
-    if may_wait(path):
+    if path.stem not in PURE:
         return
     assert not roots(path) & set(LIGHT), "belongs into actors or run"
     waits = [

@@ -169,15 +169,25 @@ def named_tables(sql: str) -> tuple[str, ...]:
     """Return the names of the tables that a query reads, each once, in the order in which they occur.
 
     Raises:
-        BadInput: text that is no SQL query, or one that reads no table.
+        BadInput: text that does not parse (with the position), that is no single SELECT, or that reads no table.
     """
     import sqlglot
     from sqlglot import exp
 
     try:
-        tree = sqlglot.parse_one(sql, dialect="duckdb")
+        found = [tree for tree in sqlglot.parse(sql, dialect="duckdb") if tree is not None]
+    except sqlglot.errors.ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        what = str(first.get("description", error)).partition(" but got <Token")[0].splitlines()[0]
+        place = f"line {first.get('line') or 1}, column {first.get('col') or 1}"
+        raise BadInput(f"sql: not a query: {place}: {what}") from None
     except sqlglot.errors.SqlglotError as error:
-        raise BadInput(f"sql: not a query: {str(error).splitlines()[0]}") from error
+        raise BadInput(f"sql: not a query: {str(error).splitlines()[0]}") from None
+    if len(found) != 1:
+        raise BadInput(f"sql: exactly one SELECT is needed, {len(found)} statements were given")
+    tree = found[0]
+    if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery):
+        raise BadInput(f"sql: only SELECT is allowed, not {tree.key.upper()}")
     names = tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table, bfs=False)))
     if not names:
         raise BadInput(f"sql: {sql!r} reads no table")

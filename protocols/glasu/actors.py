@@ -99,6 +99,7 @@ class GraphClient(Client):
         share, self._split = renumber(share, split, numbers_N)
         self._share = scale_features(share) if config.scale_features else share
         self._graph = steps.build_graph(share, len(split.labels_N))
+        self._share = replace(self._share, edges_2E=share.edges_2E[:, :0])  # the graph holds them now
         highest = int(self._graph.degrees.max(initial=0))
         if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
             raise BadInput(

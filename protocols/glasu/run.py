@@ -32,11 +32,11 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
     if runtime.resumed:
         keeper.load_state_dict(state["best"])
         stopping.load_state_dict(state["stopping"])
-        remarks = await aside(runtime, federation.gather_introductions)
+        await aside(runtime, federation.rejoin)
     else:
         state.update(round=0, best=keeper.state_dict(), stopping=stopping.state_dict(), chosen={}, curve=[], aside={})
-        remarks = await aside(runtime, federation.gather_introductions)
-        for remark in remarks:
+        state["remarks"] = await aside(runtime, federation.gather_introductions)
+        for remark in state["remarks"]:
             _log.warning("%s", remark)
         await runtime.checkpoint()
     while state["round"] < config.num_rounds and stopping.num_bad < stopping.patience:
@@ -56,7 +56,7 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
     training = await spent(runtime)
     budgets = await federation.account()
     await runtime.checkpoint("final")
-    extra = {"remarks": list(remarks), "privacy": budgets, "curve": state["curve"], "training": training}
+    extra = {"remarks": list(state["remarks"]), "privacy": budgets, "curve": state["curve"], "training": training}
     chosen = {"accuracy": state["chosen"]["test_accuracy"], **state["chosen"], "best_round": keeper.best_round}
     return RunResult(rounds=state["round"], metrics=chosen, extra=extra)
 

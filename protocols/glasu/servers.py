@@ -60,14 +60,14 @@ class AggregationServer(Server):
         names: the clients' names, in order.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("members", "attempt")
+    state: ClassVar[tuple[str, ...]] = ("members", "attempt", "introductions")
 
     def __init__(self, config: GlasuConfig, names: Sequence[str]) -> None:
         self._config = config
         self._names = tuple(names)
         self.members = list(range(len(names)))
         self.attempt = 0
-        self._introductions: dict[int, Introduction] = {}
+        self.introductions: dict[int, Introduction] = {}
         self._agreed: list[str] = []
         self._last_segment = len(config.resolved_layers) - 1
 
@@ -79,8 +79,8 @@ class AggregationServer(Server):
 
     async def gather_introductions(self) -> tuple[str, ...]:
         """Ask every client for what the server must know, pass the public keys on; return the clients' remarks."""
-        self._introductions = await self._ask_or_drop(lambda client: client.introduce())
-        found = [self._introductions[member] for member in self.members]
+        self.introductions = await self._ask_or_drop(lambda client: client.introduce())
+        found = [self.introductions[member] for member in self.members]
         for one, name in zip(found, self._present(), strict=True):
             if one.num_nodes != found[0].num_nodes or not np.array_equal(one.train, found[0].train):
                 raise BadInput(
@@ -90,13 +90,18 @@ class AggregationServer(Server):
         await self._exchange_keys()
         return tuple(dict.fromkeys(remark for one in found for remark in one.remarks))
 
+    async def rejoin(self) -> None:
+        """Take a run up again: under secure aggregation with fresh keys, for the old ones are in no checkpoint."""
+        if self._config.secure_aggregation:
+            await self.gather_introductions()
+
     async def _exchange_keys(self) -> None:
         if not self._config.secure_aggregation:
             return
         if len(self.members) < 3:
             raise PartyLost(self._names[self.members[0]], "too few clients are left: secure aggregation needs three")
         self._agreed = self._present()
-        keys = {self._names[member]: self._introductions[member].public_key for member in self.members}
+        keys = {self._names[member]: self.introductions[member].public_key for member in self.members}
         await self._ask_or_drop(lambda client: client.agree(PublicKeys(keys)))
 
     # --- one round ---
@@ -123,7 +128,7 @@ class AggregationServer(Server):
         if self._config.batch_size is None:
             return np.empty(0, dtype=np.int64)
         rng = self.rng(f"batch {stamp.round}/{stamp.attempt}")
-        train = self._introductions[self.members[0]].train
+        train = self.introductions[self.members[0]].train
         nodes = sampling.choose_batch(train, self._config.batch_size, rng)
         for segment in range(self._last_segment, 0, -1):
             targets = Targets(stamp, segment, nodes)
@@ -294,5 +299,5 @@ class AggregationServer(Server):
         if self._config.on_party_loss == "stop" or len(losses) == len(self.members):
             raise next(iter(losses.values()))
         self.members = [member for member in self.members if member not in losses]
-        if self._introductions:
+        if self.introductions:
             await self._exchange_keys()

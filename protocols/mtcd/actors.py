@@ -61,8 +61,6 @@ class TokenClient(Client):
         "links",
         "held",
         "estimates",
-        "rounding",
-        "noise",
         "num_released",
     )
 
@@ -88,9 +86,6 @@ class TokenClient(Client):
 
     async def load(self) -> None:
         """Load the own part."""
-        self.rounding = self.rng("rounding")
-        # noise that protects something is never part of a snapshot: who has the generator could take it off again
-        self.noise = self.noise_rng("representations") if self._context.reproducible_noise else None
         self.local.load()
         self.estimates = Estimates(0)
         if not isinstance(self._data, VerticalData):
@@ -98,7 +93,7 @@ class TokenClient(Client):
 
     async def open(self) -> None:
         """Prepare the rows when they come from a snapshot."""
-        self._noise = self.noise or self.noise_rng("representations")
+        self._noise = self.noise_rng("representations")
         if isinstance(self._data, VerticalData) and self.local.is_ready:
             self._build()
 
@@ -167,17 +162,36 @@ class TokenClient(Client):
             if target != self._client:
                 break
         if self._wire.noise is not None:
-            z = self._noised_change(arrived, z)
-        visited = (*token.visited, self._client)
-        moved = replace(token, hop=hop, hops_left=hops_left, z=z, theta_0=theta_0, visited=visited)
+            z = self._noised_change(arrived, z, (token.round_, token.token + 1, hop))
+        is_moving = target is not None
+        moved = Token(
+            token.round_,
+            token.token,
+            token.attempt,
+            hop,
+            hops_left,
+            token.moves + is_moving,
+            token.walk_seed,
+            token.step,
+            token.issuer,
+            self._packed(z, token, hop) if is_moving else z,
+            theta_0,
+            token.visited | 1 << self._client,
+            token.route,
+        )
         if target is None:
             self._end_walk(moved)
         else:
-            self._pass_on(moved, target)
+            self.background(self._deliver(moved, self._names[target]))
 
     def _pass_on(self, token: Token, target: int) -> None:
-        z = self._wire.pack_token(unpack(token.z), self.rounding)
+        z = self._packed(unpack(token.z), token, token.hop)
         self.background(self._deliver(replace(token, moves=token.moves + 1, z=z), self._names[target]))
+
+    def _packed(self, z: Any, token: Token, hop: int) -> Any:
+        if self._wire.token is None:
+            return z
+        return self._wire.pack_token(z, self.seed("rounding"), token.round_, token.token, token.attempt, hop)
 
     async def _deliver(self, token: Token, name: str) -> None:
         try:
@@ -275,22 +289,28 @@ class TokenClient(Client):
         wire, penalty = self._wire, 0.0 if self._wire.noise is not None else self._block.penalty(self.theta)
         if wire.noise is not None:
             self.num_released["Representation"] += 1
-            h = wire.noised(h.reshape(len(h), -1), self._noise).reshape(h.shape)
+            h = wire.noised(h.reshape(len(h), -1), self._noise_for((round_, 0, 0))).reshape(h.shape)
         if wire.representation is None:
             return Representation(round_, self._client, h, penalty)
         if wire.has_estimate:
             h = h - self.estimates.known(self._client, h, rows)
-        encoded, _ = wire.representation.encode(h, None, self.rounding)
+        encoded, _ = wire.representation.encode(h, None, np.random.default_rng([self.seed("rounding"), round_]))
         if wire.has_estimate:
             self.estimates.add(self._client, unpack(encoded), rows)
         return Representation(round_, self._client, encoded, penalty)
 
-    def _noised_change(self, before: Any, after: Any) -> Any:
+    def _noise_for(self, place: tuple[int, int, int]) -> np.random.Generator:
+        """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
+        if self._context.reproducible_noise:
+            return np.random.default_rng([self.seed("noise"), *place])
+        return self._noise
+
+    def _noised_change(self, before: Any, after: Any, place: tuple[int, int, int]) -> Any:
         """Return Z with this visit's change clipped and noised."""
         self.num_released["Token"] += 1
         change, where = self._block.own_change(after - before, self._client)
         noised = before.copy()
-        noised[where] += self._wire.noised(change, self._noise).reshape(noised[where].shape)
+        noised[where] += self._wire.noised(change, self._noise_for(place)).reshape(noised[where].shape)
         return noised
 
     # --- STCD: a walk without a server ---
@@ -308,12 +328,12 @@ class TokenClient(Client):
             z = self._block.blank(await self.compute(function, *arguments, work=work), self._client)
             token = Token(0, 0, 0, 0, num_hops, 0, walk_seed, step, self._client, z, theta_0)
             if tour:
-                token = replace(token, visited=(self._client,), route=tour, is_prelude=True)
+                token = replace(token, visited=1 << self._client, route=tour, is_prelude=True)
                 self._pass_on(replace(token, hop=1), tour[1])
             else:
                 self.background(self.visit(token))
         else:
-            token = replace(held, issuer=self._client, step=step, visited=(), moves=0, hops_left=num_hops - 1)
+            token = replace(held, issuer=self._client, step=step, visited=0, moves=0, hops_left=num_hops - 1)
             token = replace(token, hop=held.hop + 1)
             target = walk.next_client(walk_seed, token.hop, self.links.options)
             if target == self._client:
@@ -333,13 +353,13 @@ class TokenClient(Client):
 
     async def _gather_prelude(self, token: Token) -> None:
         z = unpack(token.z)
-        if self._client not in token.visited:
+        if not token.visited >> self._client & 1:
             z = await self._added(token, z)
-        token = replace(token, z=z, visited=(*token.visited, self._client))
+        token = replace(token, z=z, visited=token.visited | 1 << self._client)
         if token.hop + 1 < len(token.route):
             self._pass_on(replace(token, hop=token.hop + 1), token.route[token.hop + 1])
         else:
-            await self.visit(replace(token, hop=0, visited=(), route=(), is_prelude=False))
+            await self.visit(replace(token, hop=0, visited=0, route=(), is_prelude=False))
 
     async def _added(self, token: Token, z: Any) -> Any:
         function, arguments, work = self._block.represent(self.theta, None)

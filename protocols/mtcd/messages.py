@@ -50,7 +50,7 @@ class Token:
     `walk_seed` fixes the whole walk, so each holder draws the next client by itself; `route`, where given, is a fixed
     route instead (a sweep, or with `is_prelude` the tour on which STCD adds up the first representations). `attempt`
     counts how often the token was issued in this round, `moves` the hops that crossed a link, and `issuer` (a client,
-    or -1 for the server) is told when the roaming is over.
+    or -1 for the server) is told when the roaming is over. Bit k of `visited` says that client k was visited.
     """
 
     round_: int
@@ -64,7 +64,7 @@ class Token:
     issuer: int
     z: FloatArray | Encoded
     theta_0: dict[str, FloatArray]
-    visited: tuple[int, ...] = ()
+    visited: int = 0
     route: tuple[int, ...] = ()
     is_prelude: bool = False
 
@@ -77,7 +77,7 @@ class RoamingDone:
     token: int
     attempt: int
     holder: int
-    visited: tuple[int, ...]
+    visited: int
     moves: int
 
 

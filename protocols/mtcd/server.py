@@ -60,7 +60,6 @@ class TokenServer(Server):
         "penalties",
         "roaming",
         "estimates",
-        "rounding",
         "has_begun",
     )
 
@@ -95,7 +94,6 @@ class TokenServer(Server):
 
     async def load(self) -> None:
         """Make what a snapshot may replace."""
-        self.rounding = self.rng("rounding")
         self.estimates = Estimates(0)
 
     async def open(self) -> None:
@@ -178,7 +176,7 @@ class TokenServer(Server):
         """SVFL's round: send Z to all clients, train theta_0 meanwhile, and form Z of what they send back."""
         self._round = round_
         full = self._config.batch_size is None
-        z = self._wire.pack_token(self.z, self.rounding)
+        z = self._wire.pack_token(self.z, self.seed("rounding"), round_)
         send = full or not is_last
         orders = [(c, SyncedZ(round_, step, z, self.theta_0, send, self._route(c))) for c in self.roaming.clients]
         training = self._train_theta_0(round_, step, self._config.num_local_steps)
@@ -199,7 +197,7 @@ class TokenServer(Server):
     # --- tokens ---
 
     async def _issue(self, issue: Issue) -> None:
-        z = self._wire.pack_token(self.z, self.rounding)
+        z = self._wire.pack_token(self.z, self.seed("rounding"), self._round, issue.token, issue.attempt)
         token = Token(
             self._round,
             issue.token,
@@ -212,7 +210,7 @@ class TokenServer(Server):
             -1,
             z,
             self.theta_0,
-            (),
+            0,
             issue.route,
         )
         try:
@@ -222,7 +220,8 @@ class TokenServer(Server):
 
     async def roaming_done(self, done: RoamingDone) -> None:
         """Take the word that a token's roaming is over."""
-        self.roaming.done(done.token, done.attempt, done.visited, done.moves, done.round_)
+        visited = (client for client in range(len(self._names)) if done.visited >> client & 1)
+        self.roaming.done(done.token, done.attempt, visited, done.moves, done.round_)
         if self.roaming.finished:
             self._over.set()
 

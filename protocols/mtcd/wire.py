@@ -60,9 +60,9 @@ class Wire:
             return rows_BE
         return np.asarray(decode(self.noise.encode(rows_BE, None, rng)[0]))
 
-    def pack_token(self, z: FloatArray, rng: np.random.Generator) -> FloatArray | Encoded:
-        """Return the travelling form of Z."""
-        return z if self.token is None else self.token.encode(z, None, rng)[0]
+    def pack_token(self, z: FloatArray, *seed: int) -> FloatArray | Encoded:
+        """Return the travelling form of Z; `seed` (party, round, token, ...) fixes the stochastic rounding."""
+        return z if self.token is None else self.token.encode(z, None, np.random.default_rng(seed))[0]
 
 
 def unpack(array: FloatArray | Encoded) -> FloatArray:

@@ -104,7 +104,10 @@ class ActiveWorker(Client):
         train = self.rows.prepared.train
         assert train.labels is not None
         x_BF, target_B = train.features[positions], train.labels[positions]
-        work, received = Work("active-step", len(x_BF)), list(embeddings)
+        work, received = (
+            Work("active-step", models.operations(len(x_BF), sum(self.replica.sizes), updates=True)),
+            list(embeddings),
+        )
         if not self.pooled:
             found = await self.compute(
                 algorithm.active_gradients, self.bottom, self.top, x_BF, received, target_B, work=work
@@ -144,11 +147,19 @@ class ActiveWorker(Client):
         bottom, top = self.bottom, self.top
         count = len(rows.labels)
         own = await self.compute(
-            algorithm.embed_rows, bottom.spec, bottom.vector, rows.features, work=Work("bottom-forward", count)
+            algorithm.embed_rows,
+            bottom.spec,
+            bottom.vector,
+            rows.features,
+            work=Work("bottom-forward", count * self.replica.sizes[0]),
         )
         embeddings = [own, *(part_embedding.values for part_embedding in found)]
         outputs = await self.compute(
-            algorithm.top_outputs, top.spec, top.vector, embeddings, work=Work("top-forward", count)
+            algorithm.top_outputs,
+            top.spec,
+            top.vector,
+            embeddings,
+            work=Work("top-forward", count * self.replica.sizes[1]),
         )
         metrics = task_metrics(self._data.task, rows.labels, outputs)
         if self._data.task == "regression":

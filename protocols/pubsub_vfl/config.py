@@ -90,6 +90,8 @@ class PubSubVflConfig:
     """Columns of each party, the active one first; empty: even shares."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Epochs without a better validation metric after which training stops; 0 never stops early."""
+    target: float | None = None
+    """Validation metric (the task's main one) at which training stops; null trains on."""
 
     on_party_loss: Literal["stop", "restart"] = "restart"
     """What follows when a worker's process is lost; a lost broker or parameter server always stops the run."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedactors.network.codec import message
 from fedactors.runtime.base import Ref
+from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Floats = NDArray[np.floating[Any]]
 
@@ -119,3 +120,16 @@ class RowOrder:
     """For each aligned position the party's own row; rows (N)."""
 
     rows: NDArray[np.int64]
+
+
+def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:
+    """Return the shapes of the arrays in each message, for `fedactors inspect`."""
+    batch: tuple[int, ...] = (config.batch_size, config.embedding_size)
+    return {
+        "Embedding": {"values": batch},
+        "Gradient": {"values": batch},
+        "PairRequest": {"gradient": f"{batch[0]} x {batch[1]}, or none"},
+        "PartEmbedding": {"values": f"rows of the part x {config.embedding_size}"},
+        "Parameters": {"vectors": "one vector per model, all its parameters"},
+        "RowOrder": {"rows": "aligned rows"},
+    }

@@ -133,7 +133,7 @@ class PassiveWorker(Client):
         gradient_BE = gradient.values
         if self._sigma > 0:
             gradient_BE = clip_rows_backward(values, gradient_BE, self.config.clip_norm)
-        work = Work("bottom-backward", len(gradient_BE))
+        work = Work("bottom-backward", self._operations(len(gradient_BE), updates=True))
         if not self.pooled:
             return await self.compute(algorithm.backward, self.bottom, publication, gradient_BE, work=work)
         vector, x_BF = publication
@@ -147,12 +147,15 @@ class PassiveWorker(Client):
 
     async def _forward(self, positions: np.ndarray) -> tuple[Any, np.ndarray]:
         x_BF = self.rows.prepared.train.features[positions]
-        work = Work("bottom-forward", len(x_BF))
+        work = Work("bottom-forward", self._operations(len(x_BF)))
         if not self.pooled:
             return await self.compute(algorithm.forward, self.bottom, x_BF, work=work)
         vector = self.bottom.vector
         values = await self.compute(algorithm.forward_pure, self.bottom.spec, vector, x_BF, work=work)
         return (vector, x_BF), values
+
+    def _operations(self, num_rows: int, *, updates: bool = False) -> float:
+        return models.operations(num_rows, self.replica.sizes[0], updates=updates)
 
     @property
     def _sigma(self) -> float:
@@ -199,7 +202,7 @@ class PassiveWorker(Client):
     async def embed_part(self, part: str) -> PartEmbedding:
         """Return the embeddings of the validation or test rows, released under the same noise as in training."""
         x_NF = getattr(self.rows.prepared, part).features
-        work = Work("bottom-forward", len(x_NF))
+        work = Work("bottom-forward", self._operations(len(x_NF)))
         values = await self.compute(algorithm.embed_rows, self.bottom.spec, self.bottom.vector, x_NF, work=work)
         return PartEmbedding(part, self._sanitise(values))
 

@@ -34,6 +34,8 @@ class Replica:
         self.networks = networks
         self._worker = worker
         self._initial = self.vectors
+        self.sizes = tuple(vector.size for vector in self._initial)
+        """Parameters of each model."""
         self._best: tuple[Vector, ...] | None = None
         self._unpushed = 0
         self._pushing = False

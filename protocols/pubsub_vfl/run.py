@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Literal
+from typing import Any
 
 from fedactors.data.partitions import VerticalData
 from fedactors.plugins import RunResult
-from fedactors.records.stopping import BestKeeper, EarlyStopping
+from fedactors.records.stopping import BestKeeper, EarlyStopping, Mode
 from fedactors.runtime.base import Runtime
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.accounts import account
@@ -17,7 +17,7 @@ from protocols.pubsub_vfl.cast import BROKER, Cast, assemble
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.costs import default_costs
 
-HEADLINE: dict[str, tuple[str, Literal["max", "min"]]] = {
+HEADLINE: dict[str, tuple[str, Mode]] = {
     "binary": ("auc", "max"),
     "multiclass": ("accuracy", "max"),
     "regression": ("rmse", "min"),
@@ -35,14 +35,13 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
         state["num_rows"] = await cast.persist(list(cast.workers), lambda: cast.first_active.align(cast.first_passive))
-        state.update(epoch=0, releases=0)
+        state.update(epoch=0, releases=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
         state["releases"] += 1  # the epoch that was interrupted may have published every batch
-        if state["epoch"]:
-            keeper.load_state_dict(state["best"])
-            stopping.load_state_dict(state["stopping"])
-    while state["epoch"] < config.num_epochs and stopping.num_bad < patience:
+        keeper.load_state_dict(state["best"])
+        stopping.load_state_dict(state["stopping"])
+    while state["epoch"] < config.num_epochs and stopping.num_bad < patience and not state.get("reached"):
         epoch = state["epoch"] + 1
         trained = await train_epoch(config, epoch, state["num_rows"], cast)
         if config.averages and (
@@ -53,6 +52,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         is_best = keeper.update(epoch, found[metric])
         await cast.everyone("end_epoch", is_best)
         stopping.update(found[metric])
+        state["reached"] = config.target is not None and not is_better(config.target, found[metric], mode)
         releases = state["releases"] + trained.get("max_attempts", 1)
         state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
         # the loss is of the training rows, every other metric of the validation rows
@@ -65,6 +65,11 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     await runtime.checkpoint("final")
     extra = {"num_rows": state["num_rows"], "task": data.task, "privacy": privacy}
     return RunResult(rounds=state["epoch"], metrics={**test, "best_epoch": keeper.best_round}, extra=extra)
+
+
+def is_better(one: float, other: float, mode: Mode) -> bool:
+    """Say whether a metric is better than another."""
+    return one > other if mode == "max" else one < other
 
 
 async def train_epoch(config: PubSubVflConfig, epoch: int, num_rows: int, cast: Cast) -> dict[str, float]:

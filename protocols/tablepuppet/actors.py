@@ -16,7 +16,7 @@ from fedactors.errors import FedactorsError
 from fedactors.roles import Client
 from fedactors.runtime.base import Work
 from protocols.tablepuppet import rows, updates
-from protocols.tablepuppet.algorithm import combine_gradients, gradient_step
+from protocols.tablepuppet.algorithm import combine_gradients, gradient_step, mean_loss
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import Seat, TrainingSet
 from protocols.tablepuppet.encoding import column_facts, label_classes, merge_classes, merge_facts
@@ -234,8 +234,10 @@ class TableClient(Client):
     async def score(self, outputs: TestOutputs) -> Score:
         """Score outputs against the own test labels, which have no noise and never leave."""
         assert self.test_rows is not None
-        total = score_rows(self._training.loss, outputs.values, self._labels[self.test_rows.rows])
-        return Score(total, len(outputs.values))
+        y_N, loss = self._labels[self.test_rows.rows], self._training.loss
+        if not len(y_N):
+            return Score(0.0, 0.0, 0)
+        return Score(score_rows(loss, outputs.values, y_N), mean_loss(loss, outputs.values, y_N) * len(y_N), len(y_N))
 
     async def give_rows(self) -> DesignMatrix:
         """Give every feature away: the centralised baseline, and nothing else, asks for this."""

@@ -79,7 +79,7 @@ class TablePuppetConfig:
     """Noise multiplier of the Gaussian noise on predictions, in units of `prediction_clip`."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of each DuckDB; all cores if none."""
-    memory_limit: str | None = None
+    memory_limit: str | None = Field(default=None, pattern=r"^[0-9.]+ ?[KMGT]i?B$")
     """DuckDB's memory limit for the table mapping, such as 4GB."""
 
     on_party_loss: Literal["stop"] = "stop"

@@ -222,9 +222,10 @@ class TestOutputs:
     receiver="server (or the organisation's coordinator)", reveals="the sum of squared errors, or how many were right"
 )
 class Score:
-    """What the outputs scored: the sum over `count` joined test rows."""
+    """What the outputs scored, and their loss: sums over `count` joined test rows."""
 
     total: float
+    loss: float
     count: int
 
 

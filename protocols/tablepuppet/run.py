@@ -50,7 +50,7 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     await runtime.checkpoint("final")
     return RunResult(
         rounds=state["round"],
-        metrics={**state["metrics"], f"trivial_{score}": state["trivial"]},
+        metrics={**state["metrics"], **{f"trivial_{name}": value for name, value in state["trivial"].items()}},
         extra={
             **state["facts"],
             "task": data.task,

@@ -25,18 +25,20 @@ def score_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
     return float(np.count_nonzero(np.argmax(h_NC, axis=1) == y_N))
 
 
-def final_score(loss: Loss, total: float, count: int) -> float:
-    """Return the RMSE or the accuracy over all partitions."""
-    return sqrt(total / count) if loss == "squared" else total / count
+def final_scores(loss: Loss, total: float, loss_sum: float, count: int) -> dict[str, float]:
+    """Return the RMSE or the accuracy, and the mean loss, over all partitions."""
+    score = sqrt(total / count) if loss == "squared" else total / count
+    return {SCORE_NAMES[loss]: score, "test_loss": loss_sum / count}
 
 
 def trivial_outputs(loss: Loss, train_y_N: NDArray[Any], num_outputs: int) -> Array:
-    """Return the outputs (C) of the predictor that knows only the training labels: their mean, or majority class."""
-    made = np.zeros(num_outputs)
-    if loss == "squared":
-        made[0] = float(np.mean(train_y_N))
-    elif loss == "logistic":
-        made[0] = 1.0 if np.mean(train_y_N) > 0.5 else -1.0
-    else:
-        made[int(np.argmax(np.bincount(train_y_N, minlength=num_outputs)))] = 1.0
-    return made
+    """Return the outputs (C) of the predictor that knows only the training labels: their mean, or their frequencies."""
+    if loss == "softmax":
+        counts = np.bincount(train_y_N, minlength=num_outputs)
+        made: Array = np.log(np.maximum(counts, 0.5) / len(train_y_N))
+        return made
+    mean = float(np.mean(train_y_N))
+    if loss == "logistic":
+        mean = float(np.clip(mean, 1e-9, 1 - 1e-9))
+        return np.full(num_outputs, np.log(mean / (1 - mean)))
+    return np.full(num_outputs, mean)

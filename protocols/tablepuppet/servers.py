@@ -244,9 +244,8 @@ class JoinServer(Server):
     async def _sgd_epoch(self, number: int) -> dict[str, float]:
         """RFL-SGD(-V), VFL-SGD: for each batch LoJ gathers, differentiates the loss and scatters."""
         loss, nothing = self._training.loss, np.zeros(0, dtype=np.int32)
-        batches = operators.epoch_batches(
-            len(self.y), self._config.batch_size, derived_rng(self._batch_seed, "batches", str(number))
-        )
+        order = derived_rng(self._batch_seed, "batches", str(number))
+        batches = operators.epoch_batches(len(self.y), self._config.batch_size, order)
         scratch = [np.empty(n, dtype=np.int64) for n in self.num_rows]
         touched = await self._touch(batches[0], scratch)
         sent = [Derivatives(np.zeros((0, self.num_outputs)), 0, t.rows_u.astype(np.int32)) for t in touched]
@@ -283,7 +282,7 @@ class JoinServer(Server):
     # --- evaluation ---
 
     async def evaluate(self) -> dict[str, float]:
-        """Return the score on the joined test rows, which the label's owner computes from the summed outputs."""
+        """Return the scores on the joined test rows, which the label's owner computes from the summed outputs."""
         if self._config.algorithm == "centralised":
             matrices = [matrix.test for matrix in self.matrices]
             predictions = centralised.predict_tables(self._joined_table.models, self.thetas, matrices)
@@ -292,16 +291,16 @@ class JoinServer(Server):
         outputs = await self.compute(
             operators.gather_join, predictions, self._test_rows, work=self._work("gather", len(self._test_rows[0]))
         )
-        return {scoring.SCORE_NAMES[self._training.loss]: await self._score(outputs)}
+        return await self._score(outputs)
 
-    async def trivial(self) -> float:
-        """Return the score of the predictor that knows only the training labels (as the server has them)."""
+    async def trivial(self) -> dict[str, float]:
+        """Return the scores of the predictor that knows only the training labels (as the server has them)."""
         constant_C = scoring.trivial_outputs(self._training.loss, self.y, self.num_outputs)
         return await self._score(np.tile(constant_C, (len(self._test_rows[0]), 1)))
 
-    async def _score(self, outputs: Array) -> float:
+    async def _score(self, outputs: Array) -> dict[str, float]:
         found = await self._tables[self.label_index].score(TestOutputs(outputs))
-        return scoring.final_score(self._training.loss, found.total, found.count)
+        return scoring.final_scores(self._training.loss, found.total, found.loss, found.count)
 
     # --- inside ---
 

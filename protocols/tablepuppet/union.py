@@ -186,7 +186,7 @@ class UnionOperator:
         owner = self._memory["test_owner"]
         parts = [TestOutputs(outputs.values[owner == q]) for q in range(len(self._clients))]
         found = await self._each("score", parts)
-        return Score(sum(s.total for s in found), sum(s.count for s in found))
+        return Score(sum(s.total for s in found), sum(s.loss for s in found), sum(s.count for s in found))
 
     async def give_rows(self) -> DesignMatrix:
         """Gather every feature (centralised baseline)."""

@@ -5,10 +5,10 @@ import os
 
 import numpy as np
 import pytest
-from fedactors.runtime.pool import ProcessPool
 
 from fedactors.network.codec import freeze
 from fedactors.runtime import shared_arrays
+from fedactors.runtime.simulation.pool import ProcessPool
 
 
 def grown(values, number):

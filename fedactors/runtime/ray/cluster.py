@@ -47,6 +47,8 @@ def join(address: str | None, num_cpus: int | None) -> bool:
         _keep_output_clean()
         return True
     check_reachable(address)
+    # a failure is told in one line below; Ray's own client would print each of its attempts
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,7 +33,9 @@ from fedactors.network.links import Network
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage, first_error
 from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
+from fedactors.runtime.ray.placement import cause, labelled
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR
 
@@ -49,6 +51,7 @@ class RayRuntime(Runtime):
         address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
         num_cpus: cores that an embedded cluster offers (default: all).
         placement: how Ray's placement group lays the actors over hosts (one of `PLACEMENTS`; None: no group).
+        labels: party or actor to the label (a custom Ray resource) that its hosts must have.
         network, costs: links and compute times to emulate.
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
@@ -64,6 +67,7 @@ class RayRuntime(Runtime):
         address: str | None = None,
         num_cpus: int | None = None,
         placement: str | None = None,
+        labels: Mapping[str, str] | None = None,
         network: Network | None = None,
         costs: CostModel | None = None,
         scale: float = 1.0,
@@ -96,6 +100,7 @@ class RayRuntime(Runtime):
         self._address = address
         self._num_cpus = num_cpus
         self._placement = placement
+        self._labels = dict(labels or {})
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
         self._use_sockets = use_sockets
@@ -104,6 +109,7 @@ class RayRuntime(Runtime):
         self._gone_totals: list[tuple[str, str, str, str, int, int]] = []
         self._process_totals: dict[str, list[tuple[str, str, str, str, int, int]]] = {}
         self._resumed_totals: list[tuple[str, str, str, str, int, int]] = []
+        self._gauges: RunGauges | None = None
         self._own_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
         self._losing = asyncio.Lock()
         self._waiting: dict[str, float] = {}
@@ -141,6 +147,7 @@ class RayRuntime(Runtime):
         return self._lanes.send(address, method, encode_parts((DRIVER, DRIVER, method, args, kwargs)))
 
     async def start(self) -> None:
+        self._castings |= labelled(self._castings, self._labels)
         castings = self._take_new()
         cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
@@ -210,7 +217,7 @@ class RayRuntime(Runtime):
             except TimeoutError:
                 raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
             except RayActorError as error:
-                raise PartyLost(name, f"its process died while it was being started{_cause(error)}") from None
+                raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
@@ -295,6 +302,11 @@ class RayRuntime(Runtime):
             price=self.ledger.price(self.network.link) + self.spent,
         )
 
+    async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        await super().record_round(index, metrics)
+        if self._gauges is not None:
+            self._gauges.update(index, metrics, self.usage())
+
     async def settle(self) -> None:
         await self._drain()
 
@@ -349,6 +361,8 @@ class RayRuntime(Runtime):
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         ours = cluster.join(self._address, self._num_cpus)
+        # an embedded cluster has nobody who scrapes metrics
+        self._gauges = RunGauges(self.seed) if self._address or os.environ.get("RAY_ADDRESS") else None
         for number, handler in handlers.items():
             if handler is not None:
                 signal.signal(number, handler)  # Ray puts its own in their place
@@ -467,9 +481,3 @@ class RayRuntime(Runtime):
                 await self._loss_handler(name)
         except Exception as error:
             self.fail(error)
-
-
-def _cause(error: RayActorError) -> str:
-    """Return why an actor could not be built, such as a module that its host lacks; Ray says it in its last lines."""
-    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
-    return f" ({lines[-1]})" if lines else ""

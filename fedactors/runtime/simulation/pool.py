@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import multiprocessing.connection
 import os
+import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -46,6 +49,24 @@ def one_torch_thread() -> None:
     one_thread()
 
 
+def start_worker(folder: str) -> None:
+    """Make a fresh worker ready: one torch thread, and no life without the process that started the pool.
+
+    Args:
+        folder: shared memory of the pool, removed when its owner was killed and could not do so.
+    """
+    owner = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if owner is not None:
+            multiprocessing.connection.wait([owner.sentinel])
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    one_torch_thread()
+
+
 class ProcessPool:
     """Processes of this machine, one torch thread each; large read-only arrays reach them through shared memory.
 
@@ -57,7 +78,9 @@ class ProcessPool:
         context.set_forkserver_preload(["numpy", "torch"])
         self._folder = tempfile.TemporaryDirectory(prefix="fedactors-pool-", dir=shared_arrays.MEMORY_FOLDER)
         self._arguments = shared_arrays.Arguments(self._folder.name)
-        self._executor = concurrent.futures.ProcessPoolExecutor(num_workers, context, initializer=one_torch_thread)
+        self._executor = concurrent.futures.ProcessPoolExecutor(
+            num_workers, context, initializer=start_worker, initargs=(self._folder.name,)
+        )
         self._executor.submit(os.getpid)  # the processes start while the caller prepares
 
     def submit(self, function: Callable[..., Any], args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:

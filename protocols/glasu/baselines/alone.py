@@ -53,6 +53,9 @@ class Alone:
         found = await self._each("introduce")
         return tuple(dict.fromkeys(remark for one in found for remark in one.remarks))
 
+    async def rejoin(self) -> None:
+        """Take a run up again: nothing has to be exchanged."""
+
     async def _each(self, method: str, *args: object) -> list[Any]:
         answers = await asyncio.gather(
             *(getattr(client, method)(*args) for client in self._clients.values()), return_exceptions=True

@@ -243,6 +243,11 @@ def test_training_stops_when_nothing_gets_better():
     assert set(last.actors) >= {"active/worker-0", "passive/worker-0", "broker"}
 
 
+@pytest.mark.parametrize(("target", "rounds"), [(None, 6), (0.0, 1), (2.0, 6)])
+def test_training_stops_at_its_target(target, rounds):
+    assert simulate(num_epochs=6, target=target).result.rounds == rounds
+
+
 def test_replicas_meet_at_sync_epochs_only():
     done = simulate(**SEVERAL, num_epochs=6)
     for epoch in range(1, 7):

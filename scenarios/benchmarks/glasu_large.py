@@ -1,0 +1,143 @@
+"""A generated graph of 1,000,000 nodes and 10,000,000 edges: sampled rounds of GLASU, and what memory they take.
+
+python scenarios/benchmarks/glasu_large.py [nodes [edges]]
+
+Three clients and the server run as processes of their own. Printed: the largest sum of their and the driver's resident
+memory in each round, and its seconds; the first round includes loading, the last an evaluation on the whole graph.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+
+from fedactors.config import build
+from fedactors.data.client_graphs import GraphBlock
+from fedactors.data.graphs import to_csr
+from fedactors.runtime.ray.runtime import RayRuntime
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.run import run
+
+SETTINGS = {
+    "batch_size": 1024,
+    "num_neighbours": 3,
+    "hidden_size": 32,
+    "num_local_updates": 4,
+    "learning_rate": 0.002,
+    "num_rounds": 3,
+    "evaluate_every": 3,
+}
+
+
+@dataclass(frozen=True)
+class LargeGraph:
+    """A stochastic block model with features that each client draws for itself: edges, then which of them it keeps."""
+
+    num_nodes: int
+    num_edges: int
+    num_clients: int = 3
+    num_classes: int = 4
+    num_features: int = 16
+
+    def load(self, client: int) -> GraphBlock:
+        """Draw what client `client` holds; labels and split are everyone's."""
+        common = np.random.default_rng(0)
+        labels = common.integers(0, self.num_classes, self.num_nodes)
+        order = np.argsort(labels, kind="stable")
+        starts = np.searchsorted(labels[order], np.arange(self.num_classes + 1))
+        source = common.integers(0, self.num_nodes, self.num_edges)
+        low, high = starts[labels[source]], starts[labels[source] + 1]
+        near = order[low + (common.random(self.num_edges) * (high - low)).astype(np.int64)]
+        far = common.integers(0, self.num_nodes, self.num_edges)
+        edges = np.stack([source, np.where(common.random(self.num_edges) < 0.8, near, far)], axis=1)
+        nodes = common.permutation(self.num_nodes)
+        own = np.random.default_rng([1, client])
+        indptr, indices = to_csr(edges[own.random(self.num_edges) < 0.8], self.num_nodes)
+        centres = own.standard_normal((self.num_classes, self.num_features)).astype(np.float32)
+        features = centres[labels] + 2 * own.standard_normal((self.num_nodes, self.num_features), dtype=np.float32)
+        tenth = self.num_nodes // 10
+        return GraphBlock(
+            indptr=indptr,
+            indices=indices,
+            features=features,
+            columns=np.arange(self.num_features),
+            labels=labels,
+            train=nodes[: 6 * tenth],
+            validation=nodes[6 * tenth : 7 * tenth],
+            test=nodes[7 * tenth :],
+        )
+
+
+class Watch:
+    """Keeps the largest sum of the processes' resident memory since it was last read, without what Ray shares."""
+
+    def __init__(self, runtime: RayRuntime) -> None:
+        self.runtime = runtime
+        self.peak = 0
+        self.running = True
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while self.running:
+            total = 0
+            for process in [0, *self.runtime.processes.values()]:
+                try:
+                    memory = psutil.Process(process or None).memory_info()
+                    total += memory.rss - memory.shared
+                except psutil.NoSuchProcess:
+                    continue
+            self.peak = max(self.peak, total)
+            time.sleep(0.1)
+
+
+class Rounds:
+    """A recorder that notes when rounds end and what memory they took; it keeps nothing else."""
+
+    def __init__(self) -> None:
+        self.watch: Watch
+        self.rounds: list[dict[str, Any]] = []
+        self.start = time.perf_counter()
+
+    def record_round(self, index: int, metrics: dict[str, Any]) -> None:
+        """Note and print a round."""
+        now = time.perf_counter()
+        row = {"round": index, "seconds": now - self.start, "peak_gb": self.watch.peak / 1e9, **metrics}
+        self.rounds.append(row)
+        print(json.dumps(row), flush=True)
+        self.start, self.watch.peak = now, 0
+
+    def record_span(self, *span: Any) -> None:
+        """Ignore the timeline."""
+
+    def ledger_sink(self, rows: list[Any]) -> None:
+        """Ignore the ledger's rows."""
+
+    def privacy(self, records: list[Any]) -> None:
+        """Ignore privacy records."""
+
+    def save_checkpoint(self, label: str, actors: Any, driver: bytes) -> None:
+        """Ignore checkpoints."""
+
+
+def main() -> None:
+    """Run three rounds: the first after loading, the third with an evaluation on the whole graph."""
+    sizes = [int(word) for word in sys.argv[1:]]
+    num_nodes = sizes[0] if sizes else 1_000_000
+    source = LargeGraph(num_nodes, sizes[1] if len(sizes) > 1 else 10 * num_nodes)
+    recorder = Rounds()
+    runtime = RayRuntime(seed=0, recorder=recorder, checkpoint_every=0, start_timeout=900.0)
+    recorder.watch = Watch(runtime)
+    config = build(GlasuConfig, SETTINGS)
+    runtime.execute(lambda: run(config, source, runtime))
+    recorder.watch.running = False
+
+
+if __name__ == "__main__":
+    main()

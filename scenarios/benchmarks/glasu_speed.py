@@ -1,0 +1,218 @@
+"""How fast GLASU's parts are: the centralised step against plain torch, sampling, and joint inference on Ray.
+
+python scenarios/benchmarks/glasu_speed.py step        # M = 1, full batch, against the same network in plain torch
+python scenarios/benchmarks/glasu_speed.py sampling    # 1,000,000 edges, batch 1,024, two layers, 3 neighbours
+python scenarios/benchmarks/glasu_speed.py costs cora  # seconds per unit of work, for the simulated runtime's model
+python scenarios/benchmarks/glasu_speed.py inference   # three clients on Ray: seconds per aggregation layer
+
+The step's two sides alternate, so that a busy machine slows both alike; ratios of the medians are what counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from fedactors.config import build
+from fedactors.data.client_graphs import graph
+from protocols.glasu import algorithm, sampling, steps
+from protocols.glasu.aggregation import add
+from protocols.glasu.backbones import initial_parameters
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.graphs import scale_features, share_of
+
+REPEATS = 60
+
+
+def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
+    """Return a training step of the same network as one would write it with torch alone: sparse CSR, autograd, Adam."""
+    num_nodes = block.num_nodes
+    degrees = np.diff(block.indptr)
+    rows = np.concatenate([np.repeat(np.arange(num_nodes), degrees), np.arange(num_nodes)])
+    columns = np.concatenate([block.indices, np.arange(num_nodes)])
+    scale = 1 / np.sqrt(degrees + 1.0)
+    values = torch.from_numpy(scale[rows] * scale[columns]).float()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matrix = torch.sparse_coo_tensor(np.stack([rows, columns]), values, (num_nodes, num_nodes)).to_sparse_csr()
+        share, _ = share_of(block, "plain")
+        features = torch.from_numpy(scale_features(share).features_NF)
+        if (features != 0).float().mean() < 0.1:
+            features = features.to_sparse_csr()
+    labels, train = torch.from_numpy(np.array(block.labels)), torch.from_numpy(np.array(block.train))
+    width = config.hidden_size
+    sizes = [(features.shape[1], width), *[(width, width)] * config.num_layers, (width, num_classes)]
+    weights = [torch.nn.init.xavier_uniform_(torch.empty(size)).requires_grad_() for size in sizes]
+    biases = [torch.zeros(width, requires_grad=True), torch.zeros(num_classes, requires_grad=True)]
+    optimiser = torch.optim.Adam([*weights, *biases], lr=config.learning_rate, weight_decay=config.weight_decay)
+
+    def step() -> float:
+        optimiser.zero_grad()
+        h = h0 = functional.relu(features @ weights[0] + biases[0])
+        for layer in range(config.num_layers):
+            theta = math.log(config.lam / (layer + 1) + 1)
+            s = (1 - config.alpha) * (matrix @ functional.dropout(h, config.dropout)) + config.alpha * h0
+            h = functional.relu(theta * (s @ weights[layer + 1]) + (1 - theta) * s)
+        loss = functional.cross_entropy((h @ weights[-1] + biases[1])[train], labels[train])
+        loss.backward()
+        optimiser.step()
+        return float(loss.detach())
+
+    return step
+
+
+def glasu_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
+    """Return GLASU's step of its centralised case: the function that a client's actor hands to `compute`."""
+    share, split = share_of(block, "all")
+    share = scale_features(share)
+    network = steps.network_of(config, share.features_NF.shape[1], num_classes, 0)
+    adjacency = steps.build_graph(share, block.num_nodes)
+    batch = steps.full_batch(adjacency, share, split, config.num_layers, config.float64)
+    descent = algorithm.Descent(optimiser="adam", learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
+    state = algorithm.start_optimiser(parameters, descent)
+
+    def step() -> float:
+        nonlocal parameters, state
+        parameters, state, losses = steps.updates(parameters, state, network, batch, [], None, descent, 1)
+        return losses[0]
+
+    return step
+
+
+def compare_steps(data: str, hidden_size: int, dropout: float) -> dict[str, Any]:
+    """Time both sides alternately."""
+    config = build(
+        GlasuConfig, {"special_case": "centralised", "hidden_size": hidden_size, "dropout": dropout, "num_layers": 4}
+    )
+    source = graph(data, 1)
+    block = source.load_whole()
+    sides = {
+        "plain": plain_step(config, block, source.num_classes),
+        "glasu": glasu_step(config, block, source.num_classes),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(REPEATS + 5):
+        for name, step in sides.items():
+            start = time.process_time()
+            step()
+            if repeat >= 5:
+                seconds[name].append(time.process_time() - start)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return {
+        "data": data, "hidden_size": hidden_size, "dropout": dropout,
+        "plain_ms": 1000 * medians["plain"], "glasu_ms": 1000 * medians["glasu"],
+        "ratio": medians["glasu"] / medians["plain"],
+    }  # fmt: skip
+
+
+def time_sampling() -> dict[str, Any]:
+    """Sample two layers below 1,024 nodes of a graph of 1,000,000 edges, and build their blocks."""
+    rng = np.random.default_rng(0)
+    adjacency = sampling.adjacency(rng.integers(0, 200_000, (2, 1_000_000)), 200_000)
+    drawing, building = [], []
+    for repeat in range(40):
+        batch = sampling.choose_batch(np.arange(200_000), 1024, rng)
+        start = time.perf_counter()
+        layers = steps.sample(adjacency, batch, 2, 3, repeat)
+        middle = time.perf_counter()
+        for layer in layers:
+            sampling.block(adjacency, layer)
+        drawing.append(middle - start)
+        building.append(time.perf_counter() - middle)
+    return {
+        "sampling_ms": 1000 * statistics.median(drawing),
+        "with_blocks_ms": 1000 * statistics.median(a + b for a, b in zip(drawing, building, strict=True)),
+    }
+
+
+def measure_costs(data: str) -> dict[str, Any]:
+    """Return processor seconds per unit of each kind of work, as `protocols.glasu.costs` counts units."""
+    config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3})
+    source = graph(data, 3)
+    share, split = share_of(source.load(0), "client-0")
+    adjacency = steps.build_graph(share, len(split.labels_N))
+    network = steps.network_of(config, share.features_NF.shape[1], source.num_classes, 0)
+    parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
+    batch = steps.full_batch(adjacency, share, split, config.num_layers, config.float64)
+    part, h0 = steps.first_segment(parameters, network, batch)
+    stale = [algorithm.extract(part, part)] * len(network.segments)
+    descent = algorithm.Descent(optimiser="adam", learning_rate=0.01)
+    state = algorithm.start_optimiser(parameters, descent)
+    chosen = sampling.choose_batch(split.train, 64, np.random.default_rng(0))
+    layers = steps.sample(adjacency, chosen, 2, 3, 0)
+    everything = steps.forward_operations(network, batch, range(config.num_layers))
+
+    def seconds(action: Any) -> float:
+        taken = []
+        for _ in range(25):
+            start = time.process_time()
+            action()
+            taken.append(time.process_time() - start)
+        return statistics.median(taken)
+
+    segment = steps.forward_operations(network, batch, network.segments[1])
+    update = seconds(lambda: steps.updates(parameters, state, network, batch, stale, None, descent, 1))
+    parts = [part.numpy()] * 3
+    return {
+        "data": data,
+        "segment_per_operation": seconds(lambda: steps.next_segment(parameters, network, batch, 1, parts[0], h0))
+        / segment,
+        "update_per_operation": update / everything,
+        "sample_per_unit": seconds(lambda: steps.sample(adjacency, chosen, 2, 3, 0)) / (len(chosen) * 2 * 3),
+        "build_per_pair": seconds(lambda: steps.make_batch(adjacency, share, split, [*layers, *layers[1:]], False, 0))
+        / sum(len(layer.rows_E) for layer in layers),
+        "aggregate_per_number": seconds(lambda: add(parts)) / (3 * parts[0].size),
+    }
+
+
+def time_inference(data: str, rounds: int = 20) -> dict[str, Any]:
+    """Measure, on Ray with three clients, a round with every aggregation and one with the last alone."""
+    from fedactors.runtime.ray.runtime import RayRuntime
+    from protocols.glasu.data import load_data
+    from protocols.glasu.run import run
+
+    found: dict[str, Any] = {"data": data}
+    for layers in ("3", "1,3", "0,1,2,3"):
+        words = {"aggregation_layers": layers, "num_rounds": rounds, "evaluate_every": rounds}
+        config = build(GlasuConfig, words)
+        runtime = RayRuntime(seed=0, checkpoint_every=0)
+        source = load_data(config, data, 0)
+        result = runtime.execute(lambda config=config, source=source, runtime=runtime: run(config, source, runtime))
+        found[f"round_ms_K={len(config.resolved_layers)}"] = 1000 * result.extra["training"]["seconds"] / rounds
+    found["overhead_ms_per_aggregation"] = (found["round_ms_K=4"] - found["round_ms_K=1"]) / 3
+    return found
+
+
+def main() -> None:
+    """Run the benchmark that the command line names."""
+    torch.set_num_threads(1)
+    what = sys.argv[1] if len(sys.argv) > 1 else "step"
+    if what == "sampling":
+        made = [time_sampling()]
+    elif what == "inference":
+        made = [time_inference(data) for data in sys.argv[2:] or ["blocks:2000x32x4"]]
+    elif what == "costs":
+        made = [measure_costs(data) for data in sys.argv[2:] or ["blocks:3000x64x4"]]
+    else:
+        made = [
+            compare_steps(data, width, dropout)
+            for data in sys.argv[2:] or ["blocks:3000x64x4"]
+            for width in (64, 192)
+            for dropout in (0.0, 0.5)
+        ]
+    for one in made:
+        print(json.dumps(one))
+
+
+if __name__ == "__main__":
+    main()

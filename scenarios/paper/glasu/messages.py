@@ -1,0 +1,18 @@
+"""How many tensors sixteen local updates cost, against simulated-centralised training.
+
+python -m scenarios.paper.glasu.messages --data cora
+"""
+
+from scenarios.paper.glasu.measure import Row, glasu, measure
+
+UPDATES = 16
+SHORT = {"patience": None, "evaluate_every": UPDATES}
+ROWS = [Row("simulated-centralised", {"special_case": "simulated-centralised", "num_rounds": UPDATES, **SHORT})]
+ROWS += [
+    Row(f"GLASU-K={k}-Q={q:02d}", glasu(q, aggregation_layers=layers, num_rounds=UPDATES // q, **SHORT))
+    for k, layers in ((2, "1,3"), (1, "3"))
+    for q in (1, 4, 16)
+]
+
+if __name__ == "__main__":
+    measure("messages", ROWS)
