@@ -113,6 +113,7 @@ def simulate(
     config = subject.made(**(overrides or {}))
     if not watch:
         return _execute(subject, config, runtime, keeper, runtime.observed, resume)
+    subject.is_own("")  # imports the protocol before it is watched: an import may not begin inside another one
     with watched_code(runtime.observed, subject.is_own):
         return _execute(subject, config, runtime, keeper, runtime.observed, resume)
 

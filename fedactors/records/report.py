@@ -33,7 +33,8 @@ h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem}
 .charts figure{max-width:520px}
 figure{margin:0;padding:.5rem;background:var(--card);border-radius:.5rem;overflow-x:auto}
 svg{width:100%%;height:auto;display:block;font-size:11px}.wide svg{min-width:640px}
-svg text{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:3px}.charts svg{font-size:13px}.grid{stroke:var(--grid)}.curve{fill:none;stroke-width:2}
+svg text{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:3px}
+.charts svg{font-size:13px}.grid{stroke:var(--grid)}.curve{fill:none;stroke-width:2}
 .edge{fill:none;stroke:var(--ink);opacity:.55}
 .talk{max-width:640px}.facts h2{display:inline-block;margin:.5rem 0}
 .table{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;min-width:50%%}

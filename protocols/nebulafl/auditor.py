@@ -5,6 +5,7 @@ center --lease opened, lease closed--> auditor <--models-- driver
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 from fedactors.roles import Server
@@ -64,12 +65,9 @@ class Auditor(Server):
             "given_up": float(sum(not rental.useful for rental in closed)),
         }
 
-    async def rentals(self) -> list[tuple[str, str, str, float, float, float, bool]]:
-        """Return the whole log: center, unit, container, start, end, price, useful."""
-        return [
-            (r.center, r.unit, r.container, r.start, r.end, r.price, r.useful)
-            for r in sorted(self.bill.rentals, key=lambda r: (r.end, r.center, r.unit))
-        ]
+    async def bills(self, units: dict[str, int], duration: float) -> dict[str, dict[str, float]]:
+        """Return each center's rent, hours and utilisation; `units` is how many units it has."""
+        return {center: dataclasses.asdict(bill) for center, bill in self.bill.centers(units, duration).items()}
 
     async def measure(self, models: tuple[MasterModel | SharedModel, ...]) -> Measurement:
         """Measure the plain mean of some models on the test rows (the final model of Algorithm 1)."""

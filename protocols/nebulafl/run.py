@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Runtime
@@ -118,22 +119,14 @@ async def conclude(config: NebulaFLConfig, cast: Cast, runtime: Runtime, catalog
         reached = next((point for point in curve if point["accuracy"] >= config.target_accuracy), None)
         for name in ("time", "dollars", "center_bytes"):
             metrics[f"{name}_to_target"] = reached[name] if reached else math.nan
-    rentals = await cast.auditor.rentals()
-    duration = last["time"]
-    bills = {}
-    for name in catalogue.first_centers(config.num_centers):
-        own = [(start, end, price) for center, _, _, start, end, price, _ in rentals if center == name]
-        units = sum(catalogue.centers[name].values())
-        busy = math.fsum(end - start for start, end, _ in own)
-        sent = [
-            t for t in runtime.ledger.totals() if t.sender.partition("/")[0] == name and t.kind == INTER_DATA_CENTER
-        ]
-        bills[name] = {
-            "rent": math.fsum((end - start) * price / 3600.0 for start, end, price in own),
-            "bytes_sent": sum(t.bytes for t in sent),
-            "busy_hours": busy / 3600.0,
-            "utilisation": busy / (units * duration) if duration > 0 else 0.0,
-        }
+    units = {name: sum(catalogue.centers[name].values()) for name in catalogue.first_centers(config.num_centers)}
+    bills = await cast.auditor.bills(units, last["time"])
+    for name, bill in bills.items():
+        sent = [t for t in runtime.ledger.totals() if t.sender == name and t.kind == INTER_DATA_CENTER]
+        bill["bytes_sent"] = sum(t.bytes for t in sent)
+        bill["egress"] = sum(
+            runtime.network.link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages) for t in sent
+        )
     extra = {
         "centers": bills,
         "versions": {report.center: list(report.versions) for report in await cast.reports()},

@@ -1,17 +1,19 @@
 """Train on a join of three organisations' databases, one of them in two places, without joining it.
 
-    python scenarios/tablepuppet/make_databases.py        # writes the example databases into ./shop
-    python scenarios/tablepuppet/own_databases.py --runtime simulated algorithm=rfl-sgd rounds=20
-    CARDS_SOUTH='postgresql://me@db.example/cards' python scenarios/tablepuppet/own_databases.py ...
+python -m scenarios.tablepuppet.own_databases algorithm=rfl-sgd --runtime simulated
 
-A PostgreSQL address is best given as ``env:NAME?table=schema.table``: no password is then in any file.
+The example databases are written into ./shop first. A PostgreSQL address is best given as
+``env:NAME?table=schema.table``: no password is then in any file.
 """
+
+from pathlib import Path
 
 from fedactors.plugins import Headline
 from fedactors.scenario import main
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
+from scenarios.tablepuppet.shop import write_databases
 
 SQL = """
 SELECT o.amount, o.hour, i.weight, i.price, c.credit_limit, c.age
@@ -26,6 +28,7 @@ DATABASES = {
 }
 
 if __name__ == "__main__":
+    write_databases(Path("shop"))
     main(
         TablePuppetConfig,
         run,

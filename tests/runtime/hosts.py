@@ -105,6 +105,9 @@ class Hosts:
             ]
         else:
             words += [f"--address={self.net}.1:6379"]
+            # each host has its own disk for what Ray unpacks: two hosts in one folder would clear away each other's
+            own = f"mkdir -p {self.folder}/ray-{index} && mount --bind {self.folder}/ray-{index} {self.folder}/ray"
+            words = ["sh", "-c", f'{own} && exec "$@"', "sh", *words]
         log = open(self.folder / f"host-{index}.log", "wb")  # noqa: SIM115
         self.blocks.append(
             subprocess.Popen(

@@ -47,14 +47,12 @@ def join(address: str | None, num_cpus: int | None) -> bool:
         _keep_output_clean()
         return True
     check_reachable(address)
-    here = os.getcwd()
     # a failure is told in one line below; Ray's own client would print each of its attempts
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {_first_line(error)}") from None
-    os.chdir(here)  # in a submitted job Ray moves into another copy of the working directory
     _keep_output_clean()
     return True
 

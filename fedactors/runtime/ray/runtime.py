@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -35,12 +35,12 @@ from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Run
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
+from fedactors.runtime.ray.placement import cause, labelled
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR
 
 T = TypeVar("T")
 _MAX_CONCURRENCY = 10_000
-_SLIVER = 0.001
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -147,24 +147,12 @@ class RayRuntime(Runtime):
         return self._lanes.send(address, method, encode_parts((DRIVER, DRIVER, method, args, kwargs)))
 
     async def start(self) -> None:
-        self._castings |= {name: self._labelled(casting) for name, casting in self._castings.items()}
-        if unknown := [party for party in self._labels if not any(_is_of(name, party) for name in self._castings)]:
-            raise BadInput(
-                f"--place: {unknown[0]!r} is not allowed: the parties are {', '.join(_parties(self._castings))}"
-            )
+        self._castings |= labelled(self._castings, self._labels)
         castings = self._take_new()
         cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
         if self._began is None:
             self._began = time.perf_counter()
-
-    def _labelled(self, casting: Casting) -> Casting:
-        labels = [label for party, label in self._labels.items() if _is_of(casting.name, party)]
-        if not labels:
-            return casting
-        # a sliver places an actor and leaves the label to others
-        wanted = {**dict.fromkeys(labels, _SLIVER), **casting.resources.labels}
-        return dataclasses.replace(casting, resources=dataclasses.replace(casting.resources, labels=wanted))
 
     async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
         options = await self._placed(castings)
@@ -229,7 +217,7 @@ class RayRuntime(Runtime):
             except TimeoutError:
                 raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
             except RayActorError as error:
-                raise PartyLost(name, f"its process died while it was being started{_cause(error)}") from None
+                raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
@@ -493,17 +481,3 @@ class RayRuntime(Runtime):
                 await self._loss_handler(name)
         except Exception as error:
             self.fail(error)
-
-
-def _cause(error: RayActorError) -> str:
-    """Return why an actor could not be built, such as a module that its host lacks; Ray says it in its last lines."""
-    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
-    return f" ({lines[-1]})" if lines else ""
-
-
-def _is_of(name: str, party: str) -> bool:
-    return name == party or name.partition("/")[0] == party
-
-
-def _parties(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(name.partition("/")[0] for name in names))

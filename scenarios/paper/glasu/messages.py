@@ -1,4 +1,4 @@
-"""How many tensors sixteen local updates cost: simulated-centralised training against lazy aggregation and stale updates.
+"""How many tensors sixteen local updates cost, against simulated-centralised training.
 
 python -m scenarios.paper.glasu.messages --data cora
 """

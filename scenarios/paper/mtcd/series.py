@@ -2,8 +2,8 @@
 
 What the scripts beside this one share: `record` runs one setting over seeds and writes
 
-    docs/results/data/mtcd/<figure>/<setting>.json          mean and deviation over seeds, as `fedactors run` prints them
-    docs/results/data/mtcd/curves/<figure>.json             curves: gap against iterations, vectors and cost
+    docs/results/data/mtcd/<figure>/<setting>.json      mean and deviation over seeds, as `fedactors run` prints them
+    docs/results/data/mtcd/curves/<figure>.json         curves: gap against iterations, vectors and cost
 """
 
 from __future__ import annotations

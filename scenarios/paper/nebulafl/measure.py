@@ -47,7 +47,9 @@ class Row:
     data: str = "digits"
 
 
-def measure(table: str, rows: Sequence[Row], *, seeds: str = "0,1,2,3,4", target: float | None = None, **common: Any) -> None:
+def measure(
+    table: str, rows: Sequence[Row], *, seeds: str = "0,1,2,3,4", target: float | None = None, **common: Any
+) -> None:
     """Run the rows of a table as the command line says, and write one summary file for each.
 
     Args:
@@ -80,6 +82,7 @@ def measure(table: str, rows: Sequence[Row], *, seeds: str = "0,1,2,3,4", target
         pending = {}
         for row in chosen:
             path = folder / f"{row.name}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and not args.again:
                 continue
             settings = {**COMMON, **common, **row.settings}
@@ -95,7 +98,7 @@ def measure(table: str, rows: Sequence[Row], *, seeds: str = "0,1,2,3,4", target
             combined = combine(summaries)
             path.write_text(json.dumps(jsonable(combined), indent=1, sort_keys=True) + "\n")
             shown = {name: round(value, 4) for name, value in combined["mean"]["metrics"].items()}
-            print(path.stem, shown, flush=True)
+            print(path.relative_to(folder), shown, flush=True)
 
 
 def once(name: str, settings: Mapping[str, Any], data: str, seed: int) -> dict[str, Any]:

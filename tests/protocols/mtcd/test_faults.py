@@ -21,7 +21,7 @@ def moments(words, count):
     "words", ["", "mode=overlapping topology=ring", "algorithm=stcd", "algorithm=svfl", "algorithm=dcpa"]
 )
 def test_a_loss_at_any_moment_stops_the_run_with_the_name(words):
-    for time in moments(words, 12):
+    for time in moments(words, 8):
         with pytest.raises(PartyLost, match="client-2") as caught:
             simulate(words, faults={"client-2": time})
         assert caught.value.exit_code == 3
@@ -41,7 +41,7 @@ def test_a_loss_at_any_moment_stops_the_run_with_the_name(words):
 )
 def test_a_loss_at_any_moment_can_be_gone_on_from(words):
     words = f"{words} on_party_loss=continue num_rounds=6"
-    for time in moments(words, 25):
+    for time in moments(words, 10):
         for client in ("client-1", "client-3"):
             result, kept, _ = simulate(words, faults={client: time})
             assert [index for index, _ in kept.rounds] == list(range(7))

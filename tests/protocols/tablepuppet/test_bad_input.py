@@ -155,7 +155,7 @@ def test_an_unreachable_or_refusing_postgres_is_exit_code_2_and_names_no_passwor
 
 
 @pytest.mark.ray
-def test_a_fault_found_in_a_process_of_its_own_is_exit_code_2_as_well(write, capsys):
+def test_a_fault_found_in_a_process_of_its_own_is_exit_code_2_as_well(write, capsys, ray_cluster):
     given = write(SQL.replace("i.price", "i.kind"))
     code = main(["run", "tablepuppet", "--runtime", "ray", "--quiet", "--data", str(given), "--out",
                  str(given.parent / "runs")])  # fmt: skip

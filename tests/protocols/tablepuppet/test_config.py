@@ -50,7 +50,9 @@ def test_label_noise_on_numbers_needs_their_range():
     assert loss_of(build(TablePuppetConfig, {"label_dp": "0.5", "label_range": "1,5"}), data) == "squared"
 
 
-@pytest.mark.parametrize(("algorithm", "partitions"), [("rfl-sgd", 2), ("rfl-admm", 2), ("rfl-sgd-v", 1), ("vfl-sgd", 1)])
+@pytest.mark.parametrize(
+    ("algorithm", "partitions"), [("rfl-sgd", 2), ("rfl-admm", 2), ("rfl-sgd-v", 1), ("vfl-sgd", 1)]
+)
 def test_partitions_follow_the_algorithm(algorithm, partitions):
     assert build(TablePuppetConfig, {"algorithm": algorithm}).partitions == partitions
     assert build(TablePuppetConfig, {"algorithm": algorithm, "num_partitions": 4}).partitions == 4
