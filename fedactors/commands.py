@@ -126,7 +126,7 @@ def _warn_of_out(out: str) -> None:
     if "://" not in out and not Path(out).is_absolute():
         print(
             f"fedactors: --out {out} is relative: the run folder will lie in the job's own directory on the head host "
-            "and go with it; give a path that all hosts share",
+            "and go with it; give a path that all hosts share, or an address such as s3://bucket/runs",
             file=sys.stderr,
         )
 
@@ -176,11 +176,15 @@ def compare_command(args: argparse.Namespace) -> int:
 def report_command(args: argparse.Namespace) -> int:
     """Write the page."""
     from fedactors.records.compare import load_runs
+    from fedactors.records.remote import is_remote
     from fedactors.records.report import render_report
     from fedactors.records.storage import local_path, write_atomic
 
     runs = load_runs(args.runs)
-    path = local_path(args.to, "--to") if args.to else runs[0].folder.path / "report.html"
+    folder = runs[0].folder
+    if not args.to and is_remote(folder.place):
+        raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
+    path = local_path(args.to, "--to") if args.to else folder.path / "report.html"
     write_atomic(path, render_report(runs).encode())
     if args.format == "json":
         print_json({"report": str(path)})

@@ -219,7 +219,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
     with contextlib.suppress(FedactorsError, OSError):
         if status == "failed":
             folder.write_bytes("error.txt", _trace(error).encode())
-            error.add_note(f"details: {folder.path / 'error.txt'}")
+            error.add_note(f"details: {folder.place}/error.txt")
         if recorder is not None:
             recorder.close()
         folder.finish(status)
@@ -227,7 +227,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
         recorder.abandon()
     folder.release()
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
-        error.add_note(f"go on with --resume {folder.path}")
+        error.add_note(f"go on with --resume {folder.place}")
 
 
 def _trace(error: BaseException) -> str:
@@ -264,7 +264,7 @@ def _summarise(
     protocol: Protocol, options: RunOptions, seed: int, folder: RunFolder, result: RunResult, usage: Usage
 ) -> Summary:
     return Summary(
-        run=str(folder.path),
+        run=folder.place,
         protocol=protocol.name,
         runtime=options.runtime or "ray",
         seed=seed,

@@ -1,7 +1,7 @@
 """Every command in the documentation, executed; the site builds without a warning.
 
-A block that begins with ```sh is run by bash; the blocks of a page are one script, in an empty folder. A block that a page
-marks with <!-- on the head --> is run on the head of a cluster of two hosts.
+A block that begins with ```sh is run by bash; the blocks of a page are one script, in an empty folder. A block that
+the page marks with <!-- on the head --> is run on the head of a cluster of two hosts.
 """
 
 import os

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-HEAD_SECONDS = 120.0
+HEAD_SECONDS = 240.0
 
 
 def run(*words: str, check: bool = True) -> str:
@@ -59,16 +59,21 @@ class Hosts:
             # a host that is cut off is given up after seconds, not a minute
             "RAY_health_check_initial_delay_ms": "1000",
             "RAY_health_check_period_ms": "1000",
-            "RAY_health_check_timeout_ms": "3000",
-            "RAY_health_check_failure_threshold": "3",
+            "RAY_health_check_timeout_ms": "5000",
+            "RAY_health_check_failure_threshold": "5",
+            "RAY_raylet_start_wait_time_s": "120",
             "RAY_metrics_report_interval_ms": "1000",
             "FEDACTORS_DATA": os.environ.get("FEDACTORS_DATA", ""),
         }
         (folder / "token").write_text(secrets.token_hex(32))
         (folder / "token").chmod(0o600)
-        self._join()
-        for index, wanted in enumerate(labels):
-            self._start(index, wanted, num_cpus)
+        try:
+            self._join()
+            for index, wanted in enumerate(labels):
+                self._start(index, wanted, num_cpus)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def dashboard(self) -> str:

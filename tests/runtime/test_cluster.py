@@ -54,6 +54,29 @@ def test_the_asynchronous_protocol_trains_across_hosts(hosts):
     assert submit(hosts, *words)["result"]["metrics"]["auc"] > 0.6
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mtcd", ["num_clients=2", "num_tokens=1"]),
+        ("tablepuppet", []),
+        ("glasu", ["num_rounds=2"]),
+    ],
+)
+def test_protocols_that_do_not_depend_on_timing_give_equal_numbers(hosts, name, settings):
+    words = [name, "--smoke", *settings]
+    found = submit(hosts, *words, "--spread", "spread", "--out", str(hosts.folder / "shared"))["result"]
+    expected = simulated(hosts, *words)
+    numbers = {key: value for key, value in expected["metrics"].items() if isinstance(value, float)}
+    assert {key: found["metrics"][key] for key in numbers} == pytest.approx(numbers, rel=1e-6)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+
+
+def test_data_centers_rotate_their_models_across_hosts(hosts):
+    words = ["nebulafl", "--smoke", "--spread", "spread", "--emulate", "0.005"]
+    found = submit(hosts, *words, "--out", str(hosts.folder / "shared"))["result"]
+    assert found["metrics"]["accuracy"] > 0.1
+
+
 def test_what_crossed_the_wire_is_what_the_ledger_says(hosts):
     words = [*SYNCHRONOUS, "num_epochs=4", "batch_size=358", "embedding_size=2048"]
     before = hosts.bytes_between(1)
