@@ -54,6 +54,18 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     run.add_argument("protocol", metavar="PROTOCOL", help="name of a protocol, see fedactors list")
     add_run_flags(run)
 
+    submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
+    submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
+    add_run_flags(submit)
+    submit.add_argument("--wait", action="store_true", help="follow the log; exit with the job's code")
+    submit.add_argument(
+        "--working-dir", metavar="DIR", help="folder to send along (default: the present one for a script, else none)"
+    )
+
+    doctor = add("doctor", "say what this installation has, and what a cluster leaves open")
+    doctor.add_argument("--address", metavar="A", help="dashboard of a cluster: http://HEAD:8265")
+    add_format_flag(doctor)
+
     compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
     compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first group is the baseline")
     compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
@@ -87,8 +99,15 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
     export.add_argument("--party", required=True, metavar="P", help="name of the party")
     export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
-    export.add_argument("--to", default="exported", metavar="DIR", help="default: exported")
+    export.add_argument("--to", metavar="DIR", help="default: exported/ in the run folder")
     add_format_flag(export)
+
+    new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
+    new.add_argument("what", choices=("protocol", "scenario"))
+    new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
+    new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
+    new.add_argument("--to", default=".", metavar="DIR", help="folder that it is written into (default: here)")
+    add_format_flag(new)
 
     data = add("data", "data sets: list them, fetch one")
     data.add_argument("action", choices=("list", "fetch"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import BadInput
-from fedactors.options import RunOptions, run_options
+from fedactors.options import RunOptions, run_options, run_words
 from fedactors.plugins import Protocol, discover, find_protocol
 from fedactors.terminal import format_value, print_json, print_table
 
@@ -80,6 +81,77 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
     return 0
 
 
+def submit_command(args: argparse.Namespace) -> int:
+    """Run something on a cluster, as a job."""
+    from fedactors.runtime.ray.jobs import Jobs, last_json
+
+    script = args.target.endswith(".py")
+    if script and not Path(args.target).is_file():
+        raise BadInput(f"{args.target!r}: no such script")
+    if not script and not args.working_dir:
+        find_protocol(args.target)
+    options = run_options(args)
+    _warn_of_out(options.out)
+    command = ["python", args.target] if script else ["python", "-m", "fedactors.cli", "run", args.target]
+    jobs = Jobs(args.address)
+    folder = args.working_dir or ("." if script else None)
+    job = jobs.submit([*command, *run_words(options, args.words), "--format", "json"], working_dir=folder)
+    if not args.wait:
+        if args.format == "json":
+            print_json({"job": job, "address": jobs.address})
+        else:
+            print(f"job: {job}\nfollow it: ray job logs --follow --address {jobs.address} {job}")
+        return 0
+    log: list[str] = []
+
+    def show(text: str) -> None:
+        log.append(text)
+        print(text, end="", file=sys.stderr if args.format == "json" else sys.stdout, flush=True)
+
+    try:
+        end = jobs.follow(job, show)
+    except KeyboardInterrupt:
+        print(f"fedactors: the job goes on; stop it: ray job stop --address {jobs.address} {job}", file=sys.stderr)
+        raise
+    if args.format == "json":
+        found = next(last_json("".join(log)), None)
+        result = None if found is None else json.loads(found)
+        print_json({"job": job, "status": end.status, "exit_code": end.exit_code, "result": result})
+    elif end.exit_code:
+        print(f"fedactors: the job ended with code {end.exit_code} ({end.status})", file=sys.stderr)
+    return end.exit_code
+
+
+def _warn_of_out(out: str) -> None:
+    if "://" not in out and not Path(out).is_absolute():
+        print(
+            f"fedactors: --out {out} is relative: the run folder will lie in the job's own directory on the head host "
+            "and go with it; give a path that all hosts share, or an address such as s3://bucket/runs",
+            file=sys.stderr,
+        )
+
+
+def doctor_command(args: argparse.Namespace) -> int:
+    """Look at this installation and at a cluster."""
+    from fedactors.records.environment import describe_environment
+    from fedactors.runtime.ray.doctor import examine_cluster, examine_here
+    from fedactors.runtime.ray.jobs import job_address
+
+    findings = examine_here()
+    if args.address:
+        findings += examine_cluster(job_address(args.address))
+    if args.format == "json":
+        listed = [dataclasses.asdict(finding) for finding in findings]
+        print_json({"environment": describe_environment(), "findings": listed})
+        return 0
+    print_table(["", "", "found"], [[f.state, f.what, f.found] for f in findings])
+    for finding in findings:
+        if finding.advice:
+            print(f"{finding.what}: {finding.advice}")
+    print("One Ray cluster is one trust domain: whoever can submit to it can run code in it.")
+    return 0
+
+
 def compare_command(args: argparse.Namespace) -> int:
     """Put runs side by side."""
     from fedactors.records.compare import compare, load_runs, table_rows
@@ -104,11 +176,15 @@ def compare_command(args: argparse.Namespace) -> int:
 def report_command(args: argparse.Namespace) -> int:
     """Write the page."""
     from fedactors.records.compare import load_runs
+    from fedactors.records.remote import is_remote
     from fedactors.records.report import render_report
     from fedactors.records.storage import local_path, write_atomic
 
     runs = load_runs(args.runs)
-    path = local_path(args.to, "--to") if args.to else runs[0].folder.path / "report.html"
+    folder = runs[0].folder
+    if not args.to and is_remote(folder.place):
+        raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
+    path = local_path(args.to, "--to") if args.to else folder.path / "report.html"
     write_atomic(path, render_report(runs).encode())
     if args.format == "json":
         print_json({"report": str(path)})
@@ -223,12 +299,30 @@ def export_command(args: argparse.Namespace) -> int:
     if args.party not in parties:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
     own = {name: state for name, state in states.items() if name.partition("/")[0] == args.party}
-    target = local_path(args.to, "--to")
+    target = local_path(args.to, "--to") if args.to else folder.path / "exported"
     with disk_errors(target):
         target.mkdir(parents=True, exist_ok=True)
         written = [str(path) for path in protocol.export(config, args.party, own, target)]
     if args.format == "json":
         print_json({"run": str(folder.path), "party": args.party, "files": written})
+    else:
+        print("\n".join(written))
+    return 0
+
+
+def new_command(args: argparse.Namespace) -> int:
+    """Write a working start."""
+    from fedactors.records.storage import local_path
+    from fedactors.scaffold import write_protocol, write_scenario
+
+    parent = local_path(args.to, "--to")
+    if args.what == "scenario":
+        paths = write_scenario(args.name, parent, args.protocol)
+    else:
+        paths = write_protocol(args.name, parent)
+    written = [str(path) for path in paths]
+    if args.format == "json":
+        print_json({"files": written})
     else:
         print("\n".join(written))
     return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import signal
 import statistics
 import threading
@@ -42,6 +43,8 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     check_trackers(options.track)
     if options.address is not None and options.runtime == "simulated":
         raise BadInput("--address: needs --runtime ray; the simulated runtime is one process")
+    if (options.place or options.spread) and options.runtime == "simulated":
+        raise BadInput(f"--{'place' if options.place else 'spread'}: needs --runtime ray, which has hosts")
     if options.pool and options.runtime == "ray":
         raise BadInput("--pool: needs --runtime simulated; on Ray every actor has a process of its own")
     if options.emulate is not None and options.runtime == "simulated":
@@ -85,13 +88,22 @@ def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> R
         seed=seed,
         recorder=recorder,
         address=options.address,
+        labels=dict(options.place),
+        placement=options.spread.upper().replace("-", "_") if options.spread else None,
         emulate=options.emulate is not None,
         scale=options.emulate or 1.0,
     )
 
 
-def load_data(protocol: Protocol, config: Any, name: str, seed: int) -> Any:
+def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool = True) -> Any:
     """Load and partition the data set or own-data file `name` as the protocol wants it.
+
+    Args:
+        protocol: which one.
+        config: its settings.
+        name: data set or description file.
+        seed: the run's seed.
+        here: whether the parties run on this machine: then missing files are told before anything is started.
 
     Raises:
         BadInput: unknown name, a file that is not there, or data of another layout.
@@ -102,13 +114,17 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int) -> Any:
             raise BadInput(f"--data: {name!r} does not exist")
     else:
         from fedactors.data.catalogue import describe
+        from fedactors.data.storage import require_files
 
-        layouts = describe(name).layouts
+        dataset = describe(name)
+        layouts = dataset.layouts
         if protocol.partition not in layouts:
             raise BadInput(
                 f"--data: {name!r} is not allowed: {protocol.name} needs {protocol.partition} data, "
                 f"this can be {' or '.join(layouts)}"
             )
+        if here:
+            require_files(dataset)
     if protocol.load_data is not None:
         return protocol.load_data(config, name, seed)
     from fedactors.data.datasets import load
@@ -164,7 +180,8 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
 def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
     with _StopSignals() as signals:
-        data = load_data(protocol, config, options.data or protocol.default_data, seed)
+        here = options.address is None and "RAY_ADDRESS" not in os.environ
+        data = load_data(protocol, config, options.data or protocol.default_data, seed, here)
         resolved = _resolved(protocol, config, options, seed, scenario)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
         recorder: FolderRecorder | None = None
@@ -202,7 +219,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
     with contextlib.suppress(FedactorsError, OSError):
         if status == "failed":
             folder.write_bytes("error.txt", _trace(error).encode())
-            error.add_note(f"details: {folder.path / 'error.txt'}")
+            error.add_note(f"details: {folder.place}/error.txt")
         if recorder is not None:
             recorder.close()
         folder.finish(status)
@@ -210,7 +227,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
         recorder.abandon()
     folder.release()
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
-        error.add_note(f"go on with --resume {folder.path}")
+        error.add_note(f"go on with --resume {folder.place}")
 
 
 def _trace(error: BaseException) -> str:
@@ -247,7 +264,7 @@ def _summarise(
     protocol: Protocol, options: RunOptions, seed: int, folder: RunFolder, result: RunResult, usage: Usage
 ) -> Summary:
     return Summary(
-        run=str(folder.path),
+        run=folder.place,
         protocol=protocol.name,
         runtime=options.runtime or "ray",
         seed=seed,

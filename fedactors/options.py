@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from fedactors.errors import BadInput
 
 RUNTIMES = ("ray", "simulated")
 FORMATS = ("text", "json")
+SPREADS = ("pack", "spread", "strict-pack", "strict-spread")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class RunOptions:
     quiet: bool = False
     format: str = "text"
     track: tuple[str, ...] = ()
+    place: tuple[tuple[str, str], ...] = ()
+    spread: str | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,6 +82,15 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--track", type=_names, default=(), metavar="NAMES", help="also log to tensorboard, mlflow or wandb"
     )
+    parser.add_argument(
+        "--place",
+        type=_place,
+        action="extend",
+        default=[],
+        metavar="PARTY=LABEL",
+        help="put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
+    )
+    parser.add_argument("--spread", choices=SPREADS, help="how actors are laid over the cluster's hosts")
     add_format_flag(parser)
 
 
@@ -85,7 +98,25 @@ def run_options(args: argparse.Namespace) -> RunOptions:
     """Return the options that `add_run_flags` parsed."""
     names = RunOptions.__dataclass_fields__
     values: dict[str, Any] = {name: value for name, value in vars(args).items() if name in names}
+    values["place"] = tuple(values.get("place", ()))
     return RunOptions(**values)
+
+
+def run_words(options: RunOptions, words: Sequence[str]) -> list[str]:
+    """Return the command line that gives these options and words again, all but ``--address`` and ``--format``."""
+    given: list[str] = []
+    for field in fields(RunOptions):
+        value = getattr(options, field.name)
+        if field.name in ("address", "format") or value == field.default:
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        if value is True:
+            given.append(flag)
+        elif isinstance(value, tuple):
+            given += [flag, ",".join("=".join(item) if isinstance(item, tuple) else str(item) for item in value)]
+        else:
+            given += [flag, str(value)]
+    return [*given, *words]
 
 
 def _seed(text: str) -> int:
@@ -113,3 +144,13 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _place(text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in text.split(","):
+        party, equals, label = (word.strip() for word in part.partition("="))
+        if not (party and equals and label):
+            raise argparse.ArgumentTypeError(f"{part!r} is not of the form party=label")
+        pairs.append((party, label))
+    return pairs

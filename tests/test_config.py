@@ -87,12 +87,12 @@ def test_mistakes_are_one_line_that_names_field_value_and_rule(word: str, text: 
 
 
 def test_several_mistakes_are_all_named() -> None:
-    with pytest.raises(BadInput, match="batch_size: .*; learning_rate: .*"):
+    with pytest.raises(BadInput, match=r"batch_size: .*; learning_rate: .*"):
         build(Settings, {"batch_size": "0", "learning_rate": "-1"})
 
 
 def test_rules_between_fields() -> None:
-    with pytest.raises(BadInput, match="^batch_size: 1000 is the most with a deadline$"):
+    with pytest.raises(BadInput, match=r"^batch_size: 1000 is the most with a deadline$"):
         build(Settings, {"batch_size": 2000, "deadline": 1.0})
 
 

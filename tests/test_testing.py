@@ -1,7 +1,8 @@
 import pytest
 from pydantic import Field
 
-from fedactors.config import config
+from fedactors.config import build, config
+from fedactors.plugins import resolve_address
 from fedactors.testing import NotConforming, check_protocol
 from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
 from tests import splitting
@@ -18,8 +19,9 @@ def test_a_sound_protocol_passes_in_simulation():
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_sound_protocol_passes_on_both_runtimes():
-    check_protocol(splitting.protocol(), num_cpus=2)
+    check_protocol(splitting.protocol())
 
 
 @pytest.mark.parametrize(
@@ -85,17 +87,42 @@ def test_a_careless_config_is_refused():
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_result_that_depends_on_the_process_is_refused():
     with pytest.raises(NotConforming, match=r"in simulation and .* on Ray"):
-        check_protocol(splitting.protocol(left=splitting.Scattered), num_cpus=2)
+        check_protocol(splitting.protocol(left=splitting.Scattered))
+
+
+def generated(protocol, settings):
+    """The features that the clients of a protocol make themselves, by the name of the client."""
+    data = protocol.load_data(build(protocol.Config, {**protocol.smoke, **settings}), protocol.default_data, 0)
+    return {party: data.load(index).train for index, party in enumerate(data.parties)}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mtcd", {"num_rounds": 2, "num_samples": 60}),
+        ("tablepuppet", {"rounds": 2}),
+        ("glasu", {"num_rounds": 2, "hidden_size": 8}),
+        ("nebulafl", {"duration": 1200}),
+    ],
+)
+def test_built_in_protocols_conform_in_simulation(name, settings):
+    address = f"protocols.{name}.plugin:PROTOCOL"
+    protocol = resolve_address(address)
+    raw = generated(protocol, settings) if name == "mtcd" else {}
+    check_protocol(protocol, config=settings, raw_columns=raw, on_ray=False)
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 def test_pubsub_vfl_conforms():
-    check_protocol(PUBSUB, deterministic=False, agree={"auc": 0.2}, num_cpus=2)
+    check_protocol(PUBSUB, deterministic=False, agree={"auc": 0.2})
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 def test_synchronous_vfl_gives_equal_numbers_on_both_runtimes():
     settings = {"algorithm": "vfl", "float64": True, "on_party_loss": "stop"}
-    check_protocol(PUBSUB, config=settings, num_cpus=2)
+    check_protocol(PUBSUB, config=settings)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from fedactors.data.alignment import Alignment
 from fedactors.data.catalogue import Task
@@ -37,14 +38,21 @@ from fedactors.errors import BadInput
 _TASK_KEYS = {
     "vertical": {"type", "classes", "layout", "alignment"},
     "horizontal": {"type", "classes", "layout", "test"},
-    "relational": {"type", "classes", "layout", "sql", "label"},
+    "relational": {"type", "classes", "layout", "sql", "label", "categorical"},
 }
 _PARTY_KEYS = {
     "vertical": {"path", "id", "features", "label", "categorical"},
     "horizontal": {"path", "features", "label"},
     "relational": {"path", "kind", "table", "source_table"},
 }
-_KINDS = {".duckdb": "duckdb", ".db": "sqlite", ".sqlite": "sqlite", ".parquet": "parquet", ".csv": "csv"}
+_KINDS = {
+    ".duckdb": "duckdb",
+    ".db": "sqlite",
+    ".sqlite": "sqlite",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+}
 
 
 Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
@@ -156,12 +164,17 @@ def _relational(
     path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int
 ) -> RelationalData:
     sql, label = (_text(task.get(key), f"task.{key}") for key in ("sql", "label"))
+    categorical = _names(task.get("categorical", []), "task.categorical") or ()
     wanted = named_tables(sql)
     made: list[RelationalPartition] = []
     for name, party in parties.items():
         table = _choice(party.get("table", name), wanted, f"parties.{name}.table")
         where = _text(party.get("path"), f"parties.{name}.path")
-        guess = "postgres" if where.startswith("env:") else _KINDS.get(Path(where).suffix)
+        address = where.startswith(("env:", "postgresql://", "postgres://"))
+        if address and urlsplit(where).password is not None:
+            raise BadInput(f"parties.{name}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
+        suffix = next((known for known in _KINDS if where.endswith(known)), "")
+        guess = "postgres" if address else _KINDS.get(suffix)
         source_kind = _choice(
             party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"parties.{name}.kind"
         )
@@ -178,7 +191,13 @@ def _relational(
     if missing:
         raise BadInput(f"sql: table {missing[0]!r} is with no party; name it under [parties.NAME] table = ...")
     return RelationalData(
-        name=path.stem, sql=sql, label=label, task=kind, num_classes=num_classes, partitions=tuple(made)
+        name=path.stem,
+        sql=sql,
+        label=label,
+        task=kind,
+        num_classes=num_classes,
+        partitions=tuple(made),
+        categorical=categorical,
     )
 
 

@@ -141,6 +141,8 @@ class RelationalData:
     task: Task
     num_classes: int
     partitions: tuple[RelationalPartition, ...]
+    categorical: tuple[str, ...] = ()
+    """Feature columns, as ``table.column`` or ``column``, that are categories and not numbers."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -160,29 +162,39 @@ class RelationalData:
 
 
 # Columns that are known only after the label (such as the delay at departure) are not asked for.
-_QUERIES = {
+_FLIGHTS = (
+    "SELECT flights.{label}, flights.distance, flights.hour, flights.month, airlines.name, planes.engines, "
+    "planes.seats, airports.lat, airports.lon, airports.alt, weather.temp, weather.humid, weather.wind_speed, "
+    "weather.precip, weather.visib "
+    "FROM flights JOIN airlines ON flights.carrier = airlines.carrier JOIN planes ON flights.tailnum = planes.tailnum "
+    "JOIN airports ON flights.dest = airports.faa "
+    "JOIN weather ON flights.origin = weather.origin AND flights.year = weather.year "
+    "AND flights.month = weather.month AND flights.day = weather.day AND flights.hour = weather.hour "
+    "WHERE flights.{label} IS NOT NULL AND weather.temp IS NOT NULL AND weather.humid IS NOT NULL "
+    "AND weather.wind_speed IS NOT NULL"
+)
+_QUERIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "movielens-1m": (
         "SELECT ratings.rating, users.gender, users.age, users.occupation, movies.year, movies.genre "
         "FROM ratings JOIN users ON ratings.user_id = users.user_id "
         "JOIN movies ON ratings.movie_id = movies.movie_id",
         "ratings.rating",
+        ("users.gender", "users.age", "users.occupation", "movies.genre"),
     ),
     "nycflights13": (
-        "SELECT flights.late, flights.distance, planes.engines, planes.seats, "
-        "weather.temp, weather.humid, weather.wind_speed, weather.precip, weather.visib "
-        "FROM flights JOIN planes ON flights.tailnum = planes.tailnum "
-        "JOIN weather ON flights.origin = weather.origin AND flights.year = weather.year "
-        "AND flights.month = weather.month AND flights.day = weather.day AND flights.hour = weather.hour "
-        "WHERE flights.late IS NOT NULL AND weather.temp IS NOT NULL AND weather.humid IS NOT NULL "
-        "AND weather.wind_speed IS NOT NULL",
+        _FLIGHTS.format(label="late"),
         "flights.late",
+        ("airlines.name", "flights.hour", "flights.month"),
     ),
     "orders": (
         "SELECT orders.returned, orders.amount, orders.hour, items.weight, items.price, cards.credit_limit, cards.age "
         "FROM orders JOIN items ON orders.order_id = items.order_id JOIN cards ON orders.card_id = cards.card_id",
         "orders.returned",
+        (),
     ),
 }
+_REGRESSIONS = {"nycflights13": (_FLIGHTS.format(label="arr_delay"), "flights.arr_delay")}
+"""Query and label of a regression where they differ from those of the classification."""
 
 
 def relational(
@@ -207,14 +219,18 @@ def relational(
         raise BadInput(f"data: {dataset} is of kind {described.kind}; a data set of several tables is needed here")
     if num_partitions < 1:
         raise BadInput(f"num_partitions: {num_partitions} is not allowed: give at least 1")
-    query, label_column = _QUERIES[dataset.partition(":")[0]]
+    base = dataset.partition(":")[0]
+    query, label_column, categorical = _QUERIES[base]
+    if task == "regression" and base in _REGRESSIONS:
+        query, label_column = _REGRESSIONS[base]
     names = named_tables(sql or query)
     return RelationalData(
         name=dataset,
         sql=sql or query,
         label=label or label_column,
         task=task or described.task,
-        num_classes=num_classes or described.num_classes,
+        num_classes=num_classes or (1 if task == "regression" else described.num_classes),
+        categorical=categorical if sql is None else (),
         partitions=tuple(
             RelationalPartition(
                 party=table if num_partitions == 1 else f"{table}-{index}",

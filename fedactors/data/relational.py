@@ -1,6 +1,10 @@
 """Tables read in place: DuckDB and SQLite files, Parquet, CSV, PostgreSQL, named data sets, and Arrow in memory.
 
-Projection and filter go to where the table lies, so that an organisation reads only the columns the query names.
+`TableSource.describe` gives column -> kind, `TableSource.load` the wanted columns of the wanted rows: projection and
+filter go to where the table lies. Every identifier is quoted, files and databases are opened read-only, and a
+PostgreSQL password stays out of repr and errors.
+
+Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other.
 """
 
 from __future__ import annotations
@@ -8,17 +12,23 @@ from __future__ import annotations
 import importlib
 import os
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, DataMissing
 
-TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named"]
-_BATCH = 100_000
+TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory"]
+_FETCH_ROWS = 50_000
+
+
+class SourceError(BadInput):
+    """A database refused or could not be reached, or its address cannot be understood (never shows a password)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,133 +36,391 @@ class TableSource:
     """Where one partition of one table lies; small, so that the organisation's actor reads it itself."""
 
     kind: TableKind
-    where: str
-    """Path of the file, name of the data set, or ``env:NAME`` (PostgreSQL: the variable that holds the address)."""
-    table: str
+    where: str = field(default="", repr=False)
+    """Path of the file, name of the data set, PostgreSQL address, or ``env:NAME`` of the variable that holds it.
+
+    An address is ``postgresql://user:password@host:port/database``; without a password libpq's own ways apply
+    (PGPASSWORD, ~/.pgpass).
+    """
+    table: str = ""
+    """Name of the table; PostgreSQL: ``schema.table``, the schema public if none. Unused for files."""
     partition: int = 0
     num_partitions: int = 1
     """Named data sets are dealt by row number: partition i has rows i, i + num_partitions, ..."""
-
-    def load(self, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
-        """Read a `pyarrow.Table` of the columns named, of the rows that the SQL condition `where` keeps.
-
-        Raises:
-            BadInput: no such file, table or column, or a condition that the database refuses.
-            DataMissing: a file of a named data set is not on this machine.
-        """
-        query = _select(columns, where)
-        try:
-            if self.kind == "sqlite":
-                return self._sqlite(query)
-            if self.kind == "postgres":
-                return self._postgres(query)
-            return self._duckdb(query)
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("duckdb", "_duckdb", "sqlite3", "psycopg", "pyarrow"):
-                raise
-            raise BadInput(f"{self.table}: {self.shown}: {str(error).splitlines()[0]}") from error
+    null_texts: tuple[str, ...] = ("NA",)
+    """What a CSV file writes for NULL beside nothing at all."""
+    kinds: tuple[tuple[str, str], ...] = ()
+    """(column, kind) where the kind found in a file is not the one meant, such as an hour written 5.0."""
+    rows: Any = field(default=None, repr=False)
+    """The `pyarrow.Table` itself, for the kind memory."""
 
     @property
     def shown(self) -> str:
         """The place, as messages name it: never an address with a password."""
-        return f"{self.kind} {self.where}"
+        if self.kind != "postgres":
+            return f"{self.kind} {self.where}".strip()
+        return self.where if self.where.startswith("env:") else _without_password(self.where)
 
-    def _duckdb(self, query: str) -> Any:
-        import duckdb
+    def __repr__(self) -> str:
+        """Show the place without a password."""
+        return f"TableSource({self.shown}, table={self.table!r})"
 
-        if self.kind == "named":
-            return self._named(query)
-        self._need_file()
-        if self.kind == "duckdb":
-            with duckdb.connect(self.where, read_only=True) as connection:
-                return connection.sql(query.format(_quoted(self.table))).to_arrow_table()
-        reader = "read_parquet" if self.kind == "parquet" else "read_csv"
-        path = self.where.replace("'", "''")
-        with duckdb.connect() as connection:
-            return connection.sql(query.format(f"{reader}('{path}')")).to_arrow_table()
+    def describe(self) -> dict[str, str]:
+        """Return the columns and their kinds, in order.
 
-    def _named(self, query: str) -> Any:
-        import duckdb
+        Raises:
+            DataMissing: the file does not exist, or the driver is not installed.
+            SourceError: the table is not there, or the database refuses or cannot be reached.
+        """
+        if self.kind == "sqlite":
+            with _sqlite(self) as connection:
+                found = connection.execute("SELECT name, type FROM pragma_table_info(?)", [self.table]).fetchall()
+            if not found:
+                raise SourceError(f"source: no table {self.table!r} in {self.where}")
+            return {name: _sqlite_kind(declared) for name, declared in found}
+        if self.kind == "postgres":
+            schema, table = _postgres_table(self.table)
+            with _postgres(self) as connection:
+                rows = connection.execute(
+                    "SELECT column_name, data_type FROM information_schema.columns"
+                    " WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+                    [schema, table],
+                ).fetchall()
+            if not rows:
+                raise SourceError(f"source: no table {schema}.{table} at {self.shown}")
+            return {name: _POSTGRES_KINDS.get(kind, "other") for name, kind in rows}
+        with _duckdb(self) as (connection, relation):
+            columns = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
+        return {column.name: _arrow_kind(column.type) for column in columns}
 
-        from fedactors.data.tables import load_tables
+    def load(self, columns: Sequence[str] | None = None, where: str | Sequence[str] | None = None) -> Any:
+        """Read a `pyarrow.Table` of the columns named, of the rows that every SQL condition of `where` keeps.
 
-        tables = load_tables(self.where)
-        if self.table not in tables:
-            raise BadInput(f"table: {self.table!r} is not allowed: {self.where} has {', '.join(tables)}")
-        rows = tables[self.table]
-        if self.num_partitions > 1:
-            rows = rows.take(np.arange(self.partition, rows.num_rows, self.num_partitions))
-        with duckdb.connect() as connection:
-            connection.register("named_rows", rows)
-            return connection.sql(query.format("named_rows")).to_arrow_table()
+        Conditions are DuckDB SQL over the table's own columns and are translated for the database. Row order is the
+        database's own and means nothing.
 
-    def _sqlite(self, query: str) -> Any:
-        self._need_file()
-        connection = sqlite3.connect(f"file:{Path(self.where).as_posix()}?mode=ro", uri=True)
-        try:
-            return _drain(connection.execute(query.format(_quoted(self.table))))
-        finally:
-            connection.close()
+        Raises:
+            BadInput: a column that is not there, or a condition that is none.
+            DataMissing, SourceError: as `describe`; a file of a named data set is not on this machine.
+        """
+        known = self.describe()
+        wanted = list(known) if columns is None else list(columns)
+        for column in wanted:
+            if column not in known:
+                raise BadInput(f"{self.table}: no column {column!r} (known: {', '.join(known)})")
+        filters = _filters(where)
+        if self.kind == "sqlite":
+            statement = _select(wanted, _quote(self.table), filters, "sqlite")
+            with _sqlite(self) as connection:
+                cursor = connection.execute(statement)
+                return _batches(iter(lambda: cursor.fetchmany(_FETCH_ROWS), []), wanted, known, self.shown)
+        if self.kind == "postgres":
+            # As text, CHAR(n) loses its padding and kinds without a number (uuid, enum) can be keys or categories.
+            texts = {name for name in wanted if known[name] in ("text", "other")}
+            schema, table = _postgres_table(self.table)
+            statement = _select(wanted, f"{_quote(schema)}.{_quote(table)}", filters, "postgres", texts)
+            with _postgres(self) as connection, connection.cursor(name="fedactors") as cursor:
+                cursor.execute(statement)
+                return _batches(iter(lambda: cursor.fetchmany(_FETCH_ROWS), []), wanted, known, self.shown)
+        with _duckdb(self) as (connection, relation):
+            return connection.sql(_select(wanted, relation, filters, "duckdb")).to_arrow_table()
 
-    def _postgres(self, query: str) -> Any:
-        variable = self.where.removeprefix("env:")
-        address = os.environ.get(variable) if self.where.startswith("env:") else None
-        if not address:
-            raise BadInput(
-                f"{self.table}: where: {self.where!r} is not allowed: give env:NAME of a variable that is set"
-            )
-        try:
-            psycopg = importlib.import_module("psycopg")
-        except ImportError:
-            raise BadInput(f"{self.table}: reading PostgreSQL needs the extra fedactors[postgres]") from None
-        with psycopg.connect(address, connect_timeout=15) as connection, connection.cursor() as cursor:
-            return _drain(cursor.execute(query.format(_quoted(self.table)).encode()))
 
-    def _need_file(self) -> None:
-        if not Path(self.where).is_file():
-            raise BadInput(f"{self.table}: where: {self.where} is not a file")
+def parse_address(address: str) -> TableSource:
+    """Turn an address into a source.
+
+    ``duckdb:FILE?table=T``, ``sqlite:FILE?table=T``, ``postgresql://user:password@host:port/db?table=schema.T``,
+    ``env:NAME?table=T`` (PostgreSQL), or the path of a ``.parquet``, ``.csv`` or ``.csv.gz`` file.
+
+    Raises:
+        SourceError: the address cannot be understood.
+    """
+    scheme, colon, rest = address.partition(":")
+    place, _, query = rest.partition("?")
+    table = parse_qs(query).get("table", [""])[0]
+    if colon and scheme in ("duckdb", "sqlite", "env"):
+        if not place or not table:
+            raise SourceError(f"source: {address!r} is not allowed: write {scheme}:FILE?table=NAME")
+        if scheme == "env":
+            return TableSource(kind="postgres", where=f"env:{place}", table=table)
+        return TableSource(kind="duckdb" if scheme == "duckdb" else "sqlite", where=place, table=table)
+    if colon and scheme in ("postgresql", "postgres"):
+        _postgres_settings(address)
+        if not table:
+            raise SourceError("source: write postgresql://user:password@host:port/database?table=schema.name")
+        return TableSource(kind="postgres", where=address.partition("?")[0], table=table)
+    if address.endswith((".csv", ".csv.gz", ".parquet")):
+        return TableSource(kind="parquet" if address.endswith(".parquet") else "csv", where=address)
+    raise SourceError(
+        f"source: {address.rpartition('@')[2]!r} is not allowed: duckdb:FILE?table=NAME, sqlite:FILE?table=NAME,"
+        " postgresql://..., or a .parquet, .csv or .csv.gz file"
+    )
+
+
+def count_nulls(data: Any, columns: Sequence[str]) -> int:
+    """Return how many rows have a NULL in one of `columns`; as join keys they join with nothing."""
+    missing = np.zeros(data.num_rows, dtype=bool)
+    for name in columns:
+        missing |= data.column(name).is_null().to_numpy(zero_copy_only=False)
+    return int(np.count_nonzero(missing))
 
 
 def named_tables(sql: str) -> tuple[str, ...]:
     """Return the names of the tables that a query reads, each once, in the order in which they occur.
 
     Raises:
-        BadInput: text that is no SQL query, or one that reads no table.
+        BadInput: text that does not parse (with the position), that is no single SELECT, or that reads no table.
     """
     import sqlglot
     from sqlglot import exp
 
     try:
-        tree = sqlglot.parse_one(sql, dialect="duckdb")
+        found = [tree for tree in sqlglot.parse(sql, dialect="duckdb") if tree is not None]
+    except sqlglot.errors.ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        what = str(first.get("description", error)).partition(" but got <Token")[0].splitlines()[0]
+        place = f"line {first.get('line') or 1}, column {first.get('col') or 1}"
+        raise BadInput(f"sql: not a query: {place}: {what}") from None
     except sqlglot.errors.SqlglotError as error:
-        raise BadInput(f"sql: not a query: {str(error).splitlines()[0]}") from error
+        raise BadInput(f"sql: not a query: {str(error).splitlines()[0]}") from None
+    if len(found) != 1:
+        raise BadInput(f"sql: exactly one SELECT is needed, {len(found)} statements were given")
+    tree = found[0]
+    if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery):
+        raise BadInput(f"sql: only SELECT is allowed, not {tree.key.upper()}")
     names = tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table, bfs=False)))
     if not names:
         raise BadInput(f"sql: {sql!r} reads no table")
     return names
 
 
-def _select(columns: Sequence[str] | None, where: str | None) -> str:
-    """Return the query with ``{}`` where the table goes; braces in names and conditions are doubled."""
-    chosen = "*" if columns is None else ", ".join(_quoted(column) for column in columns)
-    condition = "" if where is None else f" WHERE {where}"
-    return chosen.replace("{", "{{").replace("}", "}}").join(("SELECT ", " FROM {}")) + condition.replace(
-        "{", "{{"
-    ).replace("}", "}}")
+def _filters(where: str | Sequence[str] | None) -> list[str]:
+    """Return the conditions, each checked to be one condition and nothing more."""
+    import sqlglot
+    from sqlglot import exp
+
+    texts = [where] if isinstance(where, str) else list(where or ())
+    for text in texts:
+        try:
+            statements = sqlglot.parse(f"SELECT 1 WHERE {text}", dialect="duckdb")
+        except sqlglot.errors.SqlglotError as error:
+            raise BadInput(f"where: {text!r} is no condition: {str(error).splitlines()[0]}") from None
+        tree = statements[0]
+        clauses = {name for name, value in tree.args.items() if value} if isinstance(tree, exp.Select) else set()
+        if len(statements) != 1 or clauses != {"expressions", "where"}:
+            raise BadInput(f"where: {text!r} is not one condition")
+    return texts
 
 
-def _quoted(name: str) -> str:
+def _select(
+    columns: Sequence[str], relation: str, where: Sequence[str], dialect: str, as_text: Collection[str] = ()
+) -> str:
+    import sqlglot
+
+    named = [f"CAST({_quote(c)} AS TEXT) AS {_quote(c)}" if c in as_text else _quote(c) for c in columns]
+    picked = ", ".join(named) or "1"
+    text = f"SELECT {picked} FROM {relation}"
+    if where:
+        filters = [sqlglot.transpile(w, read="duckdb", write=dialect, identify=True)[0] for w in where]
+        text += " WHERE " + " AND ".join(f"({f})" for f in filters)
+    return text
+
+
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _drain(cursor: Any) -> Any:
-    """Turn a cursor of the Python database interface into an Arrow table, batch by batch."""
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _file_relation(source: TableSource) -> str:
+    if source.kind == "parquet":
+        relation = f"read_parquet({_literal(source.where)})"
+    else:
+        nulls = ", ".join(_literal(text) for text in ("", *source.null_texts))
+        relation = f"read_csv({_literal(source.where)}, header = true, nullstr = [{nulls}], sample_size = -1)"
+    if not source.kinds:
+        return relation
+    wrong = [kind for _, kind in source.kinds if kind not in _DUCKDB_TYPES]
+    if wrong:
+        raise SourceError(f"source: kind {wrong[0]!r} is not allowed: one of {', '.join(_DUCKDB_TYPES)}")
+    casts = ", ".join(f"CAST({_quote(c)} AS {_DUCKDB_TYPES[kind]}) AS {_quote(c)}" for c, kind in source.kinds)
+    return f"(SELECT * REPLACE ({casts}) FROM {relation})"
+
+
+def _require_file(path: str) -> None:
+    if not Path(path).is_file():
+        raise DataMissing(f"source: there is no file {path}")
+
+
+@contextmanager
+def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
+    import duckdb
+
+    try:
+        if source.kind == "duckdb":
+            _require_file(source.where)
+            with duckdb.connect(source.where, read_only=True) as connection:
+                yield connection, _quote(source.table)
+        elif source.kind in ("parquet", "csv"):
+            _require_file(source.where)
+            with duckdb.connect() as connection:
+                yield connection, _file_relation(source)
+        else:
+            with duckdb.connect(config={"enable_external_access": False}) as connection:
+                connection.register("rows_in_memory", source.rows if source.kind == "memory" else _named_rows(source))
+                yield connection, "rows_in_memory"
+    except duckdb.Error as error:
+        raise SourceError(f"{source.table or 'source'}: {source.shown}: {str(error).splitlines()[0]}") from None
+
+
+def _named_rows(source: TableSource) -> Any:
+    from fedactors.data.tables import load_tables
+
+    tables = load_tables(source.where)
+    if source.table not in tables:
+        raise BadInput(f"table: {source.table!r} is not allowed: {source.where} has {', '.join(tables)}")
+    rows = tables[source.table]
+    if source.num_partitions > 1:
+        return rows.take(np.arange(source.partition, rows.num_rows, source.num_partitions))
+    return rows
+
+
+@contextmanager
+def _sqlite(source: TableSource) -> Iterator[sqlite3.Connection]:
+    _require_file(source.where)
+    try:
+        address = Path(source.where).resolve().as_uri() + "?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise SourceError(f"source: SQLite file {source.where}, table {source.table!r}: {error}") from None
+
+
+def _postgres_table(name: str) -> tuple[str, str]:
+    schema, dot, table = name.partition(".")
+    return (schema, table) if dot else ("public", name)
+
+
+def _postgres_settings(address: str) -> dict[str, Any]:
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or 5432
+    except ValueError:
+        raise SourceError("source: the PostgreSQL address has no valid host and port") from None
+    if parts.scheme not in ("postgresql", "postgres") or not host or not parts.path.strip("/"):
+        raise SourceError("source: write postgresql://user:password@host:port/database?table=schema.name")
+    return {
+        "host": host,
+        "port": port,
+        "dbname": unquote(parts.path.strip("/")),
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password) if parts.password else None,
+    }
+
+
+def _without_password(address: str) -> str:
+    made = _postgres_settings(address)
+    user = f"{made['user']}@" if made["user"] else ""
+    return f"postgresql://{user}{made['host']}:{made['port']}/{made['dbname']}"
+
+
+@contextmanager
+def _postgres(source: TableSource) -> Iterator[Any]:
+    address = source.where
+    if address.startswith("env:"):
+        address = os.environ.get(address.removeprefix("env:"), "")
+        if not address:
+            raise SourceError(f"{source.table}: {source.where!r} is not allowed: no such environment variable is set")
+    made = _postgres_settings(address)
+    try:
+        psycopg = importlib.import_module("psycopg")
+    except ImportError:
+        raise DataMissing("source: PostgreSQL needs the extra: pip install 'fedactors[postgres]'") from None
+    try:
+        # synchronised scans would start in the middle: the order of rows must be the same in every run
+        options = "-c default_transaction_read_only=on -c synchronize_seqscans=off"
+        with psycopg.connect(**made, connect_timeout=10, options=options) as connection:
+            yield connection
+    except psycopg.Error as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if made["password"]:
+            reason = reason.replace(made["password"], "***")
+        raise SourceError(f"source: {_without_password(address)}, table {source.table}: {reason}") from None
+
+
+def _batches(
+    batches: Iterator[Sequence[Sequence[object]]], columns: Sequence[str], kinds: dict[str, str], place: str
+) -> Any:
     import pyarrow as pa
 
-    names = [column[0] for column in cursor.description]
-    batches = []
-    while rows := cursor.fetchmany(_BATCH):
-        batches.append(pa.table([list(column) for column in zip(*rows, strict=True)], names=names))
-    if not batches:
-        return pa.table({name: pa.array([], pa.null()) for name in names})
-    return pa.concat_tables(batches, promote_options="permissive")
+    types = {
+        "integer": pa.int64(), "float": pa.float64(), "decimal": pa.float64(), "boolean": pa.bool_(),
+        "text": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us"),
+    }  # fmt: skip
+    schema = pa.schema([(name, types.get(kinds[name], pa.string())) for name in columns])
+    made = []
+    for rows in batches:
+        try:
+            arrays = [
+                pa.array(_converted(values, kinds[name]), type=schema.field(name).type)
+                for name, values in zip(columns, zip(*rows, strict=True), strict=True)
+            ]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as error:
+            raise SourceError(f"source: {place}: a value does not fit its column's type: {error}") from None
+        made.append(pa.record_batch(arrays, schema=schema))
+    return pa.Table.from_batches(made, schema=schema)
+
+
+def _converted(values: Sequence[Any], kind: str) -> Sequence[Any]:
+    """Return values as Arrow needs them: SQLite keeps booleans as 0 and 1, PostgreSQL numeric arrives as Decimal."""
+    if kind in ("float", "decimal"):
+        return [None if v is None else float(v) for v in values]
+    if kind == "boolean":
+        return [None if v is None else bool(v) for v in values]
+    return values
+
+
+def _arrow_kind(kind: Any) -> str:
+    import pyarrow as pa
+
+    checks = (
+        (pa.types.is_boolean, "boolean"),
+        (pa.types.is_integer, "integer"),
+        (pa.types.is_floating, "float"),
+        (pa.types.is_decimal, "decimal"),
+        (pa.types.is_string, "text"),
+        (pa.types.is_large_string, "text"),
+        (pa.types.is_date, "date"),
+        (pa.types.is_timestamp, "timestamp"),
+    )
+    return next((name for check, name in checks if check(kind)), "other")
+
+
+def _sqlite_kind(declared: str) -> str:
+    """Return the kind by SQLite's own affinity rules, with dates and booleans that SQLite stores as text or number."""
+    word = declared.upper()
+    if "INT" in word:
+        return "integer"
+    if any(part in word for part in ("CHAR", "CLOB", "TEXT")):
+        return "text"
+    if any(part in word for part in ("REAL", "FLOA", "DOUB")):
+        return "float"
+    if "BOOL" in word:
+        return "boolean"
+    if "DEC" in word or "NUM" in word:
+        return "decimal"
+    return "text" if "DATE" in word or "TIME" in word else "other"
+
+
+_POSTGRES_KINDS = {
+    "smallint": "integer", "integer": "integer", "bigint": "integer", "real": "float", "double precision": "float",
+    "numeric": "decimal", "boolean": "boolean", "text": "text", "character varying": "text", "character": "text",
+    "date": "date", "timestamp without time zone": "timestamp", "timestamp with time zone": "timestamp",
+}  # fmt: skip
+
+_DUCKDB_TYPES = {
+    "integer": "BIGINT", "float": "DOUBLE", "boolean": "BOOLEAN", "text": "VARCHAR", "date": "DATE",
+    "timestamp": "TIMESTAMP",
+}  # fmt: skip

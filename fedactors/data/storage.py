@@ -36,6 +36,13 @@ def is_present(dataset: Dataset) -> bool:
     return all(_find(file) is not None for file in dataset.files)
 
 
+def require_files(dataset: Dataset) -> None:
+    """Raise `DataMissing`, saying how to get it, unless every file of `dataset` is on this machine."""
+    for file in dataset.files:
+        if _find(file) is None:
+            raise _missing(dataset, file)
+
+
 def locate(name: str, path: str) -> Path:
     """Return the checked local file of data set `name` whose path in the data folder is `path`.
 
@@ -47,13 +54,17 @@ def locate(name: str, path: str) -> Path:
     file = next(file for file in dataset.files if file.path == path)
     found = _find(file)
     if found is None:
-        fetchable = "" if file.url else " (this file has no public address)"
-        raise DataMissing(
-            f"{dataset.name}: {path} is not on this machine; run `fedactors data fetch {dataset.name}`{fetchable}, "
-            f"or set FEDACTORS_DATA to a folder that holds {path}"
-        )
+        raise _missing(dataset, file)
     verify(file, found)
     return found
+
+
+def _missing(dataset: Dataset, file: DataFile) -> DataMissing:
+    fetchable = "" if file.url else " (this file has no public address)"
+    return DataMissing(
+        f"{dataset.name}: {file.path} is not on this machine; run `fedactors data fetch {dataset.name}`{fetchable}, "
+        f"or set FEDACTORS_DATA to a folder that holds {file.path}"
+    )
 
 
 def verify(file: DataFile, at: Path) -> None:

@@ -89,8 +89,11 @@ def _flights() -> dict[str, pa.Table]:
         made[table] = read.drop_columns([c for c in ("rownames", "") if c in read.column_names])
     import pyarrow.compute as pc
 
-    late = pc.cast(pc.greater_equal(made["flights"]["arr_delay"], _LATE_MINUTES), pa.int64())
-    made["flights"] = made["flights"].append_column("late", late)
+    flights = made["flights"]
+    for whole in ("hour", "minute"):  # written 5.0; the weather's hour, its partner in a join, is written 5
+        flights = flights.set_column(flights.column_names.index(whole), whole, pc.cast(flights[whole], pa.int64()))
+    late = pc.cast(pc.greater_equal(flights["arr_delay"], _LATE_MINUTES), pa.int64())
+    made["flights"] = flights.append_column("late", late)
     return made
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.records.metrics import Summary, read_summary
+from fedactors.records.remote import is_remote
 from fedactors.records.run_folder import RunFolder
 
 USAGE = ("bytes", "messages", "money", "seconds", "wall_seconds", "cpu_utilisation", "waiting_seconds")
@@ -67,7 +68,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
     Raises:
         BadInput: a folder that is foreign, damaged or unfinished, or given twice.
     """
-    seen = [Path(path).resolve() for path in paths]
+    seen = [str(path) if is_remote(path) else str(Path(path).resolve()) for path in paths]
     for path in seen:
         if seen.count(path) > 1:
             raise BadInput(f"{path}: given twice")

@@ -64,7 +64,7 @@ def read_summary(folder: RunFolder) -> Summary:
     if not (folder.path / SUMMARY).is_file():
         raise BadInput(f"{folder.path}: the run has no summary (status: {folder.manifest['status']})")
     values = folder.read_json(SUMMARY)
-    return Summary.from_dict({**values, "run": str(folder.path)}, where=f"{folder.path}/{SUMMARY}")
+    return Summary.from_dict({**values, "run": folder.place}, where=f"{folder.path}/{SUMMARY}")
 
 
 def read_rounds(folder: RunFolder) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ def plot_comparison(
         raise BadInput(f"--plot: {str(path)!r} is not allowed: a file ending in .png, .svg or .pdf")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     name = metric or runs[0].headline[0]
     groups = group_runs(runs)
@@ -52,6 +53,8 @@ def plot_comparison(
             high = [m + s for m, s in zip(curve.mean, curve.std, strict=True)]
             plot.fill_between(curve.x, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
         plot.set_xlabel(AXES[axis])
+        if axis == "bytes":
+            plot.xaxis.set_major_formatter(EngFormatter(unit="B"))
         plot.set_ylabel(name)
         plot.grid(alpha=0.3)
     if drawn == 0:

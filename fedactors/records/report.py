@@ -29,12 +29,16 @@ _STYLE = """
 body{margin:0 auto;max-width:1040px;padding:1rem;font:16px/1.5 system-ui,sans-serif}
 body{background:var(--page);color:var(--ink)}
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%%,340px),1fr));gap:1rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%%,300px),1fr));gap:1rem}
+.charts figure{max-width:520px}
 figure{margin:0;padding:.5rem;background:var(--card);border-radius:.5rem;overflow-x:auto}
 svg{width:100%%;height:auto;display:block;font-size:11px}.wide svg{min-width:640px}
-svg text{fill:var(--soft)}.grid{stroke:var(--grid)}.curve{fill:none;stroke-width:2}
+svg text{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:3px}
+.charts svg{font-size:13px}.grid{stroke:var(--grid)}.curve{fill:none;stroke-width:2}
 .edge{fill:none;stroke:var(--ink);opacity:.55}
+.talk{max-width:640px}.facts h2{display:inline-block;margin:.5rem 0}
 .table{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;min-width:50%%}
+td:first-child{white-space:normal;min-width:9rem;max-width:22rem;overflow-wrap:anywhere}
 th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--grid);white-space:nowrap}
 th button{font:inherit;font-weight:600;background:none;border:0;padding:0;color:inherit;cursor:pointer}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
@@ -59,7 +63,7 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
 def render_report(runs: Sequence[LoadedRun]) -> str:
     """Return the page; everything that comes from files is escaped."""
     groups = group_runs(runs)
-    title = "fedactors: " + ", ".join(dict.fromkeys(group.label for group in groups))
+    title = "fedactors: " + ", ".join(dict.fromkeys(run.summary.protocol for run in runs))
     body = [f"<h1>{escape(title)}</h1>", _overview(runs), _curves(groups)]
     body += [_details(run, single=len(runs) == 1) for run in runs]
     style = _STYLE % (_palette(_LIGHT), _palette(_DARK))
@@ -86,14 +90,20 @@ def _curves(groups: Sequence[Group]) -> str:
         parts.append(f"<p>{''.join(keys)}</p>")
     if any(len(group.runs) > 1 for group in groups):
         parts.append('<p class="note">Lines are means over seeds, bands one standard deviation.</p>')
-    for number, metric in enumerate(shared_metrics(groups)):
-        charts = []
-        for axis in AXES if number == 0 else ("round",):
-            curves = [curve for group in groups if (curve := make_curve(group, metric, axis)) is not None]
-            if curves and (axis == "round" or any(x > 0 for curve in curves for x in curve.x)):
-                charts.append(f"<figure>{line_chart(curves, axis, metric)}</figure>")
-        parts.append(f'<div class="charts">{"".join(charts)}</div>')
+    main, *others = shared_metrics(groups) or [""]
+    parts.append(_charts(groups, [(main, axis) for axis in AXES]))
+    if others:
+        parts += ["<h2>Other metrics</h2>", _charts(groups, [(metric, "round") for metric in others])]
     return "\n".join(parts)
+
+
+def _charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str]]) -> str:
+    charts = []
+    for metric, axis in wanted:
+        curves = [curve for group in groups if (curve := make_curve(group, metric, axis)) is not None]
+        if curves and (axis == "round" or any(x > 0 for curve in curves for x in curve.x)):
+            charts.append(f"<figure>{line_chart(curves, axis, metric)}</figure>")
+    return f'<div class="charts">{"".join(charts)}</div>'
 
 
 def _details(run: LoadedRun, *, single: bool) -> str:
@@ -163,7 +173,7 @@ def _traffic(run: LoadedRun) -> str:
     ]
     listed = _table([*columns, "messages", "bytes"], rows)
     return (
-        f"<h2>Who talks to whom</h2><figure>{talk_graph(edges)}</figure>"
+        f"<h2>Who talks to whom</h2><figure class=talk>{talk_graph(edges)}</figure>"
         f'<h2>What left which party</h2><p class="note">{_NO_SECURITY_PROOF}</p>{listed}'
     )
 
@@ -180,7 +190,8 @@ def _privacy(run: LoadedRun) -> str:
 
 
 def _facts(title: str, facts: Iterable[tuple[str, Any]]) -> str:
-    return f"<h2>{title}</h2>" + _table(["name", "value"], [[name, _plain(value)] for name, value in facts])
+    table = _table(["name", "value"], [[name, _plain(value)] for name, value in facts])
+    return f"<details class=facts><summary><h2>{title}</h2></summary>{table}</details>"
 
 
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

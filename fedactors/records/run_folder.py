@@ -18,6 +18,8 @@ import hashlib
 import json
 import re
 import shutil
+import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +28,7 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.records.environment import describe_environment
+from fedactors.records.remote import Mirror, is_remote
 from fedactors.records.storage import (
     LineFile,
     disk_errors,
@@ -68,6 +71,7 @@ class RunFolder:
         self.path = path
         self.manifest = manifest
         self._streams: dict[str, LineFile] = {}
+        self._mirror: Mirror | None = None
 
     @classmethod
     def create(
@@ -94,10 +98,11 @@ class RunFolder:
             BadInput: `out` cannot be written or the disk is full; nothing is left behind.
         """
         name = f"{(now or datetime.now(UTC)):%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', scenario)}-{seed}"
-        root = local_path(out)
+        mirror = _free_mirror(str(out), name) if is_remote(out) else None
+        root = Path(tempfile.mkdtemp(prefix="fedactors-")) if mirror else local_path(out)
         with disk_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-            path = _make_unique(root, name)
+            path = _make_unique(root, mirror.address.rpartition("/")[2] if mirror else name)
         manifest = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
@@ -107,6 +112,7 @@ class RunFolder:
             "checkpoints": [],
         }
         folder = cls(path, manifest)
+        folder._mirror = mirror
         try:
             folder.write_json("config.json", dict(config))
             folder.write_json("environment.json", describe_environment())
@@ -123,7 +129,16 @@ class RunFolder:
         Raises:
             BadInput: not a folder, not a run folder, damaged manifest, or a newer schema.
         """
-        folder = local_path(path, "run folder")
+        mirror = Mirror(str(path)) if is_remote(path) else None
+        if mirror is not None:
+            made = cls._open(_pulled(mirror))
+            made._mirror = mirror
+            weakref.finalize(made, shutil.rmtree, made.path.parent, True)
+            return made
+        return cls._open(local_path(path, "run folder"))
+
+    @classmethod
+    def _open(cls, folder: Path) -> RunFolder:
         if not folder.is_dir():
             raise BadInput(f"{folder}: no such run folder")
         manifest_path = folder / MANIFEST
@@ -143,6 +158,11 @@ class RunFolder:
         if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("checkpoints"), list):
             raise BadInput(f"{folder}: {MANIFEST} is damaged (its list of files is missing)")
         return cls(folder, manifest)
+
+    @property
+    def place(self) -> str:
+        """Where a user finds the run folder: its path, or its address."""
+        return str(self.path) if self._mirror is None else self._mirror.address
 
     @property
     def config(self) -> dict[str, Any]:
@@ -208,6 +228,8 @@ class RunFolder:
             stream.sync()
             self.manifest["files"][name] = {"bytes": stream.size, "sha256": stream.sha256, "grows": True}
         write_atomic(self.path / MANIFEST, json_bytes(self.manifest))
+        if self._mirror is not None:
+            self._mirror.push(self.path, self.manifest["files"], MANIFEST)
 
     def save_checkpoint(
         self,
@@ -288,11 +310,15 @@ class RunFolder:
         self._streams.clear()
         self.manifest["status"] = status
         self.write_manifest()
+        if self._mirror is not None:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
 
     def discard(self) -> None:
         """Remove a folder of a run that never began."""
         self.release()
         shutil.rmtree(self.path, ignore_errors=True)
+        if self._mirror is not None:
+            self._mirror.remove()
 
     def release(self) -> None:
         """Close the line files without writing anything more."""
@@ -322,6 +348,22 @@ class RunFolder:
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise BadInput(f"{self.path}: {MANIFEST} names {name!r}, which is outside the run folder")
         return path
+
+
+def _free_mirror(out: str, name: str) -> Mirror:
+    for suffix in range(1, 10_000):
+        mirror = Mirror(f"{out.rstrip('/')}/{name if suffix == 1 else f'{name}-{suffix}'}")
+        if not mirror.exists():
+            return mirror
+    raise BadInput(f"--out: {out} already holds 9999 runs called {name}")
+
+
+def _pulled(mirror: Mirror) -> Path:
+    if not mirror.exists():
+        raise BadInput(f"{mirror.address}: no such run folder")
+    folder = Path(tempfile.mkdtemp(prefix="fedactors-")) / mirror.address.rpartition("/")[2]
+    mirror.pull(folder)
+    return folder
 
 
 def _make_unique(root: Path, name: str) -> Path:

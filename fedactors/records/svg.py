@@ -123,13 +123,14 @@ def talk_graph(edges: Mapping[tuple[str, str], int]) -> str:
         length = math.hypot(x2 - x1, y2 - y1) or 1.0
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
         # the two directions of a pair bend to opposite sides
-        cx, cy = (x1 + x2) / 2 - uy * 26, (y1 + y2) / 2 + ux * 26
+        cx, cy = (x1 + x2) / 2 - uy * 44, (y1 + y2) / 2 + ux * 44
         path = f"M{x1 + ux * 14:.1f} {y1 + uy * 14:.1f}Q{cx:.1f} {cy:.1f} {x2 - ux * 14:.1f} {y2 - uy * 14:.1f}"
         title = f"<title>{escape(sender)} to {escape(receiver)}: {format_bytes(count)}</title>"
         stroke = 1 + 5 * math.sqrt(count / most)
         parts.append(f'<path class="edge" d="{path}" stroke-width="{stroke:.1f}" marker-end="url(#tip)">{title}</path>')
         if labelled:
-            parts.append(_text((x1 + x2) / 2 - uy * 20, (y1 + y2) / 2 + ux * 20, format_bytes(count), "middle"))
+            # outside of its own bend, so that the labels of the two directions stay apart
+            parts.append(_text((x1 + x2) / 2 - uy * 38, (y1 + y2) / 2 + ux * 38 + 4, format_bytes(count), "middle"))
     for index, (name, (x, y)) in enumerate(places.items()):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="{colour(index)}"/>')
         parts.append(_text(x, y - 14 if y <= height / 2 else y + 24, name, "middle"))

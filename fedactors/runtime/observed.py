@@ -22,7 +22,8 @@ import fedactors.data
 from fedactors.privacy.raw_columns import RawColumns
 from fedactors.resources import Resources
 from fedactors.runtime.base import DRIVER, Ref
-from fedactors.runtime.simulated import SimulatedContext, SimulatedRuntime
+from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.actor import SimulatedContext
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ class ObservedRuntime(SimulatedRuntime):
         self.observed.message(sender, receiver, method, (*args, *kwargs.values()))
         reply = super().send(sender, receiver, method, args, kwargs)
         # the inner task, not the reply: a sender that stops waiting does not stop the receiver from answering
-        next(reversed(self._calls.values()))[3].add_done_callback(
+        next(reversed(self.wire.calls.values()))[3].add_done_callback(
             lambda task: self._note_reply(receiver, sender, f"{method} reply", task)
         )
         return reply

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.mtcd.objective import Array, Problem, Ridge
+from protocols.mtcd.objective import Array, Problem, Ridge, quiet_divergence
 
 Rows = NDArray[np.int64]
 
@@ -27,11 +27,13 @@ def batch_rows(seed: int, round_: int, num_samples: int, batch_size: int | None)
     return np.sort(generator.choice(num_samples, size=batch_size, replace=False))
 
 
+@quiet_divergence
 def represent(x_ND: Array, theta_D: Array, rows_B: Rows | None = None) -> Array:
     """Return h_k = X_k theta_k over the rows of the mini-batch (B,)."""
     return (x_ND if rows_B is None else x_ND[rows_B]) @ theta_D
 
 
+@quiet_divergence
 def visit(
     problem: Problem,
     x_BD: Array,
@@ -78,6 +80,7 @@ def gram_is_cheaper(num_samples: int, num_features: int, num_local_steps: int) -
     return 2 * num_samples * num_features + num_features * num_features * num_local_steps < on_data
 
 
+@quiet_divergence
 def visit_ridge_gram(
     problem: Ridge,
     x_ND: Array,

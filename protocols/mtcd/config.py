@@ -53,12 +53,16 @@ class MtcdConfig:
     num_clients: int = Field(default=40, ge=1)
     """K: clients in the run."""
 
-    clusters: Literal["auto", "whole", "components"] | tuple[tuple[int, ...], ...] = "auto"
-    """Where tokens roam in token-per-cluster mode: given as [[0,1],[2,3]], the graph's components, or one cluster;
-    auto cuts the graph into num_tokens connected clusters of nearly equal size."""
+    clusters: (
+        Literal["auto", "whole", "components", "greedy-modularity", "louvain", "label-propagation"]
+        | tuple[tuple[int, ...], ...]
+    ) = "auto"
+    """Where tokens roam in token-per-cluster mode: given as [[0,1],[2,3]], found by a networkx method, the graph's
+    components, or one cluster; auto cuts the graph into num_tokens connected clusters of nearly equal size."""
 
     server_links: Literal["all"] | tuple[int, ...] | None = "all"
-    """Clients with a link to the server (none for none at all); a component of a disconnected graph needs one."""
+    """Clients with a link to the server (none for none at all); a component of a disconnected graph needs one. What the
+    others send to the server, or get from it, is relayed along edges."""
 
     mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
     """Disjoint clusters with one token each (Section 4.1), or tokens anywhere, their blocks averaged (4.2)."""
@@ -73,7 +77,13 @@ class MtcdConfig:
     """Q: local steps at each visit."""
 
     num_rounds: int = Field(default=100, ge=1)
-    """Sync rounds; for stcd, stretches of num_hops + 1 visits between records; for dcpa, iterations."""
+    """Sync rounds; for stcd, stretches of num_hops + 1 visits; for dcpa, iterations."""
+
+    record_every: int = Field(default=1, ge=1)
+    """Rounds between two measurements, records and checkpoints."""
+
+    measure_gap: bool = True
+    """Find the exact minimum of generated data first, and record the relative gap to it."""
 
     target_gap: float = Field(default=0.0, ge=0)
     """Stop once the relative gap is at most this; 0 runs all rounds."""
@@ -82,7 +92,8 @@ class MtcdConfig:
     """Rows of a mini-batch, the same for all clients of a round; none means the full batch."""
 
     learning_rate: float | Literal["auto"] = "auto"
-    """Step size, or auto: 1/L_block while one block moves or tokens are averaged, 1/(L x stale steps) in parallel."""
+    """Step size, or auto: 1/L_block while one block moves or tokens are averaged, 1/(L x stale steps) in parallel;
+    0.05 for a network."""
 
     halve_every: int = Field(default=0, ge=0)
     """Halve the step size every so many epochs; 0 keeps it."""
@@ -107,7 +118,7 @@ class MtcdConfig:
     """Warn when a cluster is smaller: with two clients a token shows the other's representation exactly."""
 
     compression: Literal["top-k", "quantise"] | None = None
-    """Lossy compression of tokens and representations."""
+    """Lossy compression: top-k of representations, quantise of representations and tokens."""
 
     compression_ratio: float = Field(default=0.1, gt=0, le=1)
     """Share of entries that top-k keeps."""
@@ -116,10 +127,10 @@ class MtcdConfig:
     """Bits per entry of quantise."""
 
     error_feedback: bool = True
-    """Keep what compression dropped and add it to the next message."""
+    """Send representations as differences to what the server already has, so that what was dropped is sent later."""
 
     noise: Literal["gaussian"] | None = None
-    """Differential privacy noise on representations before they leave a client."""
+    """Differential privacy noise on representations, and on a visit's change of Z, before they leave a client."""
 
     clip_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Bound on the norm of one sample's representation when noise is on."""
@@ -138,10 +149,8 @@ class MtcdConfig:
     """Seconds a holder may keep a token before it counts as lost."""
 
     on_party_loss: Literal["stop", "continue"] = "stop"
-    """stop: the run ends with the lost client's name; continue: its token is issued again from the last sync."""
-
-    seed: int = Field(default=0, ge=0)
-    """Fixes data, initialisation, mini-batches, walks and start clients."""
+    """stop: the run ends with the lost client's name; continue: tokens that may have been there are issued again from
+    the last sync, and the lost client's block stays as it was then."""
 
     @model_validator(mode="after")
     def _check(self) -> MtcdConfig:
@@ -170,6 +179,12 @@ class MtcdConfig:
                 f"batch_size: {self.batch_size} is not allowed for stcd: without a server nobody can form Z on new "
                 "rows; use none"
             )
+        if self.algorithm == "dcpa" and (self.compression or self.noise):
+            raise ValueError("compression, noise: not allowed for dcpa; use none")
+        if self.algorithm == "stcd" and self.compression == "top-k":
+            raise ValueError(
+                "compression: top-k is not allowed for stcd, which sends tokens only; use quantise or none"
+            )
         if self.local_arithmetic == "gram" and (self.problem != "ridge" or self.batch_size is not None):
             raise ValueError("local_arithmetic: gram is allowed only for problem=ridge with batch_size=none")
         return self
@@ -197,6 +212,11 @@ class MtcdConfig:
         if self.start == "all-clients" and self.num_tokens != self.num_clients:
             raise ValueError(
                 f"start: all-clients needs num_tokens = num_clients, here {self.num_tokens} and {self.num_clients}"
+            )
+        if self.algorithm in ("stcd", "dcpa") and self.on_party_loss != "stop":
+            raise ValueError(
+                f"on_party_loss: {self.on_party_loss} is not allowed for {self.algorithm}: without a server nobody can "
+                "issue a lost token again; use stop"
             )
         if self.algorithm in ("mtcd", "svfl") and not self.server_links:
             raise ValueError(f"server_links: none is not allowed for {self.algorithm}, which syncs at the server")

@@ -19,6 +19,8 @@ from scipy.special import expit
 from fedactors.errors import BadInput
 
 Array = NDArray[np.float64]
+quiet_divergence = np.errstate(over="ignore", invalid="ignore")
+"""Decorator: a step size that diverges is noticed by the run and named there, not by numpy's warnings."""
 
 
 class Problem(Protocol):
@@ -56,6 +58,7 @@ class Ridge:
 
     alpha: float = 10.0
 
+    @quiet_divergence
     def loss(self, z_B: Array, y_B: Array, num_samples: int) -> float:
         """Return half the squared residual, scaled from the rows given to all rows."""
         residual_B = z_B - y_B
@@ -77,6 +80,7 @@ class Ridge:
         """Return alpha."""
         return self.alpha
 
+    @quiet_divergence
     def penalty(self, theta_D: Array) -> float:
         """Return alpha/2 ||theta_k||^2."""
         return 0.5 * self.alpha * float(theta_D @ theta_D)

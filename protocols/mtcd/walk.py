@@ -162,6 +162,23 @@ def _grow(graph: nx.Graph, count: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(cluster)) for cluster in grown]
 
 
+def tour(graph: nx.Graph, start: int) -> tuple[int, ...]:
+    """Return a route along edges from `start` over all clients it can reach, ending at the last new one."""
+    route, last = [start], 1
+    seen, stack = {start}, [start]
+    while stack:
+        fresh = [other for other in sorted(graph.neighbors(stack[-1])) if other not in seen]
+        if fresh:
+            stack.append(fresh[0])
+            seen.add(fresh[0])
+            route.append(fresh[0])
+            last = len(route)
+        else:
+            stack.pop()
+            route += stack[-1:]
+    return tuple(route[:last])
+
+
 def visit_probability_bound(graph: nx.Graph, start: NDArray[np.float64], num_hops: int) -> float:
     """Return the lower bound of Appendix D: min pi where pi > 0 everywhere, else max pi (1 + max degree)^-S.
 

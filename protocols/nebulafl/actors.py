@@ -38,7 +38,7 @@ class NebulaCenter(DataCenter):
         run_seed: seed of the run, of which the first model and the order of samples are made.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("models", "floor", "timer", "present", "num_trained", "stopped")
+    state: ClassVar[tuple[str, ...]] = ("models", "floor", "timer", "present", "num_trained", "stopped", "began_at")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class NebulaCenter(DataCenter):
         self.present = list(centers)
         self.num_trained = 0
         self.stopped = False
+        self.began_at: float | None = None
 
     async def load(self) -> None:
         """Deal the containers' rows and build models, hardware and timers."""
@@ -77,22 +78,40 @@ class NebulaCenter(DataCenter):
         self._rotates = switches(config).rotate
 
     async def open(self) -> None:
-        """Let every planet train and the masters rotate."""
-        self._workshop.open()
+        """Go on with what a snapshot left."""
+        if self.began_at is not None:
+            self._go_on()
+
+    async def begin_run(self, time: float) -> None:
+        """Let every planet train and the masters rotate; `time` is when the run's first second began.
+
+        Told again (this center was away), nothing happens unless it never began.
+        """
+        if self.began_at is None:
+            self.began_at = time
+            self._go_on()
+
+    @property
+    def now(self) -> float:
+        """Seconds since every center was there."""
+        return self.clock.now() - (self.began_at or 0.0)
+
+    def _go_on(self) -> None:
+        self._workshop.open(self.began_at or 0.0)
         for planet in range(len(self.models.planets)):
             if planet not in self.floor.requests:
                 self._ask(planet)
-        self.timer.catch_up(self.clock.now())
+        self.timer.catch_up(self.now)
         self.background(self._rotate())
 
     # --- planets (Algorithm 1, lines 4 to 13) ---
 
     def _ask(self, planet: int) -> None:
-        if not self.stopped and self.clock.now() < self._config.duration:
+        if not self.stopped and self.now < self._config.duration:
             self._workshop.ask(Request(planet, self.models.planets[planet]))
 
     def _trained(self, assignment: Assignment, request: Request, trained: Trained) -> None:
-        self.models.trained(request.slot, trained[0], self.clock.now())
+        self.models.trained(request.slot, trained[0], self.now)
         self.models.planets[request.slot].setflags(write=False)
         self.num_trained += 1
         self._ask(request.slot)
@@ -101,8 +120,8 @@ class NebulaCenter(DataCenter):
 
     async def _rotate(self) -> None:
         while not self.stopped and self.timer.due_at() <= self._config.duration:
-            await self.clock.sleep_until(self.timer.due_at(), key="rotation")
-            rotation = self.timer.take(self.clock.now())
+            await self.clock.sleep_until((self.began_at or 0.0) + self.timer.due_at(), key="rotation")
+            rotation = self.timer.take(self.now)
             if rotation is not None and not self.stopped:
                 await self._send(rotation)
 
@@ -126,7 +145,7 @@ class NebulaCenter(DataCenter):
 
     async def receive(self, model: MasterModel | SharedModel) -> None:
         """Make a master that arrived the stellar model."""
-        self.models.receive(model.parameters, model.version, self.clock.now())
+        self.models.receive(model.parameters, model.version, self.now)
 
     # --- losses ---
 

@@ -1,10 +1,11 @@
 """The auditor: measures models on test rows and keeps the bill. It decides nothing, and its links cost nothing.
 
-    center --lease opened, lease closed--> auditor <--models-- driver
+center --lease opened, lease closed--> auditor <--models-- driver
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 from fedactors.roles import Server
@@ -51,11 +52,8 @@ class Auditor(Server):
 
     def _add(self, center: str, unit: str, lease: tuple[str, float, float], end: float, useful: bool) -> None:
         container, start, price = lease
-        self.bill.add(
-            Rental(
-                center=center, unit=unit, container=container, start=start, end=max(end, start), price=price, useful=useful
-            )
-        )  # fmt: skip
+        rental = Rental(center=center, unit=unit, container=container, start=start, end=end, price=price, useful=useful)
+        self.bill.add(rental)
 
     async def account(self, now: float) -> dict[str, float]:
         """Return the dollars and hours of all rentals that ended, and what is open as if it ended now."""
@@ -67,12 +65,9 @@ class Auditor(Server):
             "given_up": float(sum(not rental.useful for rental in closed)),
         }
 
-    async def rentals(self) -> list[tuple[str, str, str, float, float, float, bool]]:
-        """Return the whole log: center, unit, container, start, end, price, useful."""
-        return [
-            (r.center, r.unit, r.container, r.start, r.end, r.price, r.useful)
-            for r in sorted(self.bill.rentals, key=lambda r: (r.end, r.center, r.unit))
-        ]
+    async def bills(self, units: dict[str, int], duration: float) -> dict[str, dict[str, float]]:
+        """Return each center's rent, hours and utilisation; `units` is how many units it has."""
+        return {center: dataclasses.asdict(bill) for center, bill in self.bill.centers(units, duration).items()}
 
     async def measure(self, models: tuple[MasterModel | SharedModel, ...]) -> Measurement:
         """Measure the plain mean of some models on the test rows (the final model of Algorithm 1)."""
@@ -80,7 +75,5 @@ class Auditor(Server):
         mean_P = ordered[0].parameters
         if len(ordered) > 1:
             mean_P = weighted_mean([m.parameters for m in ordered], [1.0] * len(ordered))
-        found = await self.compute(
-            evaluate, self._model, mean_P, self._data.test_key, work=Work(EVALUATION, 1.0)
-        )
+        found = await self.compute(evaluate, self._model, mean_P, self._data.test_key, work=Work(EVALUATION, 1.0))
         return Measurement(*found)

@@ -1,12 +1,13 @@
 """The actors of a run: who is spawned under which name, and what follows when a center's process is lost.
 
-    nebulafl            centers, auditor (and the exchange that averages masters, in the ablation without rotation)
-    flat baselines      centers as order takers, TaskExchange, auditor
-    baselines by center centers as order takers, RoundExchange, auditor
+nebulafl            centers, auditor (and the exchange that averages masters, in the ablation without rotation)
+flat baselines      centers as order takers, TaskExchange, auditor
+baselines by center centers as order takers, RoundExchange, auditor
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +16,13 @@ from fedactors.resources import Resources
 from fedactors.runtime.base import Runtime
 from protocols.nebulafl.actors import NebulaCenter
 from protocols.nebulafl.auditor import Auditor
-from protocols.nebulafl.baselines.centers import OrderCenter
-from protocols.nebulafl.baselines.exchanges import RoundExchange, TaskExchange
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import NebulaData
 from protocols.nebulafl.exchange import MeanExchange
+from protocols.nebulafl.exchanges import RoundExchange, TaskExchange
 from protocols.nebulafl.inputs import read_catalogue, read_network
 from protocols.nebulafl.messages import CenterReport, MasterModel, SharedModel
+from protocols.nebulafl.order_center import OrderCenter
 from protocols.nebulafl.workshop import AUDITOR
 
 BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
@@ -48,10 +49,11 @@ class Cast:
         """Whether the run is NebulaFL's (with or without a part taken away)."""
         return self.config.algorithm == "nebulafl"
 
-    async def begin(self) -> None:
-        """Let the baselines' exchange give its first orders; NebulaFL's centers began by themselves."""
+    async def begin(self, now: float) -> None:
+        """Let the centers begin, and the baselines' exchange give its first orders."""
+        await asyncio.gather(*(center.begin_run(now) for center in self.centers.values()))
         if not self.rotates:
-            await self.exchange.begin()
+            await self.exchange.begin_run(now)
 
     async def finished(self) -> bool:
         """Tell whether the method wants nothing more."""
@@ -63,7 +65,7 @@ class Cast:
             await center.finish()
 
     async def models(self) -> list[MasterModel | SharedModel]:
-        """Return the models whose mean is the result now: the masters of the centers that are there, or the shared one."""
+        """Return the models whose mean is the result: the masters of the centers that are there, or the shared one."""
         if not self.rotates:
             return [await self.exchange.model()]
         found: list[MasterModel | SharedModel] = []
@@ -93,6 +95,7 @@ class Cast:
             return
         await self.runtime.clock.sleep(self.config.restart_seconds)
         await self.runtime.respawn(name)
+        await self.centers[name].begin_run(self.runtime.state["began_at"])
         self.away.remove(name)
         await self._tell_present()
         if not self.rotates:

@@ -67,6 +67,8 @@ class NebulaFLConfig:
     """Clusters of FedHiSyn (by training time) and FedHKT (by labels)."""
     num_proxy: int = Field(default=200, ge=1)
     """FedHKT: held-out training samples on which clients share logits."""
+    distillation_epochs: int = Field(default=20, ge=1)
+    """FedHKT: passes over the proxy samples when the server distils."""
     buffer_size: int = Field(default=5, ge=1)
     """Arrivals before FedBuff or FedSA aggregates."""
     aggregation_window: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""What things take in the simulated runtime: trainings by the hardware catalogue, models by the network between centers.
+"""What things take in the simulated runtime: trainings by the hardware catalogue, models by the centers' network.
 
 A training's work is stated in seconds of the unit that it runs on, drawn by the center from the catalogue's throughput;
 nothing is ever zero seconds because a throughput is missing: the catalogue then refuses the model.
@@ -13,7 +13,7 @@ from fedactors.network.ledger import CLIENT_SERVER
 from fedactors.network.links import LOCAL, Link, Network
 from fedactors.runtime.base import Costs
 from protocols.nebulafl.auditor import EVALUATION
-from protocols.nebulafl.baselines.exchanges import DISTILLATION
+from protocols.nebulafl.exchanges import DISTILLATION
 from protocols.nebulafl.resources import Catalogue
 from protocols.nebulafl.rotation import InterCenterNetwork
 from protocols.nebulafl.workshop import TRAINING
@@ -22,9 +22,10 @@ EVALUATION_SECONDS = 1.0
 
 
 def default_costs(catalogue: Catalogue, centers: Sequence[str], model: str) -> Costs:
-    """Return seconds for each kind of work; the exchange distils on the fastest type of the first center."""
-    fastest = max(hardware.samples_per_second(model) for hardware in catalogue.types_of(centers[0]))
-    return Costs({TRAINING: (0.0, 1.0), EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, 1.0 / fastest)})
+    """Return seconds for each kind of work; the exchange distils on as much hardware as the first center lets."""
+    units = catalogue.centers[centers[0]]
+    speed = sum(units[t.name] * t.samples_per_second(model) for t in catalogue.types_of(centers[0]))
+    return Costs({TRAINING: (0.0, 1.0), EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, 1.0 / speed)})
 
 
 def center_links(network: InterCenterNetwork, centers: Sequence[str], exchange: str, num_bytes: int) -> Network:

@@ -1,7 +1,7 @@
-"""Who holds which rows: a data set dealt to containers, or one's own files, as a small recipe that every process follows.
+"""Who holds which rows: a data set dealt to containers, or one's own files, as a small recipe for every process.
 
-A row set has a *key*, a text from which any process of the run loads the same rows once. Named sets have one key for all
-training rows, and a container is an index into them; of one's own files each has its key.
+A row set has a *key*, a text from which any process of the run loads the same rows once. Named sets have one key for
+all training rows, and a container is an index into them; of one's own files each has its key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocols.nebulafl.inputs import read_catalogue, read_network, require_samp
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Rows = NDArray[np.int64]
-MODEL_OF_SHAPE = {(1, 8, 8): "cnn8", (1, 28, 28): "cnn28", (3, 32, 32): "resnet18"}
+MODEL_OF_SHAPE: dict[tuple[int, ...], str] = {(1, 8, 8): "cnn8", (1, 28, 28): "cnn28", (3, 32, 32): "resnet18"}
 """What ``model=auto`` stands for, by the shape of a sample; ``linear`` for any other."""
 _FILE = ".toml#"
 

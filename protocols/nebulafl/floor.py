@@ -1,6 +1,6 @@
 """The training floor of one center: its containers and its hardware, who trains where, who waits. No clock, no I/O.
 
-    request --> place --> (container, unit, seconds) --> finish | give up --> the unit is free, the next request is placed
+    request --> place --> (container, unit, seconds) --> finish | give up --> the unit is free for the next request
 
 A *slot* is what asks for a training: a planet, or an order of a baseline's coordinator. Every slot has at most one
 assignment, every container and every unit at most one slot.

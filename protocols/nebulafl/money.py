@@ -1,4 +1,7 @@
-"""Money and hardware hours: every dollar is an entry of a log, and every total is a sum over that log."""
+"""Money for hardware and its hours: every rental is an entry of a log, and every total is a sum over that log.
+
+Egress between centers is not here: the traffic ledger holds what was sent, and the network its price.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +43,6 @@ class Rental:
         return rent(self.price, self.seconds)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Egress:
-    """A model that left a center."""
-
-    center: str
-    """Who sent and pays it."""
-    receiver: str
-    """Who got it."""
-    num_bytes: int
-    """Size of the model."""
-    time: float
-    """When it was sent, in seconds since the run began."""
-    dollars: float
-    """Egress price over the links passed."""
-
-
 def rent(price: float, seconds: float) -> float:
     """Return the dollars for `seconds` at `price` dollars an hour, by the second, nothing rounded."""
     if seconds < 0:
@@ -65,55 +52,38 @@ def rent(price: float, seconds: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class CenterBill:
-    """What one center spent and how busy its hardware was."""
+    """What one center's hardware cost and how busy it was."""
 
     rent: float
     """Dollars for hardware."""
-    egress: float
-    """Dollars for what it sent."""
     busy_hours: float
     """Hours that its units were let, added up."""
     utilisation: float
     """Share of the unit hours of the run that were let."""
 
-    @property
-    def dollars(self) -> float:
-        """Everything."""
-        return self.rent + self.egress
-
 
 class Bill:
-    """The log of all rentals and transfers of a run."""
+    """The log of all rentals of a run."""
 
     def __init__(self) -> None:
         self.rentals: list[Rental] = []
-        self.transfers: list[Egress] = []
 
-    def add(self, entry: Rental | Egress) -> None:
+    def add(self, entry: Rental) -> None:
         """Write an entry."""
-        if isinstance(entry, Rental):
-            self.rentals.append(entry)
-        else:
-            self.transfers.append(entry)
+        self.rentals.append(entry)
 
     def dollars(self) -> float:
         """Return all money spent: the exact sum over the log, whatever its order."""
-        return total(self.rentals, self.transfers)
-
-    def num_bytes(self) -> int:
-        """Return all bytes sent between centers."""
-        return sum(transfer.num_bytes for transfer in self.transfers)
+        return total(self.rentals)
 
     def centers(self, units: Mapping[str, int], duration: float) -> dict[str, CenterBill]:
         """Return the bill of each center of `units` (number of its units) for a run of `duration` seconds."""
         bills = {}
         for center, count in units.items():
             rentals = [rental for rental in self.rentals if rental.center == center]
-            transfers = [transfer for transfer in self.transfers if transfer.center == center]
             busy = math.fsum(rental.seconds for rental in rentals)
             bills[center] = CenterBill(
-                rent=total(rentals, ()),
-                egress=total((), transfers),
+                rent=total(rentals),
                 busy_hours=busy / SECONDS_PER_HOUR,
                 utilisation=busy / (count * duration) if count * duration > 0 else 0.0,
             )
@@ -121,17 +91,14 @@ class Bill:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
-        return {
-            "rentals": [dataclasses.asdict(rental) for rental in self.rentals],
-            "transfers": [dataclasses.asdict(transfer) for transfer in self.transfers],
-        }
+        return {"rentals": [dataclasses.astuple(rental) for rental in self.rentals]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
-        self.rentals = [Rental(**values) for values in state["rentals"]]
-        self.transfers = [Egress(**values) for values in state["transfers"]]
+        names = [field.name for field in dataclasses.fields(Rental)]
+        self.rentals = [Rental(**dict(zip(names, values, strict=True))) for values in state["rentals"]]
 
 
-def total(rentals: Iterable[Rental], transfers: Iterable[Egress]) -> float:
-    """Return the dollars of some entries, added without rounding error."""
-    return math.fsum([rental.dollars for rental in rentals] + [transfer.dollars for transfer in transfers])
+def total(rentals: Iterable[Rental]) -> float:
+    """Return the dollars of some rentals, added without rounding error."""
+    return math.fsum(rental.dollars for rental in rentals)

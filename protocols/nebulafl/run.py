@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Runtime
@@ -31,12 +32,12 @@ async def run(config: NebulaFLConfig, data: NebulaData, runtime: Runtime) -> Run
     await runtime.start()
     state = runtime.state
     if not runtime.resumed:
-        state.update(measured=0, rent=0.0, over=False, curve=[])
-        await cast.begin()
+        state.update(measured=0, rent=0.0, over=False, curve=[], began_at=runtime.clock.now())
+        await cast.begin(state["began_at"])
     end = end_of_run(config)
     while not state["over"]:
         due = min((state["measured"] + 1) * config.evaluation_interval, end)
-        await runtime.clock.sleep_until(due, key="measurement")
+        await runtime.clock.sleep_until(state["began_at"] + due, key="measurement")
         if due >= end or await cast.finished():
             state["over"] = True
             await cast.finish()
@@ -83,8 +84,8 @@ async def measure(config: NebulaFLConfig, cast: Cast, runtime: Runtime) -> dict[
     metrics = {
         "accuracy": found.accuracy,
         "loss": found.loss,
-        "time": now,
-        "hours": now / 3600.0,
+        "time": now - runtime.state["began_at"],
+        "hours": (now - runtime.state["began_at"]) / 3600.0,
         "dollars": account["rent"] + egress,
         "rent": account["rent"],
         "egress": egress,
@@ -118,20 +119,14 @@ async def conclude(config: NebulaFLConfig, cast: Cast, runtime: Runtime, catalog
         reached = next((point for point in curve if point["accuracy"] >= config.target_accuracy), None)
         for name in ("time", "dollars", "center_bytes"):
             metrics[f"{name}_to_target"] = reached[name] if reached else math.nan
-    rentals = await cast.auditor.rentals()
-    duration = last["time"]
-    bills = {}
-    for name in catalogue.first_centers(config.num_centers):
-        own = [(start, end, price) for center, _, _, start, end, price, _ in rentals if center == name]
-        units = sum(catalogue.centers[name].values())
-        busy = math.fsum(end - start for start, end, _ in own)
-        sent = [t for t in runtime.ledger.totals() if t.sender.partition("/")[0] == name and t.kind == INTER_DATA_CENTER]
-        bills[name] = {
-            "rent": math.fsum((end - start) * price / 3600.0 for start, end, price in own),
-            "bytes_sent": sum(t.bytes for t in sent),
-            "busy_hours": busy / 3600.0,
-            "utilisation": busy / (units * duration) if duration > 0 else 0.0,
-        }
+    units = {name: sum(catalogue.centers[name].values()) for name in catalogue.first_centers(config.num_centers)}
+    bills = await cast.auditor.bills(units, last["time"])
+    for name, bill in bills.items():
+        sent = [t for t in runtime.ledger.totals() if t.sender == name and t.kind == INTER_DATA_CENTER]
+        bill["bytes_sent"] = sum(t.bytes for t in sent)
+        bill["egress"] = sum(
+            runtime.network.link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages) for t in sent
+        )
     extra = {
         "centers": bills,
         "versions": {report.center: list(report.versions) for report in await cast.reports()},

@@ -1,4 +1,4 @@
-"""The functions that actors hand to `compute` and `begin`: plain values in, plain values out, data loaded once a process.
+"""The functions that actors hand to `compute` and `begin`: plain values in and out, data loaded once a process.
 
 A task carries row numbers and parameters; the rows themselves are loaded by whichever process runs it, and kept there.
 A model is named by (name, shape of a sample, classes, normalisation).

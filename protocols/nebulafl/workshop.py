@@ -1,7 +1,7 @@
 """What joins a center's training floor to its actor: trainings as work in flight, their hardware on the bill.
 
-    slot --ask--> Floor.place --> job (survives a snapshot) --> Floor.finish --> owner.trained(slot, ...)
-                                                           \\-> auditor: lease opened, lease closed
+slot --ask--> Floor.place --> job (survives a snapshot) --> Floor.finish --> owner.trained(slot, ...)
+                                                       `-> auditor: lease opened, lease closed
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Workshop:
         self._gap_of, self._done, self._broken, self._proxy = gap_of, done, broken, proxy
         self._run_seed = run_seed
 
-    def open(self) -> None:
-        """Admit containers, and take up what a snapshot left in flight."""
+    def open(self, began_at: float) -> None:
+        """Admit containers, and take up what a snapshot left in flight; outages count from `began_at`."""
         self._admit()
         now = self.actor.clock.now()
         for number in self.floor.dropped:
@@ -106,10 +106,9 @@ class Workshop:
                 # its process died with this training: it is paid for and begun again
                 self._break(slot)
         self.pump()
-        self.start_outages()
+        self._start_outages(began_at)
 
-    async def be_away(self, place: Any, number: int, begin: float, end: float) -> None:
-        """Let a container be away from `begin` to `end`; `place` is the center, which is told of both."""
+    async def _be_away(self, place: Any, number: int, begin: float, end: float) -> None:
         clock = self.actor.clock
         if not self.floor.table.lost[number]:
             if clock.now() > begin:
@@ -119,11 +118,10 @@ class Workshop:
         await clock.sleep_until(end, key=f"back {number} {end:g}")
         await place.regain_container(number)
 
-    def start_outages(self) -> None:
-        """Begin the outages that the config gives the containers of this center."""
+    def _start_outages(self, began_at: float) -> None:
         for center, number, begin, end in self.config.container_outages():
             if center == self.actor.name:
-                self.actor.background(self.be_away(self.actor, number, begin, end))
+                self.actor.background(self._be_away(self.actor, number, began_at + begin, began_at + end))
 
     def _admit(self) -> None:
         attest = attestation_hook(self.config.attestation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.split_network import (
     BottomNetwork,
     Publication,
-    TopGradient,
     TopNetwork,
     bottom_forward,
     bottom_gradient,
@@ -26,6 +26,7 @@ from fedactors.learning.split_network import (
 )
 from fedactors.privacy.accounting import epsilon_of_mu, gaussian_mu
 from fedactors.privacy.mechanisms import pubsub_sigma
+from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
 
@@ -82,9 +83,10 @@ def forward(bottom: BottomNetwork, x_BF: Array) -> tuple[Publication, Array]:
     return publication, publication.embedding
 
 
-def backward(bottom: BottomNetwork, publication: Publication, gradient_BE: Array) -> None:
-    """Back-propagate through the activation of `publication` and step (Eq. 2)."""
-    bottom.step(publication, gradient_BE)
+def backward(bottom: BottomNetwork, publication: Publication, gradient_BE: Array) -> Array:
+    """Return the flat gradient (P) through the activation of `publication` (line 26)."""
+    gradient_P: Array = bottom.gradient(publication, gradient_BE).numpy()
+    return gradient_P
 
 
 def forward_pure(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:
@@ -100,38 +102,71 @@ def backward_pure(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Ar
 # --- an active worker's batch ---------------------------------------------------------------------------------------
 
 
-def active_step(
-    bottom: BottomNetwork, top: TopNetwork, x_BF: Array, embeddings: Sequence[Array], target_B: Array
-) -> tuple[float, tuple[Array, ...]]:
-    """Train the active party's models on one batch; return the loss and the passive parties' gradients (each B x E)."""
-    publication = bottom.publish(x_BF)
-    found = top.step([publication.embedding, *embeddings], target_B)
-    bottom.step(publication, found.embedding_gradients[0])
-    return found.loss, found.embedding_gradients[1:]
+@dataclass(frozen=True, eq=False)
+class ActiveGradients:
+    """What one batch gives at the active party: the loss, dloss/dz for each passive party (B x E), flat gradients."""
+
+    loss: float
+    embeddings: tuple[Array, ...]
+    bottom: Array
+    top: Array
 
 
 def active_gradients(
+    bottom: BottomNetwork, top: TopNetwork, x_BF: Array, embeddings: Sequence[Array], target_B: Array
+) -> ActiveGradients:
+    """Compute the own embedding, the loss and all gradients of one batch (lines 16 and 17)."""
+    publication = bottom.publish(x_BF)
+    found = top.gradient([publication.embedding, *embeddings], target_B)
+    own: Array = bottom.gradient(publication, found.embedding_gradients[0]).numpy()
+    return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
+
+
+def active_gradients_pure(
     bottom: tuple[ModelSpec, Array],
     top: tuple[ModelSpec, Array],
     task: Task,
     x_BF: Array,
     embeddings: Sequence[Array],
     target_B: Array,
-) -> tuple[TopGradient, Array]:
-    """Do `active_step`'s arithmetic on plain values: the top's gradients, and the flat gradient of the own bottom."""
+) -> ActiveGradients:
+    """Do `active_gradients` on plain values."""
     z_BE = bottom_forward(*bottom, x_BF)
     found = top_gradient(*top, [z_BE, *embeddings], target_B, task)
-    return found, bottom_gradient(*bottom, x_BF, found.embedding_gradients[0])
+    own = bottom_gradient(*bottom, x_BF, found.embedding_gradients[0])
+    return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
+
+
+# --- evaluation -----------------------------------------------------------------------------------------------------
+
+_SLICE_ROWS = 8192
+
+
+def embed_rows(spec: ModelSpec, vector_P: Array, x_NF: Array) -> Array:
+    """Return the embeddings of many rows (N x E), computed in slices to bound memory."""
+    slices = range(0, len(x_NF), _SLICE_ROWS)
+    return np.concatenate([bottom_forward(spec, vector_P, x_NF[s : s + _SLICE_ROWS]) for s in slices])
+
+
+def top_outputs(spec: ModelSpec, vector_P: Array, embeddings: Sequence[Array]) -> Array:
+    """Return the top model's outputs (N x O) on the concatenated embeddings of all parties."""
+    return bottom_forward(spec, vector_P, np.concatenate(embeddings, axis=1))
 
 
 # --- privacy --------------------------------------------------------------------------------------------------------
 
 
-def embedding_sigma(mu: float, clip_norm: float, batch_size: int, num_rows: int, num_epochs: int) -> float:
-    """Return Eq. 17's noise deviation; 0 for an infinite budget."""
-    if math.isinf(mu):
+def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
+    """Return Eq. 17's noise deviation of the embeddings over `num_rows` training rows; 0 for an infinite budget."""
+    if math.isinf(config.privacy_mu):
         return 0.0
-    return pubsub_sigma(mu=mu, clip_norm=clip_norm, batch_size=batch_size, num_samples=num_rows, num_epochs=num_epochs)
+    return pubsub_sigma(
+        mu=config.privacy_mu,
+        clip_norm=config.clip_norm,
+        batch_size=config.batch_size,
+        num_samples=num_rows,
+        num_epochs=config.num_epochs,
+    )
 
 
 def gradient_sigma(mu: float, clip_norm: float, releases: int) -> float:

@@ -10,7 +10,7 @@ from pydantic import Field
 from fedactors.config import config
 
 Positive = Annotated[int, Field(ge=1)]
-Algorithm = Literal["pubsub-vfl", "vfl"]
+Algorithm = Literal["pubsub-vfl", "vfl", "vfl-ps", "avfl", "avfl-ps"]
 Schedule = Literal["growing", "decreasing", "every", "never"]
 
 
@@ -19,7 +19,9 @@ class PubSubVflConfig:
     """Settings of a run; the defaults train breast-cancer in seconds."""
 
     algorithm: Algorithm = "pubsub-vfl"
-    """``pubsub-vfl``, or the synchronous baseline ``vfl`` (one worker each, one batch at a time)."""
+    """``pubsub-vfl``, or a baseline over fixed pairs of workers: ``vfl`` (synchronous, one worker each), ``vfl-ps``
+    (synchronous, gradients averaged at parameter servers), ``avfl`` (one pair, a window of batches in flight),
+    ``avfl-ps`` (pairs with a window each, asynchronous push and pull)."""
     num_parties: Annotated[int, Field(ge=2, le=10)] = 2
     """Parties in all, the active one included; with own data the file decides."""
     num_epochs: Positive = 10
@@ -47,7 +49,7 @@ class PubSubVflConfig:
     cpus_per_worker: Annotated[float, Field(ge=0)] = 0.1
     """Cores that each worker reserves on its host; in the simulated runtime it computes on one, or on this many."""
     embedding_buffer: Positive = 5
-    """Entries that an embedding topic keeps (p)."""
+    """Entries that an embedding topic keeps, and the window of ``avfl`` and ``avfl-ps`` (p)."""
     gradient_buffer: Positive = 5
     """Entries that a gradient topic keeps (q)."""
     max_in_flight: Positive = 24
@@ -61,7 +63,13 @@ class PubSubVflConfig:
     sync_schedule: Schedule = "growing"
     """``growing`` (the paper's formula), ``decreasing`` (its text), ``every`` epoch, or ``never``."""
     stale_gradients: Literal["drop", "apply"] = "drop"
-    """What becomes of a gradient whose batch was assigned anew meanwhile."""
+    """What becomes of a gradient whose batch was assigned anew meanwhile: ``drop`` it, or ``apply`` it to an embedding
+    computed again at the present parameters."""
+    prefetch: Positive = 2
+    """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency."""
+    push_every: Annotated[int, Field(ge=0)] = 1
+    """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
+    servers average by `sync_schedule`, as in ``pubsub-vfl``."""
     privacy_mu: Annotated[float, Field(gt=0)] = math.inf
     """Nominal Gaussian-DP budget of the embeddings (mu, Eq. 17); ``inf`` means neither clipping nor noise."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
@@ -82,6 +90,8 @@ class PubSubVflConfig:
     """Columns of each party, the active one first; empty: even shares."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Epochs without a better validation metric after which training stops; 0 never stops early."""
+    target: float | None = None
+    """Validation metric (the task's main one) at which training stops; null trains on."""
 
     on_party_loss: Literal["stop", "restart"] = "restart"
     """What follows when a worker's process is lost; a lost broker or parameter server always stops the run."""
@@ -89,9 +99,32 @@ class PubSubVflConfig:
     def __post_init__(self) -> None:
         if self.feature_split and len(self.feature_split) != self.num_parties:
             raise ValueError(
-                f"feature_split: {self.feature_split} is not allowed: it needs num_parties={self.num_parties} entries"
+                f"feature_split: {self.feature_split} is not allowed: "
+                f"it must have num_parties={self.num_parties} entries"
             )
-        if self.algorithm == "vfl" and (self.num_active_workers > 1 or self.num_passive_workers > 1):
+        workers = (self.num_active_workers, self.num_passive_workers)
+        if self.algorithm in ("vfl", "avfl") and workers != (1, 1):
             raise ValueError(
-                "algorithm: 'vfl' has one worker per party: num_active_workers and num_passive_workers must be 1"
+                f"algorithm: {self.algorithm!r} has one worker per party: num_active_workers and num_passive_workers "
+                f"are {workers[0]} and {workers[1]}, they must be 1"
             )
+        if self.algorithm in ("vfl-ps", "avfl-ps") and workers[0] != workers[1]:
+            raise ValueError(
+                f"algorithm: {self.algorithm!r} pairs workers: num_active_workers and num_passive_workers are "
+                f"{workers[0]} and {workers[1]}, they must be equal"
+            )
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether workers are joined in fixed pairs, without a broker."""
+        return self.algorithm != "pubsub-vfl"
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether a pair has several batches in flight."""
+        return self.algorithm in ("avfl", "avfl-ps")
+
+    @property
+    def averages(self) -> bool:
+        """Whether the parties' parameter servers average their workers at the end of certain epochs."""
+        return self.algorithm == "pubsub-vfl" or (self.algorithm == "avfl-ps" and self.push_every == 0)

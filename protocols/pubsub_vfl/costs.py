@@ -1,7 +1,9 @@
 """The default cost model of the simulated runtime: what the parties' computes take on one core.
 
-Seconds = calls x overhead + floating-point operations / rate. Both constants were measured on one core (batch 256, ten
-layers, hidden 64 and 256, torch 2.13, one thread); `scenarios/benchmarks/compute_costs.py` measures them again.
+Seconds = fixed + per_layer x layers + per_operation x units, the units being those of `models.operations` (for an
+average, workers x parameters). Fitted on one core (torch 2.13, one thread) by `scenarios/benchmarks/compute_costs.py`,
+before any method was compared with another; the measurements lie in docs/results/data/pubsub_vfl/cost_model.json, and
+a test compares.
 """
 
 from __future__ import annotations
@@ -9,23 +11,23 @@ from __future__ import annotations
 from fedactors.runtime.base import Costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
-_OVERHEAD_SECONDS = 2.5e-4
-_OPERATIONS_PER_SECOND = 4.0e10
-_FEATURES = 100
+FITTED: dict[str, tuple[float, float, float]] = {
+    "bottom-forward": (9.881e-07, 8.31e-06, 2.173e-11),
+    "bottom-backward": (8.621e-05, 1.103e-05, 4.173e-11),
+    "active-step": (0.0002902, 1.044e-05, 6.726e-11),
+    "top-forward": (2.036e-05, 0, 2.174e-11),
+    "average": (1.007e-05, 0, 3.962e-10),
+}
+"""Kind of work to (fixed, per_layer, per_operation), in seconds."""
 
 
-def default_costs(config: PubSubVflConfig) -> Costs:
-    """Return seconds for each kind of work, for a party of about a hundred features."""
-    hidden, cut = config.hidden_size, config.embedding_size
-    inner = max(config.num_layers - 2, 0) * hidden * hidden * (2 if config.model == "resnet" else 1)
-    bottom = 2.0 * (_FEATURES * hidden + inner + hidden * cut) / _OPERATIONS_PER_SECOND
-    top = 2.0 * (2 * cut * hidden + hidden) / _OPERATIONS_PER_SECOND
-    average = 1e-9
-    return Costs(
-        {
-            "bottom-forward": (_OVERHEAD_SECONDS, bottom),
-            "bottom-backward": (2 * _OVERHEAD_SECONDS, 2 * bottom),
-            "active-step": (4 * _OVERHEAD_SECONDS, 3 * bottom + 3 * top),
-            "average": (_OVERHEAD_SECONDS, average),
-        }
-    )
+def default_costs(config: PubSubVflConfig, speed: dict[str, float] | None = None) -> Costs:
+    """Return seconds for each kind of work under `config`.
+
+    Args:
+        config: the number of layers counts.
+        speed: per party, how many times faster its cores are.
+    """
+    layers = config.num_layers * (2 if config.model == "resnet" else 1)
+    kinds = {kind: (fixed + per_layer * layers, per_unit) for kind, (fixed, per_layer, per_unit) in FITTED.items()}
+    return Costs(kinds, speed or {})

@@ -2,13 +2,13 @@
 
 The life of a batch in an epoch, per sequence number (its attempt):
 
-    queued ─assign (per party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
-       ▲                                                                                            │
-       └─────── abandon (deadline, lost worker): sequence + 1                 acknowledge by all ─▶ done
+    queued ─assign (per passive party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
+       ▲                                                                                                    │
+       └────────── abandon (deadline, lost worker): sequence + 1 ◀─────────────┐              acknowledge by all ─▶ done
 
 Each topic is a bounded FIFO (`fedactors.channels.topics.Topic`). A batch is done when every passive party has
-acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have
-stepped already on a batch that is abandoned later, so that on its side a batch trains at least once.
+acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker may have stepped
+already on a batch that is abandoned later, so that on its side a batch trains at least once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 
 from fedactors.channels.topics import Entry, Topic
 from fedactors.errors import FedactorsError
+
+_RESOLUTION = 1e-9
 
 
 class NeverEnds(FedactorsError):
@@ -77,6 +79,7 @@ class Dispatch:
         max_in_flight: batches per passive party assigned or published and not yet acknowledged.
         deadline: seconds after which a batch that does not move is abandoned (T_ddl; inf: never).
         max_attempts: assignments of one batch after which `NeverEnds` is raised.
+        applies_stale: whether gradients of abandoned attempts go to their publishers all the same.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Dispatch:
         max_in_flight: int,
         deadline: float,
         max_attempts: int,
+        applies_stale: bool = False,
     ) -> None:
         self._parties = tuple(parties)
         self._embedding_buffer = embedding_buffer
@@ -95,6 +99,7 @@ class Dispatch:
         self._max_in_flight = max_in_flight
         self._deadline = deadline
         self._max_attempts = max_attempts
+        self._applies_stale = applies_stale
         self.begin(0, 0.0)
 
     def begin(self, num_batches: int, now: float) -> None:
@@ -104,6 +109,7 @@ class Dispatch:
         self._ready: deque[int] = deque()
         self._in_flight = dict.fromkeys(self._parties, 0)
         self._num_open = num_batches
+        self._publishers: dict[tuple[int, int], dict[str, str | None]] = {}
         self._gradients: dict[str, list[tuple[int, int, Any]]] = {}
         self._abandoned: dict[str, list[tuple[int, int]]] = {}
         self._released: dict[str, list[tuple[int, int]]] = {}
@@ -122,10 +128,6 @@ class Dispatch:
     def finished(self) -> bool:
         """Whether every batch of the epoch is done."""
         return self._num_open == 0
-
-    def is_passive(self, party: str) -> bool:
-        """Say whether `party` is one of the passive parties."""
-        return party in self._parties
 
     def counts(self) -> Counts:
         """Return what happened so far in this epoch."""
@@ -204,7 +206,12 @@ class Dispatch:
     def publish_gradients(self, worker: str, batch_id: int, sequence: int, values: Sequence[Any], now: float) -> bool:
         """Take a batch's gradients, one per passive party; return False when it was abandoned meanwhile."""
         batch = self._current(batch_id, sequence)
-        if batch is None or batch.claimed_by != worker or batch.graded:
+        if batch is None:
+            publishers = self._publishers.pop((batch_id, sequence), {})
+            for party, value in zip(self._parties, values, strict=True):
+                self._tell(self._gradients, publishers.get(party), (batch_id, sequence, value))
+            return False
+        if batch.claimed_by != worker or batch.graded:
             return False
         batch.graded = True
         batch.since = now
@@ -219,14 +226,16 @@ class Dispatch:
 
     # --- outboxes ---
 
-    def has_outbox(self, worker: str) -> bool:
-        """Say whether there is anything to tell a worker."""
-        return bool(self._gradients.get(worker) or self._abandoned.get(worker) or self._released.get(worker))
-
     def outbox(self, worker: str) -> Outbox:
-        """Return, and forget, what a worker is to be told; gradients of batches abandoned meanwhile are left out."""
-        gradients = [g for g in self._gradients.pop(worker, []) if self._current(g[0], g[1]) is not None]
+        """Return, and forget, what a worker is to be told; gradients of abandoned attempts only if they are applied."""
+        gradients = self._gradients.pop(worker, [])
+        if not self._applies_stale:
+            gradients = [g for g in gradients if self._current(g[0], g[1]) is not None]
         return Outbox(tuple(gradients), tuple(self._abandoned.pop(worker, [])), tuple(self._released.pop(worker, [])))
+
+    def keep_released(self, worker: str, stamps: Sequence[tuple[int, int]]) -> None:
+        """Put back releases that a worker was not told of after all."""
+        self._released.setdefault(worker, [])[:0] = stamps
 
     # --- time and loss ---
 
@@ -241,8 +250,9 @@ class Dispatch:
         """Abandon every held batch that has not moved for the deadline; return their ids."""
         if math.isinf(self._deadline):
             return ()
-        limit = now - self._deadline
-        late = [i for i, batch in self._batches.items() if self._is_held(batch) and batch.since <= limit]
+        # a timer may fire one rounding error before the time it was set for
+        reached = now + _RESOLUTION * max(1.0, abs(now))
+        late = [i for i, b in self._batches.items() if self._is_held(b) and b.since + self._deadline <= reached]
         for batch_id in late:
             self._abandon(batch_id, now)
         return tuple(late)
@@ -283,7 +293,10 @@ class Dispatch:
             if slot.worker is not None and not slot.acknowledged:
                 self._in_flight[party] -= 1
             self._tell(self._abandoned, slot.worker, stamp)
-        self._tell(self._released, batch.claimed_by, stamp)
+        if self._applies_stale and batch.claimed_by is not None and not batch.graded:
+            self._publishers[stamp] = {party: slot.worker for party, slot in batch.slots.items()}
+        else:
+            self._tell(self._released, batch.claimed_by, stamp)
         if batch_id in self._ready:
             self._ready.remove(batch_id)
         fresh = self._fresh(now)

@@ -12,16 +12,19 @@ from numpy.typing import NDArray
 
 from fedactors.network.codec import message
 from fedactors.runtime.base import Ref
+from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Floats = NDArray[np.floating[Any]]
 
 
 @message(receiver="active worker", reveals="an embedding of each row of the batch; inversion attacks apply")
 class Embedding:
-    """A passive party's cut-layer output; values (B x E)."""
+    """A passive party's cut-layer output at a time of the sender's clock; values (B x E)."""
 
     batch_id: int
+    epoch: int
     sequence: int
+    time: float
     values: Floats
 
 
@@ -29,11 +32,25 @@ class Embedding:
     receiver="passive worker", reveals="the loss's gradient per row; for classification its sign can tell the label"
 )
 class Gradient:
-    """The gradient with respect to one party's embedding; values (B x E)."""
+    """The gradient with respect to the embedding of that batch and sequence; values (B x E)."""
 
     batch_id: int
+    epoch: int
     sequence: int
+    time: float
     values: Floats
+
+
+@message(receiver="passive worker", reveals="what the gradient that it carries reveals; which batch comes next")
+class PairRequest:
+    """For algorithms of fixed pairs: apply a gradient (None: there is none), then embed a batch (-1: none).
+
+    A gradient of no rows only takes part in the step that a party's workers take together.
+    """
+
+    epoch: int
+    gradient: Gradient | None
+    batch_id: int
 
 
 @message(receiver="broker", reveals="which batches a worker holds; batch ids are positions in a shared random order")
@@ -78,10 +95,15 @@ class ActiveOrders:
 
 @message(receiver="the party's own parameter server", reveals="nothing to other parties")
 class Parameters:
-    """A worker's flat parameters, one vector (P) per model."""
+    """Flat parameters, gradients or changes of a worker's models, one vector (P) each; `weight` in an average.
+
+    `epoch` and `step` name the round of an average; a step of 0 is the average at the end of an epoch.
+    """
 
     worker: str
     epoch: int
+    step: int
+    weight: float
     vectors: tuple[Floats, ...]
 
 
@@ -98,3 +120,16 @@ class RowOrder:
     """For each aligned position the party's own row; rows (N)."""
 
     rows: NDArray[np.int64]
+
+
+def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:
+    """Return the shapes of the arrays in each message, for `fedactors inspect`."""
+    batch: tuple[int, ...] = (config.batch_size, config.embedding_size)
+    return {
+        "Embedding": {"values": batch},
+        "Gradient": {"values": batch},
+        "PairRequest": {"gradient": f"{batch[0]} x {batch[1]}, or none"},
+        "PartEmbedding": {"values": f"rows of the part x {config.embedding_size}"},
+        "Parameters": {"vectors": "one vector per model, all its parameters"},
+        "RowOrder": {"rows": "aligned rows"},
+    }

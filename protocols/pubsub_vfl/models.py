@@ -32,6 +32,15 @@ def top_spec(config: PubSubVflConfig, data: VerticalData) -> ModelSpec:
     )
 
 
+UPDATE_ROWS = 72
+"""An optimiser step takes as long as the gradients of about this many rows (fitted, see `costs`)."""
+
+
+def operations(num_rows: int, num_parameters: int, *, updates: bool = False) -> float:
+    """Return the units of work that a batch is, with or without the optimiser's step."""
+    return float(num_rows + (UPDATE_ROWS if updates else 0)) * num_parameters
+
+
 def optimizer(config: PubSubVflConfig) -> OptimizerSpec:
     """Return the optimiser of every model."""
     return OptimizerSpec(name=config.optimizer, learning_rate=config.learning_rate)

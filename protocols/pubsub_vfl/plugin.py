@@ -18,6 +18,7 @@ PROTOCOL = LazyProtocol(
     load_data_at=f"{_HERE}.data:load_data",
     predict_at=f"{_HERE}.serving:predict",
     export_at=f"{_HERE}.serving:export",
+    plan_at=f"{_HERE}.planning:plan",
     party_loss=frozenset({"stop", "restart"}),
     default_party_loss="restart",
     smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64},

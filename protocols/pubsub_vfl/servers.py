@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.resources import Resources
 from fedactors.roles import ParameterServer, Server
+from fedactors.runtime.base import Work
+from protocols.pubsub_vfl.averages import add_changes, weighted_mean
 from protocols.pubsub_vfl.dispatch import Counts, Dispatch
 from protocols.pubsub_vfl.messages import ActiveOrders, ActiveReport, Parameters, PassiveOrders, PassiveReport
+
+Report = PassiveReport | ActiveReport
 
 
 class BatchBroker(Server):
@@ -27,16 +30,16 @@ class BatchBroker(Server):
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
-        self._parked: dict[str, asyncio.Future[None]] = {}
+        self._parked: dict[str, tuple[Report, asyncio.Future[Any]]] = {}
         self._over = asyncio.Event()
 
     async def begin_epoch(self, num_batches: int) -> None:
-        """Open an epoch; workers may report from now on."""
+        """Put the batches of an epoch in the queue; only then may workers report."""
         self._dispatch.begin(num_batches, self.clock.now())
         self._over.clear()
 
     async def serve_epoch(self) -> tuple[int, int, int]:
-        """Wait for the end of the epoch, abandoning batches at their deadlines.
+        """See the epoch to its end, abandoning batches at their deadlines.
 
         Returns:
             batches abandoned, entries discarded, the largest number of attempts of one batch.
@@ -50,8 +53,7 @@ class BatchBroker(Server):
                     await self._over.wait()
             except TimeoutError:
                 if dispatch.expire(self.clock.now()):
-                    self._wake_all()
-        self._wake_all()
+                    self._wake()
         counts: Counts = dispatch.counts()
         return counts.abandoned, counts.discarded, counts.max_sequence
 
@@ -64,15 +66,8 @@ class BatchBroker(Server):
         for batch_id, sequence in report.done:
             dispatch.acknowledge(party, worker, batch_id, sequence, now)
         self._wake()
-
-        def anything() -> bool:
-            return dispatch.has_outbox(worker) or (report.room > 0 and dispatch.can_assign(party))
-
-        if report.wait and not dispatch.finished and not anything():
-            await self._park(worker)
-        assigned = dispatch.assign(party, worker, report.room, self.clock.now())
-        box = dispatch.outbox(worker)
-        return PassiveOrders(assigned, box.gradients, box.abandoned, dispatch.finished)
+        orders: PassiveOrders = await self._orders(report)
+        return orders
 
     async def report_active(self, report: ActiveReport) -> ActiveOrders:
         """Take an active worker's gradients; return its orders, waiting for some if the report says so."""
@@ -83,75 +78,109 @@ class BatchBroker(Server):
             else:
                 dispatch.give_up(batch_id, sequence, now)
         self._wake()
-        if report.wait and not dispatch.finished and not dispatch.can_claim() and not dispatch.has_outbox(worker):
-            await self._park(worker)
-        claims = dispatch.claim(worker, report.room, self.clock.now())
-        return ActiveOrders(claims, dispatch.outbox(worker).released, dispatch.finished)
+        orders: ActiveOrders = await self._orders(report)
+        return orders
 
     async def lose(self, worker: str) -> None:
         """Give the batches of a lost worker to others."""
-        self._dispatch.lose(worker, self.clock.now())
-        self._unpark(worker)
-        self._wake_all()
-
-    async def _park(self, worker: str) -> None:
-        self._parked[worker] = asyncio.get_running_loop().create_future()
-        await self._parked[worker]
-
-    def _unpark(self, worker: str) -> None:
         parked = self._parked.pop(worker, None)
-        if parked is not None and not parked.done():
-            parked.set_result(None)
+        if parked is not None:
+            parked[1].set_result(self._nothing(parked[0]))
+        self._dispatch.lose(worker, self.clock.now())
+        self._wake()
+
+    async def _orders(self, report: Report) -> Any:
+        found = self._orders_now(report)
+        if found is not None or not report.wait:
+            return found or self._nothing(report)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._parked[report.worker] = (report, future)
+        return await future
+
+    def _orders_now(self, report: Report) -> PassiveOrders | ActiveOrders | None:
+        """Return what there is for a worker now, or None."""
+        dispatch, worker = self._dispatch, report.worker
+        room = report.room
+        if isinstance(report, PassiveReport):
+            assigned = dispatch.assign(worker.partition("/")[0], worker, room, self.clock.now())
+            box = dispatch.outbox(worker)
+            if not (assigned or box.gradients or box.abandoned or dispatch.finished):
+                return None
+            return PassiveOrders(assigned, box.gradients, box.abandoned, dispatch.finished)
+        claims = dispatch.claim(worker, room, self.clock.now())
+        released = dispatch.outbox(worker).released
+        # to free a payload is not worth waking a worker for
+        if not (claims or dispatch.finished) and report.wait:
+            dispatch.keep_released(worker, released)
+            return None
+        return ActiveOrders(claims, released, dispatch.finished)
+
+    def _nothing(self, report: Report) -> PassiveOrders | ActiveOrders:
+        if isinstance(report, PassiveReport):
+            return PassiveOrders((), (), (), False)
+        return ActiveOrders((), (), False)
 
     def _wake(self) -> None:
-        """Wake the workers for whom there is something now."""
-        dispatch = self._dispatch
-        if dispatch.finished:
+        """Answer the parked reports for which there is something now, in the order in which they came."""
+        if self._dispatch.finished:
             self._over.set()
-            self._wake_all()
-            return
-        for worker in list(self._parked):
-            party = worker.partition("/")[0]
-            work = dispatch.can_assign(party) if dispatch.is_passive(party) else dispatch.can_claim()
-            if work or dispatch.has_outbox(worker):
-                self._unpark(worker)
-
-    def _wake_all(self) -> None:
-        for worker in list(self._parked):
-            self._unpark(worker)
+        for worker, (report, future) in list(self._parked.items()):
+            found = self._orders_now(report)
+            if found is not None:
+                del self._parked[worker]
+                future.set_result(found)
 
 
 class AveragingServer(ParameterServer):
-    """A party's parameter server: averages what all its workers pushed and hands it back.
+    """A party's parameter server: averages what all its workers pushed, or adds up their changes as they come.
 
     Args:
         workers: names of the party's workers.
     """
 
-    resources: ClassVar[Resources] = Resources()
+    state: ClassVar[tuple[str, ...]] = ("changes",)
 
     def __init__(self, workers: Sequence[str]) -> None:
         self._workers = tuple(workers)
         self._pushed: dict[str, Parameters] = {}
         self._complete: asyncio.Future[Parameters] | None = None
+        self._last: Parameters | None = None
+        self._adding = asyncio.Lock()
+        self.changes: list[np.ndarray] = []
 
-    async def push(self, parameters: Parameters) -> Parameters:
-        """Wait for the pushes of all workers of this epoch and return their average, taken in the order of names."""
+    async def average(self, parameters: Parameters) -> Parameters:
+        """Wait for the pushes of all workers of this round and return their mean, taken in the order of names.
+
+        Who pushes again for the round that ended last, after a restart, gets its mean.
+        """
+        last = self._last
+        if last is not None and (last.epoch, last.step) == (parameters.epoch, parameters.step):
+            return last
         self._pushed[parameters.worker] = parameters
         if self._complete is None:
             self._complete = asyncio.get_running_loop().create_future()
         complete = self._complete
         if len(self._pushed) == len(self._workers):
-            complete.set_result(self._average())
+            pushed = [self._pushed[name] for name in sorted(self._pushed)]
             self._pushed, self._complete = {}, None
+            weights = [p.weight for p in pushed]
+            columns = zip(*(p.vectors for p in pushed), strict=True)
+            size = sum(vector.size for vector in parameters.vectors)
+            work = Work("average", size * len(pushed))
+            means = await self.compute(_means, [list(column) for column in columns], weights, work=work)
+            self._last = Parameters(self.party, parameters.epoch, parameters.step, sum(weights), tuple(means))
+            complete.set_result(self._last)
         return await asyncio.shield(complete)
 
-    def _average(self) -> Parameters:
-        ordered = [self._pushed[name] for name in sorted(self._pushed)]
-        means = []
-        for parts in zip(*(p.vectors for p in ordered), strict=True):
-            total = parts[0].astype(np.float64)
-            for part in parts[1:]:
-                total += part
-            means.append((total / len(parts)).astype(parts[0].dtype))
-        return Parameters(self.party, ordered[0].epoch, tuple(means))
+    async def add(self, change: Parameters) -> Parameters:
+        """Add a worker's change to those of all workers since the beginning, and return the sum."""
+        size = sum(vector.size for vector in change.vectors)
+        async with self._adding:
+            own = list(change.vectors)
+            self.changes = await self.compute(add_changes, self.changes, own, work=Work("average", size))
+        sums = tuple(total.astype(part.dtype) for total, part in zip(self.changes, change.vectors, strict=True))
+        return Parameters(self.party, change.epoch, change.step, 1.0, sums)
+
+
+def _means(columns: list[list[np.ndarray]], weights: list[float]) -> list[np.ndarray]:
+    return [weighted_mean(column, weights) for column in columns]

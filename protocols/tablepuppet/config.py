@@ -16,17 +16,21 @@ class TablePuppetConfig:
     algorithm: Literal["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"] = (
         "rfl-admm-v"
     )
-    """Table 5's algorithms, and the baselines; a ``-v`` algorithm needs one partition for each table."""
+    """Table 5's algorithms, and the baselines; ``rfl-...-v`` and ``vfl-...`` need one partition for each table."""
+    num_partitions: int | None = Field(default=None, ge=1)
+    """Horizontal partitions of each table of a named data set; 2 for rfl-sgd and rfl-admm if none, else 1."""
+    task: Literal["regression", "binary", "multiclass"] | None = None
+    """What is learned from a named data set's label; its own if none."""
+    num_classes: int | None = Field(default=None, ge=2)
+    """Classes of a multiclass task; the data's own if none."""
+    test_share: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the label table's rows kept for the test, with all joined rows that they are in."""
     admm: Literal["boyd", "paper_exact", "paper_sgd"] = "boyd"
     """Form of the theta update: sharing ADMM (converges), Eq. 16 solved exactly (may diverge), Eq. 16 by SGD."""
-    model: Literal["linear", "logistic", "softmax", "neural"] = "linear"
-    """Each table's local model; ``neural`` has one hidden layer, trained with `loss`."""
-    loss: Literal["squared", "logistic", "softmax"] | None = None
-    """Loss of a ``neural`` model (squared if none); the other models imply theirs."""
+    model: Literal["auto", "linear", "logistic", "softmax", "neural"] = "auto"
+    """Each table's local model; ``auto`` is linear, logistic or softmax by the task; ``neural`` has a hidden layer."""
     num_hidden: int = Field(default=16, ge=1)
     """Hidden units of a neural local model."""
-    num_classes: int | None = Field(default=None, ge=2)
-    """Classes of the softmax loss; counted in the labels if none."""
     rounds: int = Field(default=10, ge=1)
     """Outer rounds of ADMM, or epochs of SGD."""
     rho: float = Field(default=1.0, gt=0)
@@ -51,6 +55,8 @@ class TablePuppetConfig:
     """Weight decay of ``paper_sgd``."""
     lbfgs_iterations: int = Field(default=50, ge=1)
     """Most L-BFGS iterations of a neural theta update in the exact modes."""
+    centralised: Literal["exact", "sgd"] = "exact"
+    """How the baseline trains on the joined table: ridge or L-BFGS, or mini-batch SGD as the SGD algorithms do."""
     standardise: bool = True
     """Whether numeric features get mean 0 and deviation 1 over their table."""
     lou_coordinator: Literal["server", "organisation"] = "server"
@@ -73,28 +79,36 @@ class TablePuppetConfig:
     """Noise multiplier of the Gaussian noise on predictions, in units of `prediction_clip`."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of each DuckDB; all cores if none."""
-    memory_limit: str | None = None
+    memory_limit: str | None = Field(default=None, pattern=r"^[0-9.]+ ?[KMGT]i?B$")
     """DuckDB's memory limit for the table mapping, such as 4GB."""
+
+    on_party_loss: Literal["stop"] = "stop"
+    """A lost client takes its table with it: the run stops and names it, and can be resumed."""
 
     @model_validator(mode="after")
     def _check(self) -> TablePuppetConfig:
-        if self.loss is not None and self.model != "neural":
-            raise ValueError(f"loss: {self.loss!r} is not allowed with model={self.model}, which implies its loss")
-        if self.feature_dp is not None and self.algorithm.endswith(("admm", "admm-v")) and self.admm != "paper_sgd":
+        is_admm = self.algorithm.endswith(("admm", "admm-v"))
+        if self.feature_dp is not None and is_admm and self.admm != "paper_sgd":
             raise ValueError(f"feature_dp: exact solves (admm={self.admm}) have no DP; choose admm=paper_sgd or SGD")
         if self.feature_dp is not None and self.algorithm == "centralised":
             raise ValueError("feature_dp: the centralised baseline has none; leave it out")
         if self.label_range is not None and not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is not allowed: the first number must be the smaller")
-        if self.label_dp is not None and self.loss_kind == "squared" and self.label_range is None:
-            raise ValueError("label_dp: numeric labels need a declared label_range=LOW,HIGH to be clipped to")
         if self.prediction_noise > 0 and self.prediction_clip is None:
             raise ValueError("prediction_noise: needs prediction_clip, which bounds what it hides")
         return self
 
     @property
-    def loss_kind(self) -> Literal["squared", "logistic", "softmax"]:
-        """The loss that the server minimises."""
-        if self.model == "neural":
-            return self.loss or "squared"
-        return {"linear": "squared", "logistic": "logistic", "softmax": "softmax"}[self.model]  # type: ignore[return-value]
+    def partitions(self) -> int:
+        """Horizontal partitions of each table of a named data set."""
+        return self.num_partitions or (2 if self.algorithm in ("rfl-sgd", "rfl-admm") else 1)
+
+    @property
+    def is_admm(self) -> bool:
+        """Whether the algorithm is one of the ADMM family."""
+        return self.algorithm.endswith(("admm", "admm-v"))
+
+    @property
+    def is_vertical(self) -> bool:
+        """Whether the algorithm trains on vertical slices of the joined table (VFL-SGD, VFL-ADMM)."""
+        return self.algorithm.startswith("vfl")

@@ -68,7 +68,3 @@ class EmptyJoinError(QueryError):
 
 class JoinTooLargeError(QueryError):
     """The join has more rows than row numbers can count."""
-
-
-class SourceError(BadInput):
-    """A database refused, could not be reached, or its address cannot be understood (never shows a password)."""

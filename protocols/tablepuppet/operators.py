@@ -31,7 +31,7 @@ class BatchRows:
     """The rows of one table in one batch: ``rows_u`` distinct, ``place_B`` the place in them of each batch row."""
 
     rows_u: Index
-    place_B: Index  # noqa: N815
+    place_B: Index
 
     def counts(self) -> Index:
         """Return how often each distinct row occurs in the batch (G_ij of the batch)."""
@@ -71,6 +71,11 @@ def batch_rows(rows_B: Index, scratch_n: Index) -> BatchRows:
     return BatchRows(rows_u=rows_u, place_B=scratch_n[rows_B])
 
 
+def touch_tables(chosen: Sequence[Index], scratch: Sequence[Index]) -> list[BatchRows]:
+    """Return the distinct rows of every table in a batch, from p_i of its joined rows."""
+    return [batch_rows(rows_B, scratch_n) for rows_B, scratch_n in zip(chosen, scratch, strict=True)]
+
+
 def epoch_batches(num_joined: int, batch_size: int, rng: np.random.Generator) -> list[Index]:
     """Return the joined rows of each mini-batch of an epoch in random order; the last may be smaller."""
     order = rng.permutation(num_joined)
@@ -86,7 +91,7 @@ def touched_rows(mapping: TableMapping, batches: Sequence[Index]) -> tuple[int, 
     return tuple(totals)
 
 
-def gather_union(parts: Sequence[Array]) -> Array:
+def gather_union(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return the partitions' arrays as the vertical table's, in partition order (LoU gather)."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -105,10 +110,3 @@ def split_rows(rows_u: Index, sizes: Sequence[int]) -> list[tuple[Index, Index]]
         places = np.flatnonzero(owner == q)
         found.append((places, rows_u[places] - (end - size)))
     return found
-
-
-def without_reduction(mapping: TableMapping) -> TableMapping:
-    """Return the mapping of VFL-SGD and VFL-ADMM: every table is its vertical slice of the join, row j is row j."""
-    N, M = mapping.num_joined, len(mapping.tables)
-    every, once = np.arange(N, dtype=np.int32), np.ones(N, dtype=np.int64)
-    return TableMapping(tables=mapping.tables, rows=(every,) * M, num_rows=(N,) * M, duplicate_counts=(once,) * M)

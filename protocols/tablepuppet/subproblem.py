@@ -31,7 +31,7 @@ class Subproblem:
     """Everything of the problem but Y, which changes each round."""
 
     model: TableModel
-    x_nD: Array  # noqa: N815
+    x_nD: Array
     G_n: NDArray[Any]
     kappa: float
     tau: float
@@ -45,8 +45,8 @@ class LinearSystem:
     The same factors serve every round, and every rho and tau, since neither Y nor the anchor enters them.
     """
 
-    vectors_DD: Array  # noqa: N815
-    values_D: Array  # noqa: N815
+    vectors_DD: Array
+    values_D: Array
     tau: float
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import build
-from fedactors.runtime.pool import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl import algorithm, cast, models, run
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data

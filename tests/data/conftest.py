@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import postgres  # noqa: F401
+
 
 @pytest.fixture
 def real_data() -> Path:

@@ -1,73 +1,215 @@
+from __future__ import annotations
+
 import sqlite3
+import sys
+from dataclasses import replace
 
 import duckdb
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
-from fedactors.data.relational import TableSource
-from fedactors.errors import BadInput
+from fedactors.data.relational import SourceError, TableSource, _postgres, count_nulls, parse_address
+from fedactors.errors import BadInput, DataMissing
+from tests.databases import fill_postgres, postgres_address
 
-ROWS = pa.table({"key": [1, 2, 3], "a {b}": [0.5, 1.5, 2.5], "name": ["x", None, "z"]})
+NAME, ODD = 'odd "table', "a; DROP TABLE x --"
+DATA = pa.table({"id": [1, 2, None, 4], ODD: [0.5, 1.5, 2.5, 3.5], "town": ["x", "it's", None, "z"]})
+KINDS = {"id": "integer", ODD: "float", "town": "text"}
+COLUMNS = '("id" BIGINT, "a; DROP TABLE x --" DOUBLE PRECISION, "town" TEXT)'
+QUOTED = '"odd ""table"'
 
 
-@pytest.fixture(params=["duckdb", "sqlite", "parquet", "csv"])
+def make_duckdb(folder):
+    path = str(folder / "a.duckdb")
+    with duckdb.connect(path) as connection:
+        connection.register("incoming", DATA)
+        connection.execute(f"CREATE TABLE {QUOTED} AS SELECT * FROM incoming")
+    return TableSource(kind="duckdb", where=path, table=NAME)
+
+
+def make_sqlite(folder):
+    path = str(folder / "a.sqlite")
+    connection = sqlite3.connect(path)
+    connection.execute(f"CREATE TABLE {QUOTED} {COLUMNS}")
+    connection.executemany(f"INSERT INTO {QUOTED} VALUES (?, ?, ?)", [tuple(r.values()) for r in DATA.to_pylist()])
+    connection.commit()
+    connection.close()
+    return TableSource(kind="sqlite", where=path, table=NAME)
+
+
+def make_parquet(folder):
+    path = str(folder / "it's.parquet")
+    pyarrow.parquet.write_table(DATA, path)
+    return TableSource(kind="parquet", where=path)
+
+
+def make_csv(folder):
+    path = str(folder / "a.csv")
+    pyarrow.csv.write_csv(DATA, path)
+    return TableSource(kind="csv", where=path)
+
+
+def make_arrow(folder):
+    return TableSource(kind="memory", rows=DATA)
+
+
+MAKERS = {"duckdb": make_duckdb, "sqlite": make_sqlite, "parquet": make_parquet, "csv": make_csv, "arrow": make_arrow}
+
+
+@pytest.fixture(params=[*MAKERS, "postgres"])
 def source(request, tmp_path):
-    kind = request.param
-    path = tmp_path / f"it's.{kind}"
-    if kind == "duckdb":
-        with duckdb.connect(str(path)) as connection:
-            connection.register("given", ROWS)
-            connection.execute('CREATE TABLE "the table" AS SELECT * FROM given')
-    elif kind == "sqlite":
-        connection = sqlite3.connect(path)
-        connection.execute('CREATE TABLE "the table" (key INTEGER, "a {b}" REAL, name TEXT)')
-        rows = zip(*ROWS.to_pydict().values(), strict=True)
-        connection.executemany('INSERT INTO "the table" VALUES (?, ?, ?)', rows)
-        connection.commit()
-        connection.close()
-    elif kind == "parquet":
-        pq.write_table(ROWS, path)
-    else:
-        pa_csv.write_csv(ROWS, path)
-    return TableSource(kind=kind, where=str(path), table="the table")
+    if request.param == "postgres":
+        return fill_postgres(request.getfixturevalue("postgres"), DATA, NAME, COLUMNS)
+    return MAKERS[request.param](tmp_path)
 
 
-def test_every_kind_reads_the_same_rows(source):
-    assert source.load().to_pydict() == ROWS.to_pydict()
+def test_every_database_describes_and_reads_the_same(source):
+    assert source.describe() == KINDS
+    assert source.load(list(KINDS)).to_pydict() == DATA.to_pydict()
+    picked = source.load([ODD], (f'"{ODD}" > 1', "\"town\" = 'it''s' OR \"id\" IS NULL"))
+    assert sorted(picked.column(ODD).to_pylist()) == [1.5, 2.5]
+    assert picked.column_names == [ODD]
 
 
-def test_projection_and_filter_happen_in_place(source):
-    read = source.load(["a {b}"], "key >= 2")
-    assert read.to_pydict() == {"a {b}": [1.5, 2.5]}
-    assert source.load(["key"], "key > 9").num_rows == 0
+def test_an_unknown_column_is_a_named_error(source):
+    with pytest.raises(BadInput, match="nope"):
+        source.load(["nope"])
 
 
-def test_a_wrong_column_or_table_is_bad_input(source):
-    with pytest.raises(BadInput, match=r"the table: .*"):
-        source.load(["absent"], None if source.kind != "sqlite" else "no_such_column = 1")
-    with pytest.raises(BadInput, match=r"is not a file"):
-        TableSource(kind=source.kind, where=source.where + "x", table="the table").load()
-    if source.kind in ("duckdb", "sqlite"):
-        with pytest.raises(BadInput, match=r"other"):
-            TableSource(kind=source.kind, where=source.where, table="other").load()
+def test_more_rows_than_one_batch_arrive(tmp_path):
+    path = str(tmp_path / "long.sqlite")
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (n INTEGER)")
+    connection.executemany("INSERT INTO t VALUES (?)", ((i,) for i in range(120_001)))
+    connection.commit()
+    connection.close()
+    assert TableSource(kind="sqlite", where=path, table="t").load(["n"]).column("n").to_pylist() == list(range(120_001))
 
 
-def test_a_database_file_is_never_written(source):
-    with pytest.raises(BadInput):
-        source.load(None, '1 = 1; DROP TABLE "the table"; SELECT 1')
-    assert source.load().num_rows == 3
+def test_null_keys_are_counted():
+    assert count_nulls(DATA, ["id"]) == 1
+    assert count_nulls(DATA, ["id", "town"]) == 1
+    assert count_nulls(DATA, []) == 0
 
 
-def test_postgres_address_comes_from_the_environment(monkeypatch):
-    monkeypatch.delenv("SHOP_DATABASE", raising=False)
-    with pytest.raises(BadInput, match=r"give env:NAME"):
-        TableSource(kind="postgres", where="env:SHOP_DATABASE", table="t").load()
-    with pytest.raises(BadInput, match=r"give env:NAME"):
-        TableSource(kind="postgres", where="postgresql://user:secret@host/db", table="t").load()
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_a_missing_file_or_table_is_a_named_error(kind, tmp_path):
+    with pytest.raises(DataMissing, match="no file"):
+        TableSource(kind=kind, where=str(tmp_path / "none"), table="t").describe()
+    made = MAKERS[kind](tmp_path)
+    with pytest.raises(SourceError, match="nope"):
+        replace(made, table="nope").describe()
+
+
+def test_addresses():
+    assert parse_address("duckdb:a/b.duckdb?table=my t") == TableSource(kind="duckdb", where="a/b.duckdb", table="my t")
+    assert parse_address("sqlite:x.db?table=t") == TableSource(kind="sqlite", where="x.db", table="t")
+    assert parse_address("x.csv.gz") == TableSource(kind="csv", where="x.csv.gz")
+    assert parse_address("env:SHOP?table=t") == TableSource(kind="postgres", where="env:SHOP", table="t")
+    made = parse_address("postgresql://org:p%40ss@db.example:6000/shop?table=sales.orders")
+    assert (made.kind, made.table) == ("postgres", "sales.orders")
+    assert made.shown == "postgresql://org@db.example:6000/shop"
+
+
+@pytest.mark.parametrize("address", ["duckdb:x", "ftp://x", "postgresql://u:hidden@h/db", "postgresql://u:hidden@/x?table=t",
+                                     "mysql://u:hidden@h/x", "postgresql://u:hidden@h:port/x?table=t"])  # fmt: skip
+def test_a_bad_address_is_an_error_without_its_password(address):
+    with pytest.raises(SourceError) as caught:
+        parse_address(address)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_password_is_in_neither_repr_nor_error(postgres):
+    wrong = TableSource(kind="postgres", where=postgres_address(postgres, "wr0ng-pw"), table="t")
+    assert "wr0ng-pw" not in repr(wrong)
+    assert "wr0ng-pw" not in str(wrong)
+    with pytest.raises(SourceError, match="password authentication failed") as caught:
+        wrong.describe()
+    assert "wr0ng-pw" not in str(caught.value)
+
+
+def test_an_unreachable_server_is_a_named_error():
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    with pytest.raises(SourceError, match=r"postgresql://org@127\.0\.0\.1:1/x") as caught:
+        TableSource(kind="postgres", where="postgresql://org:s3cret@127.0.0.1:1/x", table="t").describe()
+    assert "s3cret" not in str(caught.value)
+
+
+def test_without_the_driver_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(DataMissing, match="fedactors\\[postgres\\]"):
+        TableSource(kind="postgres", where="postgresql://h/d", table="t").describe()
+
+
+def test_the_address_may_come_from_the_environment(postgres, monkeypatch):
+    made = fill_postgres(postgres, DATA, NAME, COLUMNS)
+    monkeypatch.setenv("SHOP_DATABASE", made.where)
+    hidden = replace(made, where="env:SHOP_DATABASE")
+    assert hidden.load(["id"]).num_rows == 4
+    assert repr(hidden) == f"TableSource(env:SHOP_DATABASE, table={NAME!r})"
+    monkeypatch.delenv("SHOP_DATABASE")
+    with pytest.raises(SourceError, match="no such environment variable"):
+        hidden.describe()
+
+
+def test_postgres_is_opened_read_only(postgres):
+    made = fill_postgres(postgres, DATA, NAME, COLUMNS)
+    with pytest.raises(SourceError, match="read-only"), _postgres(made) as connection:
+        connection.execute(f"DELETE FROM {QUOTED}")
+    assert made.load(["id"]).num_rows == 4
+
+
+def test_a_filter_is_one_condition_and_nothing_more(source):
+    for text in ("1 = 1; DROP TABLE x; SELECT 1", "true GROUP BY 1", "true UNION SELECT 1", "id >"):
+        with pytest.raises(BadInput, match="condition"):
+            source.load(["id"], text)
+    assert source.load().num_rows == 4
 
 
 def test_a_named_table_that_is_not_there():
     with pytest.raises(BadInput, match=r"orders has orders, items, cards"):
         TableSource(kind="named", where="orders", table="shops").load()
+
+
+def test_a_csv_file_may_write_null_in_words_and_its_kinds_may_be_declared(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("hour,wind\n5.0,NA\n,3.5\nmissing,2\n")
+    plain = TableSource(kind="csv", where=str(path), null_texts=("NA", "missing"))
+    assert plain.describe() == {"hour": "float", "wind": "float"}
+    meant = TableSource(kind="csv", where=str(path), null_texts=("NA", "missing"), kinds=(("hour", "integer"),))
+    assert meant.describe() == {"hour": "integer", "wind": "float"}
+    assert meant.load(["hour", "wind"]).to_pydict() == {"hour": [5, None, None], "wind": [None, 3.5, 2.0]}
+    with pytest.raises(SourceError, match="'hours' is not allowed"):
+        TableSource(kind="csv", where=str(path), kinds=(("hour", "hours"),)).describe()
+
+
+def test_sqlite_booleans_and_decimals_become_what_they_mean(tmp_path):
+    connection = sqlite3.connect(tmp_path / "b.db")
+    connection.execute("CREATE TABLE t (flag BOOLEAN, price DECIMAL(9, 2), day DATE)")
+    connection.execute("INSERT INTO t VALUES (1, 2, '2024-01-31'), (NULL, 2.5, NULL)")
+    connection.commit()
+    connection.close()
+    source = TableSource(kind="sqlite", where=str(tmp_path / "b.db"), table="t")
+    assert source.describe() == {"flag": "boolean", "price": "decimal", "day": "text"}
+    assert source.load(["flag", "price"]).to_pydict() == {"flag": [True, None], "price": [2.0, 2.5]}
+
+
+def test_postgres_types_become_what_they_mean(postgres):
+    data = pa.table({"c": ["ab"], "n": ["2.50"], "u": ["8a6e0804-2bd0-4672-b79d-d97027f9071a"], "b": [True]})
+    source = fill_postgres(postgres, data, "kinds", "(c CHAR(5), n NUMERIC(9, 2), u UUID, b BOOLEAN)")
+    assert source.describe() == {"c": "text", "n": "decimal", "u": "other", "b": "boolean"}
+    assert source.load(["c", "n", "u", "b"], ('"n" > 1',)).to_pylist() == [
+        {"c": "ab", "n": 2.5, "u": "8a6e0804-2bd0-4672-b79d-d97027f9071a", "b": True}
+    ]
+
+
+def test_a_value_that_does_not_fit_its_column_is_a_named_error(tmp_path):
+    connection = sqlite3.connect(tmp_path / "b.db")
+    connection.execute("CREATE TABLE t (n INTEGER)")
+    connection.execute("INSERT INTO t VALUES ('word')")
+    connection.commit()
+    connection.close()
+    with pytest.raises(SourceError, match="does not fit"):
+        TableSource(kind="sqlite", where=str(tmp_path / "b.db"), table="t").load(["n"])

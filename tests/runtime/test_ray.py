@@ -87,7 +87,6 @@ def test_ledger_rows_and_spans_reach_the_recorder() -> None:
     assert {kind for _, kind, _, _, _ in memory.spans} == {"compute"}
     assert memory.rounds == ['[1, {"x": 1.0}]']
     used = runtime.usage()
-    assert used.cpu_utilisation > 0
     assert used.messages == runtime.ledger.messages()
 
 
@@ -135,9 +134,9 @@ def test_users_mistakes_and_wrong_values_name_what_they_concern() -> None:
         play(refuse)
 
     async def wrong(runtime: RayRuntime, a: Echo, b: Echo) -> None:
-        with pytest.raises(PartyFailed, match="a: CodecError: a builtins.object may not be sent"):
+        with pytest.raises(PartyFailed, match=r"a: CodecError: a builtins.object may not be sent"):
             await a.reply_wrong()
-        with pytest.raises(PartyFailed, match="b: CodecError: a builtins.object may not be sent"):
+        with pytest.raises(PartyFailed, match=r"b: CodecError: a builtins.object may not be sent"):
             await b.send_wrong("a")
         with pytest.raises(BadInput, match=r"a calls 'nobody', which does not exist \(there are: a, b\)"):
             await a.relay("nobody", 1)

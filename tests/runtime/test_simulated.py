@@ -16,8 +16,8 @@ from fedactors.network.codec import CodecError
 from fedactors.network.links import HostCapacity, Link, Network
 from fedactors.resources import Resources
 from fedactors.runtime.base import Costs, MissingCost, Work
-from fedactors.runtime.pool import ProcessPool
 from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.pool import ProcessPool
 from tests.runtime.cast import COSTS, Echo, Memory, Trainer, Update, process_id, rounds_of_training
 
 INSTANT = Network(default=Link())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedactors.runtime.virtual_loop import VirtualLoop, current_actor
+from fedactors.runtime.simulation.virtual_loop import VirtualLoop, current_actor
 
 
 @pytest.fixture

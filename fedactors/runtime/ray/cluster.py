@@ -15,6 +15,7 @@ from fedactors.errors import BadInput
 from fedactors.runtime.base import Casting
 
 CONNECT_SECONDS = 10.0
+_EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
@@ -46,6 +47,8 @@ def join(address: str | None, num_cpus: int | None) -> bool:
         _keep_output_clean()
         return True
     check_reachable(address)
+    # a failure is told in one line below; Ray's own client would print each of its attempts
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -84,9 +87,21 @@ def check_reachable(address: str) -> None:
     if not host or not port.isdigit():
         raise BadInput(f"address: {address!r} is not allowed: it must be host:port or auto")
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
+            if not os.environ.get("RAY_USE_TLS") and not _speaks_grpc(connection):
+                raise BadInput(f"address: what answers at {address!r} is no Ray cluster")
     except OSError as error:
         raise BadInput(f"address: nobody answers at {address!r} ({error.strerror or error})") from None
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Say whether the other side greets as an HTTP/2 server does; Ray itself would try for minutes."""
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS)
+    head = b""
+    with contextlib.suppress(TimeoutError):
+        while len(head) < len(_EMPTY_SETTINGS) and (more := connection.recv(len(_EMPTY_SETTINGS))):
+            head += more
+    return head[3:4] == _EMPTY_SETTINGS[3:4]
 
 
 def check_resources(castings: Iterable[Casting]) -> None:

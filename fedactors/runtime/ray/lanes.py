@@ -37,7 +37,9 @@ def encode_error(name: str, error: BaseException) -> Parts:
     party = known.party if isinstance(known, PartyError) else name
     text = known.message if isinstance(known, PartyError) else str(known)
     trace = known.traceback_text if isinstance(known, PartyFailed) else ""
-    return encode_parts((type(known).__name__, party, text, trace))
+    # a protocol's own kind of error travels as the one of `errors` that it is
+    kind = next(cls.__name__ for cls in type(known).__mro__ if getattr(errors, cls.__name__, None) is cls)
+    return encode_parts((kind, party, text, trace))
 
 
 def decode_reply(kind: int, body: memoryview | bytes) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 
 import ray
 
-from fedactors.runtime.pool import one_torch_thread
 from fedactors.runtime.ray import cluster
+from fedactors.runtime.simulation.pool import one_torch_thread
 
 
 class _Worker:
@@ -35,12 +35,12 @@ class RayPool:
         self._next = 0
 
     def submit(self, function: Callable[..., Any], args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
-        """See `fedactors.runtime.pool.Pool`."""
+        """See `fedactors.runtime.simulation.pool.Pool`."""
         worker = self._workers[self._next % len(self._workers)]
         self._next += 1
         future: concurrent.futures.Future[Any] = worker.run.remote(function, args).future()
         return future
 
     def close(self) -> None:
-        """See `fedactors.runtime.pool.Pool`."""
+        """See `fedactors.runtime.simulation.pool.Pool`."""
         cluster.leave(self._ours, self._workers)

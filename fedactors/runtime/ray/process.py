@@ -43,6 +43,10 @@ class WallClock(Clock):
         self._offset = offset
         self._scale = scale
 
+    def begin(self, start: float) -> None:
+        """Count from `start` (by the wall clock) on."""
+        self._start = start
+
     def now(self) -> float:
         """Return the present time."""
         return (time.time() - self._start) / self._scale + self._offset
@@ -66,6 +70,8 @@ class Settings:
     network: Network | None
     costs: CostModel | None
     scale: float
+    script_messages: tuple[type, ...] = ()
+    """Messages that the driver's own script declares: other processes cannot import them."""
 
 
 @dataclass
@@ -87,7 +93,7 @@ class RayContext(Context):
         self.name = casting.name
         self.seed = settings.seed
         self.reproducible_noise = settings.reproducible_noise
-        self.clock = WallClock(settings.start, settings.offset, settings.scale)
+        self.clock: WallClock = WallClock(settings.start, settings.offset, settings.scale)
         self.rows: list[Row] = []
         self.spans: list[tuple[str, str, str, float, float]] = []
         self.privacy: list[Any] = []
@@ -95,6 +101,7 @@ class RayContext(Context):
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.ledger = Ledger(self.rows.extend if settings.keep_rows else None)
         self.lanes = lanes
+        self._cpu_before = 0.0
         self._role = casting.cls.role
         self._settings = settings
         self._store = PayloadStore()
@@ -223,6 +230,11 @@ class RayContext(Context):
     def record_privacy(self, record: Any) -> None:
         self.privacy.append(record)
 
+    def begin_run(self, start: float) -> None:
+        """Count time and CPU seconds from here on: what came before was starting up."""
+        self.clock.begin(start)
+        self._cpu_before = _cpu_seconds()
+
     def drain(self) -> Drained:
         """Hand over what was recorded since the last time."""
         self.ledger.flush()
@@ -230,8 +242,9 @@ class RayContext(Context):
         self.rows.clear()
         self.spans.clear()
         self.privacy.clear()
-        used = os.times()
-        return Drained(rows, spans, privacy, self.ledger.state(), self.waiting_seconds, used.user + used.system)
+        return Drained(
+            rows, spans, privacy, self.ledger.state(), self.waiting_seconds, _cpu_seconds() - self._cpu_before
+        )
 
     def close(self) -> None:
         """Stop what goes on by itself and give memory back."""
@@ -244,6 +257,11 @@ class RayContext(Context):
             self._thread.shutdown(wait=False, cancel_futures=True)
 
 
+def _cpu_seconds() -> float:
+    used = os.times()
+    return used.user + used.system
+
+
 class ActorProcess:
     """The Ray actor; see the module."""
 
@@ -251,6 +269,8 @@ class ActorProcess:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
+        for cls in settings.script_messages:
+            setattr(sys.modules["__main__"], cls.__name__, cls)
         self._casting = casting
         self._settings = settings
         self._context: RayContext
@@ -290,8 +310,9 @@ class ActorProcess:
 
         return await self._guarded(work)
 
-    async def open(self) -> bytes | None:
-        """Start the actor's loops; return an encoded error or None."""
+    async def open(self, start: float) -> bytes | None:
+        """Start the actor's loops, the run having begun at `start`; return an encoded error or None."""
+        self._context.begin_run(start)
         return await self._guarded(self._actor.open)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> bytes | None:

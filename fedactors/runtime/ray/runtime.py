@@ -14,8 +14,9 @@ import dataclasses
 import os
 import shutil
 import signal
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -25,14 +26,16 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, measure, type_name
+from fedactors.network.codec import encode_parts, measure, message_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage, first_error
 from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
+from fedactors.runtime.ray.placement import cause, labelled
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR
 
@@ -48,6 +51,7 @@ class RayRuntime(Runtime):
         address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
         num_cpus: cores that an embedded cluster offers (default: all).
         placement: how Ray's placement group lays the actors over hosts (one of `PLACEMENTS`; None: no group).
+        labels: party or actor to the label (a custom Ray resource) that its hosts must have.
         network, costs: links and compute times to emulate.
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
@@ -63,6 +67,7 @@ class RayRuntime(Runtime):
         address: str | None = None,
         num_cpus: int | None = None,
         placement: str | None = None,
+        labels: Mapping[str, str] | None = None,
         network: Network | None = None,
         costs: CostModel | None = None,
         scale: float = 1.0,
@@ -95,6 +100,7 @@ class RayRuntime(Runtime):
         self._address = address
         self._num_cpus = num_cpus
         self._placement = placement
+        self._labels = dict(labels or {})
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
         self._use_sockets = use_sockets
@@ -103,12 +109,14 @@ class RayRuntime(Runtime):
         self._gone_totals: list[tuple[str, str, str, str, int, int]] = []
         self._process_totals: dict[str, list[tuple[str, str, str, str, int, int]]] = {}
         self._resumed_totals: list[tuple[str, str, str, str, int, int]] = []
+        self._gauges: RunGauges | None = None
         self._own_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
         self._losing = asyncio.Lock()
         self._waiting: dict[str, float] = {}
         self._cpu: dict[str, float] = {}
         self._cpu_before = 0.0
         self._wall_start = time.perf_counter()
+        self._began: float | None = None
         self._groups: list[Any] = []
         self._places: dict[str, dict[str, Any]] = {}
         self._failure: BaseException | None = None
@@ -139,9 +147,12 @@ class RayRuntime(Runtime):
         return self._lanes.send(address, method, encode_parts((DRIVER, DRIVER, method, args, kwargs)))
 
     async def start(self) -> None:
+        self._castings |= labelled(self._castings, self._labels)
         castings = self._take_new()
         cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
+        if self._began is None:
+            self._began = time.perf_counter()
 
     async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
         options = await self._placed(castings)
@@ -165,7 +176,12 @@ class RayRuntime(Runtime):
             self._watchers[casting.name] = asyncio.ensure_future(self._watch(casting.name))
         frames = state.actors if state is not None else {}
         self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
-        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote()))
+        if self._began is None:
+            # the run begins here, as on the virtual clock: starting processes and loading data is not its time
+            self._settings = dataclasses.replace(self._settings, start=time.time())
+            self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
+        start = self._settings.start
+        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote(start)))
 
     async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
         if self._placement is None:
@@ -200,8 +216,8 @@ class RayRuntime(Runtime):
                     return await ask(self._actors[name], name)
             except TimeoutError:
                 raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
-            except RayActorError:
-                raise PartyLost(name, "its process died while it was being started") from None
+            except RayActorError as error:
+                raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
@@ -246,9 +262,9 @@ class RayRuntime(Runtime):
     async def _capture_actors(self) -> dict[str, bytes]:
         """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
         while True:
-            names, watchers = sorted(self._actors), dict(self._watchers)
-            asked = [self._actors[name].snapshot.remote() for name in names]
-            async with asyncio.timeout(self._call_timeout):
+            async with self._losing, asyncio.timeout(self._call_timeout):  # none is half way back
+                names, watchers = sorted(self._actors), dict(self._watchers)
+                asked = [self._actors[name].snapshot.remote() for name in names]
                 frames = await asyncio.gather(*asked, return_exceptions=True)
             lost = [name for name, found in zip(names, frames, strict=True) if isinstance(found, RayActorError)]
             for found in frames:
@@ -272,18 +288,24 @@ class RayRuntime(Runtime):
         )
 
     def usage(self) -> Usage:
-        wall = (self._end if self._end is not None else time.perf_counter()) - self._wall_start
+        end = self._end if self._end is not None else time.perf_counter()
+        run_seconds = end - self._began if self._began is not None else 0.0
         cpu = sum(self._cpu.values()) + self._cpu_before
         return Usage(
             messages=self.ledger.messages(),
             bytes=self.ledger.bytes(),
             header_bytes=self.ledger.header_bytes(),
-            seconds=self.clock.now() if self._end is None else wall / self._emulated[2] + self._offset,
-            wall_seconds=wall,
-            cpu_utilisation=cpu / (wall * self._cluster_cpus) if wall > 0 else 0.0,
+            seconds=run_seconds / self._emulated[2] + self._offset,
+            wall_seconds=end - self._wall_start,
+            cpu_utilisation=cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
             waiting_seconds=sum(self._waiting.values()),
             price=self.ledger.price(self.network.link) + self.spent,
         )
+
+    async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        await super().record_round(index, metrics)
+        if self._gauges is not None:
+            self._gauges.update(index, metrics, self.usage())
 
     async def settle(self) -> None:
         await self._drain()
@@ -339,6 +361,8 @@ class RayRuntime(Runtime):
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         ours = cluster.join(self._address, self._num_cpus)
+        # an embedded cluster has nobody who scrapes metrics
+        self._gauges = RunGauges(self.seed) if self._address or os.environ.get("RAY_ADDRESS") else None
         for number, handler in handlers.items():
             if handler is not None:
                 signal.signal(number, handler)  # Ray puts its own in their place
@@ -375,6 +399,7 @@ class RayRuntime(Runtime):
             network=network,
             costs=costs,
             scale=scale,
+            script_messages=tuple(message_types(sys.modules["__main__"])),
         )
         host = ray.get_runtime_context().get_node_id()
         self._lanes = Lanes(host, self._use_sockets, self._call_timeout)

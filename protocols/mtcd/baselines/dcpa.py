@@ -61,15 +61,29 @@ def auto_steps(
     `dual` is mu_y. Left out, it is sqrt(alpha K c) / ||B||, which balances the strong convexity of the regulariser
     (alpha) and of g*/K (1/(K c), c the curvature of the loss); without a smooth regulariser K c / 4, found by trial.
     """
-    curvature = problem.curvature(blocks[0].shape[0])
     largest_block = max(largest_gram_eigenvalue([x_ND]) for x_ND in blocks)
+    consensus_norm = float(np.linalg.norm(consensus_KK, 2))
+    return steps_within(problem, largest_block, len(blocks[0]), len(blocks), consensus_norm, dual, safety)
+
+
+def steps_within(
+    problem: Problem,
+    largest_block: float,
+    num_samples: int,
+    num_clients: int,
+    consensus_norm: float,
+    dual: float | None = None,
+    safety: float = 0.99,
+) -> DcpaSteps:
+    """Return `auto_steps` from max_k ||B_k||^2 and ||L||, which is all that the clients need to tell."""
+    curvature = problem.curvature(num_samples)
     if dual is None and problem.smooth_penalty > 0:
-        dual = math.sqrt(problem.smooth_penalty * len(blocks) * curvature / largest_block)
+        dual = math.sqrt(problem.smooth_penalty * num_clients * curvature / largest_block)
     elif dual is None:
-        dual = 0.25 * len(blocks) * curvature
+        dual = 0.25 * num_clients * curvature
     room = 0.5 * safety / dual
     primal = room / (largest_block + 0.5 * room * problem.smooth_penalty)
-    return DcpaSteps(primal=primal, dual=dual, consensus=room / float(np.linalg.norm(consensus_KK, 2)))
+    return DcpaSteps(primal=primal, dual=dual, consensus=room / consensus_norm)
 
 
 def start_state(num_samples: int, num_features: int) -> DcpaState:

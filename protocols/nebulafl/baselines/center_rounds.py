@@ -1,7 +1,7 @@
 """One round inside a center, for the baselines that aggregate center by center. Events in, starts out.
 
-    MeanRound   fedavg-hierarchical, fedhkt: samples train, their mean is the center's model, some rounds in a row
-    RingRound   fedhisyn: models go around rings of containers of like speed (see `fedhisyn`)
+MeanRound   fedavg-hierarchical, fedhkt: samples train, their mean is the center's model, some rounds in a row
+RingRound   fedhisyn: models go around rings of containers of like speed (see `fedhisyn`)
 """
 
 from __future__ import annotations

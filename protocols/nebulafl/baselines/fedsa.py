@@ -82,6 +82,7 @@ class FedSA:
         return {
             "model_P": self.model_P,
             "version": self.version,
+            "total_samples": self.total_samples,
             "aggregated_at": self.aggregated_at,
             "participation_C": np.array(self.participation_C),
             "buffer": dict(self.buffer),

@@ -7,10 +7,10 @@ One round trip per batch: a passive worker applies the gradient of one batch and
 
 from __future__ import annotations
 
-from protocols.pubsub_vfl.actors import ActiveWorker
+from protocols.pubsub_vfl.baselines.paired import train_pairs
+from protocols.pubsub_vfl.cast import Cast
 
 
-async def train_epoch(epoch: int, active: ActiveWorker, passive_workers: tuple[str, ...]) -> dict[str, float]:
-    """Train one epoch and return the mean loss and the number of abandoned batches (none)."""
-    found = await active.run_epoch_synchronously(epoch, passive_workers)
-    return {"loss": found["loss_sum"] / found["rows"], "abandoned": 0.0}
+async def train_epoch(epoch: int, cast: Cast) -> dict[str, float]:
+    """Train one epoch and return the mean loss."""
+    return await train_pairs(epoch, cast, servers=())

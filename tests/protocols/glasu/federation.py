@@ -11,9 +11,9 @@ from fedactors.config import build
 from fedactors.data.client_graphs import GraphBlock, GraphData, graph
 from fedactors.network.codec import message_types
 from fedactors.plugins import RunResult
-from fedactors.runtime import simulated
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation import actor, wire
 from protocols.glasu import messages
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import load_data
@@ -74,14 +74,15 @@ class Eavesdropper:
     seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
-        freeze = simulated.freeze
+        freeze = wire.freeze
 
         def listen(value, copy=True):
             frozen, size = freeze(value, copy)
             self.seen.extend(frozen if isinstance(frozen, tuple) else [frozen])
             return frozen, size
 
-        self.monkeypatch.setattr(simulated, "freeze", listen)
+        for part in (actor, wire):
+            self.monkeypatch.setattr(part, "freeze", listen)
 
     def messages(self) -> list[Any]:
         kinds = tuple(message_types(messages))

@@ -17,6 +17,7 @@ from protocols.tablepuppet.mapping import hash_keys, table_mapping
 from protocols.tablepuppet.models import TableModel, predict
 from protocols.tablepuppet.plan import Column, On, Partition, Query, Table, make_plan
 from protocols.tablepuppet.subproblem import Subproblem, factorise, solve_linear
+from tests.databases import postgres  # noqa: F401
 
 SECRET = b"a key that the server does not know"
 

@@ -87,12 +87,3 @@ def consensus(hessians, rights, beta, rho, scale):
         w = alg.update_consensus(theta, u, beta / scale, rho)
         u = [alg.update_u(v, t, w) for v, t in zip(u, theta, strict=True)]
     return w
-
-
-def test_scores_and_trivial_predictors():
-    h = np.array([[2.0, 1.0], [0.0, 3.0], [5.0, 1.0]])
-    assert alg.score("softmax", h, np.array([0, 1, 1])) == pytest.approx(2 / 3)
-    assert alg.score("logistic", np.array([[1.0], [-1.0]]), np.array([1.0, 1.0])) == 0.5
-    assert alg.score("squared", np.array([[1.0], [2.0]]), np.array([1.0, 4.0])) == pytest.approx(np.sqrt(2))
-    assert alg.trivial_score("squared", np.array([1.0, 3.0]), np.array([2.0, 5.0])) == pytest.approx(np.sqrt(4.5))
-    assert alg.trivial_score("softmax", np.array([1, 1, 2]), np.array([1, 2, 2])) == pytest.approx(1 / 3)

@@ -5,6 +5,7 @@ import pytest
 from fedactors.config import build
 from fedactors.errors import BadInput
 from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.data import loss_of, stated
 
 
 def test_defaults_and_words():
@@ -21,7 +22,6 @@ def test_defaults_and_words():
         ({"rhos": "1"}, "did you mean rho"),
         ({"feature_dp": "1"}, "exact solves"),
         ({"feature_dp": "1", "algorithm": "centralised"}, "centralised"),
-        ({"label_dp": "0.5"}, "label_range"),
         ({"label_range": "5,1"}, "label_range"),
         ({"loss": "softmax"}, "loss"),
         ({"prediction_noise": "1"}, "prediction_clip"),
@@ -33,12 +33,29 @@ def test_what_is_not_allowed_is_named(words, part):
 
 
 @pytest.mark.parametrize(
-    ("words", "loss"),
-    [({}, "squared"), ({"model": "softmax"}, "softmax"), ({"model": "neural", "loss": "logistic"}, "logistic"),
-     ({"model": "neural"}, "squared")],
+    ("words", "task", "loss"),
+    [({}, "regression", "squared"), ({}, "binary", "logistic"), ({}, "multiclass", "softmax"),
+     ({"model": "linear"}, "binary", "squared"), ({"model": "softmax"}, "binary", "softmax"),
+     ({"model": "neural"}, "regression", "squared"), ({"model": "neural"}, "binary", "logistic")],
 )  # fmt: skip
-def test_the_loss_follows_the_model(words, loss):
-    assert build(TablePuppetConfig, words).loss_kind == loss
+def test_the_loss_follows_the_model_and_the_task(words, task, loss):
+    data = stated("SELECT a.x FROM a", {"a": "a.csv"}, label="x", task=task)
+    assert loss_of(build(TablePuppetConfig, words), data) == loss
+
+
+def test_label_noise_on_numbers_needs_their_range():
+    data = stated("SELECT a.x FROM a", {"a": "a.csv"}, label="x")
+    with pytest.raises(BadInput, match="label_range"):
+        loss_of(build(TablePuppetConfig, {"label_dp": "0.5"}), data)
+    assert loss_of(build(TablePuppetConfig, {"label_dp": "0.5", "label_range": "1,5"}), data) == "squared"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "partitions"), [("rfl-sgd", 2), ("rfl-admm", 2), ("rfl-sgd-v", 1), ("vfl-sgd", 1)]
+)
+def test_partitions_follow_the_algorithm(algorithm, partitions):
+    assert build(TablePuppetConfig, {"algorithm": algorithm}).partitions == partitions
+    assert build(TablePuppetConfig, {"algorithm": algorithm, "num_partitions": 4}).partitions == 4
 
 
 def test_dp_is_allowed_with_inexact_admm_and_sgd():

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import os
+from functools import partial
+
 import numpy as np
 import pytest
 
-from protocols.tablepuppet import algorithm, operators
+from fedactors.config import build
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.tablepuppet import operators
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.data import load_data
+from protocols.tablepuppet.run import run
 
 pytestmark = pytest.mark.data
 
 
 def rmse(joined, theta):
     h = operators.gather_join([(x @ t)[:, None] for x, t in zip(joined.x, theta, strict=True)], joined.rows)
-    return algorithm.score("squared", h, joined.y_N)
+    return float(np.sqrt(np.mean((h[:, 0] - joined.y_N) ** 2)))
 
 
 def test_the_join_has_the_known_sizes(movielens):
@@ -25,7 +33,7 @@ def test_sgd_in_random_batches_touches_the_known_number_of_rows(movielens):
 
 
 def test_trivial_and_centralised_values(movielens):
-    assert algorithm.trivial_score("squared", movielens.y_N, movielens.y_N) == pytest.approx(1.117, abs=1e-3)
+    assert np.std(movielens.y_N) == pytest.approx(1.117, abs=1e-3)
     sizes = [x.shape[1] for x in movielens.x]
     gram, right, rows, N = np.zeros((sum(sizes),) * 2), np.zeros(sum(sizes)), movielens.rows, len(movielens.y_N)
     for block in np.array_split(np.arange(N), 200):
@@ -48,3 +56,20 @@ def test_a_large_rho_is_still_far_after_ten_rounds(movielens, run_admm):
 @pytest.mark.parametrize("rho", [0.3, 1.0])
 def test_paper_exact_diverges(movielens, run_admm, rho):
     assert rmse(movielens, run_admm(movielens, "paper_exact", rho, 1e-6, 10)) > 100
+
+
+def test_the_ledger_shows_the_papers_communication_on_movielens():
+    """RFL-ADMM-V against VFL-ADMM: 4.3 times less time by the paper's formula over real bytes, 6.2 times fewer."""
+    if not os.environ.get("FEDACTORS_DATA"):
+        pytest.skip("FEDACTORS_DATA is not set")
+    sent = {}
+    for algorithm in ("rfl-admm-v", "vfl-admm"):
+        config = build(TablePuppetConfig, {"algorithm": algorithm, "rounds": 1, "task": "regression"})
+        runtime = SimulatedRuntime(seed=0)
+        result = runtime.execute(partial(run, config, load_data(config, "movielens-1m", 0), runtime))
+        sent[algorithm] = result.extra["communication"]
+    ours, theirs = sent["rfl-admm-v"], sent["vfl-admm"]
+    assert ours["us-uk"]["ledger_seconds"] == pytest.approx(0.381, rel=0.01)
+    assert theirs["us-uk"]["ledger_seconds"] == pytest.approx(1.657, rel=0.01)
+    assert theirs["us-uk"]["ledger_seconds"] / ours["us-uk"]["ledger_seconds"] == pytest.approx(4.35, abs=0.05)
+    assert theirs["epoch_bytes"] / ours["epoch_bytes"] == pytest.approx(6.2, abs=0.05)

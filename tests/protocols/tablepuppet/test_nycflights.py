@@ -7,9 +7,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from fedactors.data.relational import TableSource
 from protocols.tablepuppet.mapping import hash_keys, rows_with_keys, table_mapping
 from protocols.tablepuppet.plan import make_plan
-from protocols.tablepuppet.sources import FileSource, describe, read
 from protocols.tablepuppet.sql import parse_query
 
 pytestmark = pytest.mark.data
@@ -30,15 +30,18 @@ def test_a_join_of_five_real_tables_one_edge_on_five_columns_equals_duckdb_on_th
         pytest.skip("FEDACTORS_DATA is not set")
     folder = Path(os.environ["FEDACTORS_DATA"]) / "nycflights13"
     whole_hours = (("hour", "integer"),)
-    sources = {n: FileSource(str(folder / f"{n}.csv.gz"), kinds=whole_hours if n == "flights" else ()) for n in NAMES}
-    schemas = {name: describe(source) for name, source in sources.items()}
+    sources = {
+        n: TableSource(kind="csv", where=str(folder / f"{n}.csv.gz"), kinds=whole_hours if n == "flights" else ())
+        for n in NAMES
+    }
+    schemas = {name: source.describe() for name, source in sources.items()}
     plan = make_plan(parse_query(QUERY), schemas, "arr_delay", {"l.name": "one_hot"})
     weather = next(e for e in plan.edges if e.right == "w")
     assert len(weather.keys) == 5
     raw, hashes = {}, {}
     for table in plan.tables:
         (part,) = table.partitions
-        data = read(sources[part.source], table.needed_columns(), part.where)
+        data = sources[part.source].load(table.needed_columns(), part.where)
         data = data.filter(pa.array(rows_with_keys(data.select(table.keys))))
         raw[part.source] = data
         hashes[table.name] = [hash_keys(data, e, table.name, b"k" * 32) for e in plan.edges_of(table.name)]

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from protocols.tablepuppet import algorithm, operators
+from protocols.tablepuppet.baselines.vfl import vertical_slices
+from protocols.tablepuppet.join import JoinSplit
 from protocols.tablepuppet.models import TableModel, initial_theta, predict, pull_back
 from protocols.tablepuppet.subproblem import partial_gradient
 
@@ -105,8 +107,24 @@ def test_union_gather_and_scatter_are_inverse():
     assert np.array_equal(operators.gather_union(parts), values)
 
 
-def test_without_reduction_every_table_has_the_joined_rows(make_star):
-    mapping = make_star().mapping
-    vertical = operators.without_reduction(mapping)
-    assert vertical.num_rows == (mapping.num_joined,) * 3
-    assert all(G.sum() == mapping.num_joined for G in vertical.duplicate_counts)
+def test_vertical_slices_have_the_joined_rows_in_every_table():
+    rows = (np.array([0, 0, 2], dtype=np.int32), np.array([1, 3, 3], dtype=np.int32))
+    split = JoinSplit(rows, tuple(r[:2] for r in rows), (3, 4))
+    sliced = vertical_slices(split)
+    assert sliced.num_rows == (3, 3)
+    assert [r.tolist() for r in sliced.train] == [[0, 1, 2]] * 2
+    assert [r.tolist() for r in sliced.test] == [[0, 1]] * 2
+
+
+def test_renumbering_keeps_the_rows_that_take_part_in_order():
+    rows = (np.array([0, 0, 2], dtype=np.int32), np.array([3, 1, 3], dtype=np.int32))
+    test = (np.array([1], dtype=np.int32), np.array([1], dtype=np.int32))
+    split = JoinSplit(rows, test, (3, 4))
+    (counts, in_test), (others, _) = split.counts()
+    assert counts.tolist() == [2, 0, 1]
+    assert others.tolist() == [0, 1, 0, 2]
+    assert in_test.tolist() == [False, True, False]
+    made = split.renumbered()
+    assert made.num_rows == (2, 2)
+    assert [r.tolist() for r in made.train] == [[0, 0, 1], [1, 0, 1]]
+    assert [r.tolist() for r in made.test] == [[0], [0]]

@@ -1,0 +1,91 @@
+"""Run folders at an fsspec address (``s3://bucket/runs``): written here, and copied there at each manifest.
+
+The run goes on in a folder of this machine. Whenever its manifest is written (each checkpoint, and the end) what has
+changed is copied, the manifest last, so that a reader there sees a whole run folder at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedactors.errors import BadInput
+
+
+def is_remote(text: object) -> bool:
+    """Say whether a place is an address rather than a path."""
+    return "://" in str(text)
+
+
+class Mirror:
+    """The copy of one run folder at an address.
+
+    Raises:
+        BadInput: no such kind of address, or its library is not installed.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._files, self._root = _connect(self.address)
+        self._sent: dict[str, str] = {}
+
+    def exists(self) -> bool:
+        """Say whether there is anything at the address."""
+        with _errors(self.address):
+            return bool(self._files.exists(self._root))
+
+    def push(self, folder: Path, entries: Mapping[str, Mapping[str, Any]], manifest: str) -> None:
+        """Copy the files that have changed, then the manifest, then remove what it no longer names."""
+        with _errors(self.address):
+            for name, entry in entries.items():
+                if self._sent.get(name) != entry["sha256"]:
+                    self._put(folder / name, name)
+                    self._sent[name] = entry["sha256"]
+            self._put(folder / manifest, manifest)
+            for name in [name for name in self._sent if name not in entries]:
+                self._files.rm_file(f"{self._root}/{name}")
+                del self._sent[name]
+
+    def pull(self, folder: Path) -> None:
+        """Copy the whole run folder from the address into the empty `folder`."""
+        with _errors(self.address):
+            for path in self._files.find(self._root):
+                target = folder / Path(path.removeprefix(self._root.rstrip("/")).lstrip("/"))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(self._files.cat_file(path))
+
+    def remove(self) -> None:
+        """Remove the copy."""
+        with _errors(self.address):
+            if self._files.exists(self._root):
+                self._files.rm(self._root, recursive=True)
+
+    def _put(self, source: Path, name: str) -> None:
+        target = f"{self._root}/{name}"
+        self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self._files.pipe_file(target, source.read_bytes())
+
+
+def _connect(address: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        files, root = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        raise BadInput(f"{address!r} needs a library that is not installed: {error}") from None
+    except ValueError as error:
+        raise BadInput(f"{address!r} is not allowed: {error}") from None
+    return files, str(root).rstrip("/")
+
+
+@contextmanager
+def _errors(address: str) -> Iterator[None]:
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:  # each kind of storage has errors of its own
+        reason = str(error).strip().splitlines()
+        raise BadInput(f"{address}: {reason[0] if reason else type(error).__name__}") from error

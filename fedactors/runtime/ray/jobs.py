@@ -1,0 +1,136 @@
+"""Submitting a run to a Ray cluster, over Ray's own job client: the log is followed, the exit code is the job's."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fedactors.errors import BadInput, FedactorsError
+
+CONNECT_SECONDS = 10.0
+STOP_SECONDS = 60
+"""How long a job that is stopped may take to write its checkpoint before Ray kills it."""
+_POLL_SECONDS = 0.5
+_LEFT_OUT = [".git", ".venv", "runs", "__pycache__", "*.egg-info", ".mypy_cache", ".ruff_cache", "node_modules"]
+
+
+class SubmissionFailed(FedactorsError):
+    """The cluster refused the job, or lost it."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnd:
+    """How a job ended; `exit_code` is its command's, 143 when it was stopped."""
+
+    status: str
+    exit_code: int
+    message: str
+
+
+class Jobs:
+    """A cluster's job server.
+
+    Args:
+        address: ``http://HEAD:8265``; RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is of that form, by default.
+
+    Raises:
+        BadInput: no address, nobody answers within `CONNECT_SECONDS`, or the token is refused.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self.address = job_address(address)
+        # Ray's client would put these before the address that it is given
+        for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+            os.environ.pop(name, None)
+        from ray.exceptions import RayError
+        from ray.job_submission import JobSubmissionClient
+
+        try:
+            self._client = JobSubmissionClient(self.address)
+        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+            raise BadInput(f"--address: {self.address!r} refuses jobs: {_first_line(error)}") from None
+
+    def submit(self, words: Sequence[str], *, working_dir: str | None = None) -> str:
+        """Submit a command and return the job's id.
+
+        Args:
+            words: the command; Python is the one that the cluster's hosts find first.
+            working_dir: folder that is sent along and becomes the job's own; nothing is sent by default.
+        """
+        environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
+        if working_dir is not None:
+            environment |= {"working_dir": working_dir, "excludes": _LEFT_OUT}
+        try:
+            # exec: a shell in between would keep the signal that stops the job from its command
+            made: str = self._client.submit_job(entrypoint=f"exec {shlex.join(words)}", runtime_env=environment)
+        except (RuntimeError, ValueError) as error:
+            raise SubmissionFailed(f"{self.address} refused the job: {_first_line(error)}") from None
+        return made
+
+    def follow(self, job: str, show: Callable[[str], None]) -> JobEnd:
+        """Show the log of a job as it grows, and return how it ended."""
+        shown = 0
+        while True:
+            info = self._client.get_job_info(job)
+            log = self._client.get_job_logs(job)
+            if len(log) > shown:
+                show(log[shown:])
+                shown = len(log)
+            if info.status.is_terminal():
+                break
+            time.sleep(_POLL_SECONDS)
+        rest = self._client.get_job_logs(job)[shown:]
+        if rest:
+            show(rest)
+        code = info.driver_exit_code
+        if code is None or code < 0:
+            code = 143 if info.status == "STOPPED" or code == -15 else 1
+        if info.status == "SUCCEEDED":
+            code = 0
+        return JobEnd(status=str(info.status.value), exit_code=int(code), message=str(info.message or ""))
+
+    def stop(self, job: str) -> None:
+        """Ask a job to stop; it writes a checkpoint first."""
+        self._client.stop_job(job)
+
+    def status(self, job: str) -> str:
+        """Return the job's status in Ray's words."""
+        return str(self._client.get_job_status(job).value)
+
+
+def job_address(address: str | None) -> str:
+    """Return the address of a job server at which somebody answers; see `Jobs`."""
+    given = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    if not given:
+        raise BadInput("--address: give http://HEAD:8265 of the cluster, or set RAY_API_SERVER_ADDRESS")
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(
+            f"--address: {given!r} is not allowed: jobs go to http://HEAD:8265, the address of the dashboard"
+        )
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise BadInput(f"--address: nobody answers at {given!r} ({error.strerror or error})") from None
+    return given.rstrip("/")
+
+
+def last_json(log: str) -> Iterator[str]:
+    """Yield the lines of a log that are JSON objects, newest first."""
+    for line in reversed(log.splitlines()):
+        if line.startswith("{") and line.endswith("}"):
+            yield line
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,44 @@
+"""Which hosts an actor may be on: a user's labels for parties, and why a process could not start on its host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from fedactors.errors import BadInput
+from fedactors.runtime.base import Casting
+
+_SLIVER = 0.001
+"""Of a label: enough to be placed by it, and it is left to others."""
+
+
+def labelled(castings: Mapping[str, Casting], labels: Mapping[str, str]) -> dict[str, Casting]:
+    """Return the castings, each asking for the labels that were given for it or for its party.
+
+    Args:
+        castings: actors by name.
+        labels: name of a party or of an actor to the label that its host must have.
+
+    Raises:
+        BadInput: a label for a party that does not exist.
+    """
+    for party in labels:
+        if not any(_is_of(name, party) for name in castings):
+            parties = dict.fromkeys(name.partition("/")[0] for name in castings)
+            raise BadInput(f"--place: {party!r} is not allowed: the parties are {', '.join(parties)}")
+    made = {}
+    for name, casting in castings.items():
+        wanted = {label: _SLIVER for party, label in labels.items() if _is_of(name, party)}
+        asked = dataclasses.replace(casting.resources, labels={**wanted, **casting.resources.labels})
+        made[name] = dataclasses.replace(casting, resources=asked) if wanted else casting
+    return made
+
+
+def cause(error: Exception) -> str:
+    """Return, in brackets, why an actor could not be built (say, a module that its host lacks); Ray says it last."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
+    return f" ({lines[-1]})" if lines else ""
+
+
+def _is_of(name: str, party: str) -> bool:
+    return party in (name, name.partition("/")[0])

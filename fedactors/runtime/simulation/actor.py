@@ -1,0 +1,180 @@
+"""One actor's side of the simulated runtime: its clock, its calls, its work and what a snapshot holds of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import copy
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from fedactors.actor import Actor
+from fedactors.errors import BadInput, FedactorsError, PayloadGone
+from fedactors.network.codec import freeze, type_name
+from fedactors.runtime import snapshot
+from fedactors.runtime.base import Casting, Clock, Context, Job, Ref, Work, as_party_error
+from fedactors.runtime.simulation.virtual_loop import current_actor, finish
+
+if TYPE_CHECKING:
+    from fedactors.runtime.simulated import SimulatedRuntime
+
+T = TypeVar("T")
+
+
+class VirtualClock(Clock):
+    """The virtual clock as one actor (or the driver) sees it."""
+
+    def __init__(self, runtime: SimulatedRuntime, name: str) -> None:
+        self._runtime = runtime
+        self._name = name
+
+    def now(self) -> float:
+        """Return the virtual time."""
+        return self._runtime.loop.time()
+
+    async def sleep(self, seconds: float, key: str | None = None) -> None:
+        """See `Clock.sleep`."""
+        await self._runtime.sleep(self._name, seconds, key)
+
+    @contextlib.asynccontextmanager
+    async def timeout(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """See `Clock.timeout`; a snapshot waits for its timer, which a resume would lose."""
+        with contextlib.nullcontext() if seconds is None else self._runtime.passing_wait():
+            async with asyncio.timeout(seconds) as timeout:
+                yield timeout
+
+
+class SimulatedContext(Context):
+    """One actor's side of the simulated runtime."""
+
+    def __init__(self, runtime: SimulatedRuntime, casting: Casting) -> None:
+        self.name = casting.name
+        self.clock = VirtualClock(runtime, casting.name)
+        self.seed = runtime.seed
+        self.reproducible_noise = runtime.reproducible_noise
+        self.pooled = runtime.pooled
+        self.casting = casting
+        self._runtime = runtime
+        self.actor = self._make()
+        self.alive = True
+        self.variables = contextvars.copy_context()
+        self.variables.run(current_actor.set, casting.name)
+        self.jobs: dict[str, Job] = {}
+        self.timers: dict[str, float] = {}
+        self.tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their start, which a set would lose
+        self._payloads: dict[int, tuple[Any, int]] = {}
+        self._next_payload = 0
+
+    def _make(self) -> Actor:
+        args, kwargs = self.casting.args, self.casting.kwargs
+        if self._runtime.loss_policy(self.name) == "restart":
+            # a process that takes its place must find the arguments as they were
+            args, kwargs = copy.deepcopy((args, kwargs))
+        actor = self.casting.cls(*args, **kwargs)
+        actor._context = self
+        return actor
+
+    def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        return self._runtime.send(self.name, receiver, method, args, kwargs)
+
+    async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
+        due, result = self._runtime.cores.start(self.name, function, args, work)
+        future: asyncio.Future[None] = self._runtime.loop.create_future()
+        self._runtime.loop.call_at_keyed(due, self.name, f"compute {work.kind}", finish, future)
+        with self._runtime.passing_wait():
+            await future
+        return cast(T, result())
+
+    def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
+        if key in self.jobs:
+            raise FedactorsError(f"{self.name}: a job {key!r} is already under way")
+        frozen, _ = freeze(args)
+        due, result = self._runtime.cores.start(self.name, function, frozen, work)
+        return self._start_job(key, function, frozen, work, due, result)
+
+    def _start_job(
+        self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work, due: float, result: Any
+    ) -> Job:
+        future: asyncio.Future[None] = self._runtime.loop.create_future()
+        self._runtime.loop.call_at_keyed(due, self.name, key, finish, future)
+
+        async def wait(job: Job) -> Any:
+            await future
+            self.jobs.pop(job.key, None)
+            return result()
+
+        job = Job(key, function, args, work, due, wait)
+        self.jobs[key] = job
+        return job
+
+    def redo(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work, due: float) -> None:
+        """Do the work of a restored job again; its result counts at the time at which it was due."""
+        self._start_job(key, function, args, work, due, self._runtime.cores.run(function, args))
+
+    def job(self, key: str) -> Job | None:
+        return self.jobs.get(key)
+
+    def background(self, awaitable: Awaitable[Any]) -> None:
+        async def go_on() -> None:
+            await awaitable
+
+        task = self._runtime.loop.create_task(go_on(), context=self.variables.copy())
+        self.tasks[task] = None
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Future[Any]) -> None:
+        self.tasks.pop(task, None)
+        if task.cancelled() or task.exception() is None or not self.alive:
+            return
+        self._runtime.fail(as_party_error(self.name, cast(BaseException, task.exception())))
+
+    def put(self, value: Any) -> Ref:
+        frozen, size = freeze(value)
+        self._next_payload += 1
+        self._payloads[self._next_payload] = (frozen, size)
+        return Ref(self.name, self._next_payload, size, ())
+
+    async def get(self, ref: Ref) -> Any:
+        owner = self._runtime.context_of(ref.owner)
+        if ref.key not in owner._payloads:
+            raise PayloadGone(f"payload {ref.key} was freed by its owner {ref.owner}")
+        value, size = owner._payloads[ref.key]
+        if owner is not self:
+            await self._runtime.wire.carry(ref.owner, self.name, type_name(value, "payload"), size)
+        return value
+
+    def free(self, ref: Ref) -> None:
+        self._payloads.pop(ref.key, None)
+
+    def record_span(self, kind: str, label: str, start: float, end: float) -> None:
+        self._runtime.record_span(self.name, kind, label, start, end)
+
+    def record_privacy(self, record: Any) -> None:
+        self._runtime.privacy_records.append(record)
+
+    def capture(self) -> bytes:
+        """Return the actor's state, its work in flight and its keyed timers as a sealed frame."""
+        jobs = [
+            (j.key, f"{j.function.__module__}:{j.function.__qualname__}", j.args, (j.work.kind, j.work.units), j.due)
+            for j in sorted(self.jobs.values(), key=lambda j: j.key)
+        ]
+        state = snapshot.capture(self.actor, self.actor.state)
+        return snapshot.seal({"state": state, "jobs": jobs, "timers": dict(sorted(self.timers.items()))})
+
+    def restore(self, frame: bytes) -> None:
+        """Load a sealed frame into the actor and take up its work in flight again."""
+        content = snapshot.unseal(frame, f"the checkpoint of {self.name}")
+        snapshot.apply(self.actor, content["state"])
+        self.timers = dict(content["timers"])
+        for key, where, args, (kind, units), due in content["jobs"]:
+            self.redo(key, self._job_function(where), args, Work(kind, units), due)
+
+    def _job_function(self, where: str) -> Callable[..., Any]:
+        module, _, name = where.partition(":")
+        own = self.casting.cls.__module__
+        package = own.rpartition(".")[0] + "."
+        if module != own and not module.startswith((package if package != "." else own + ".", "fedactors.")):
+            raise BadInput(f"the checkpoint of {self.name} names a function outside its protocol: {where}")
+        return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))

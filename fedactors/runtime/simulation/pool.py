@@ -1,0 +1,106 @@
+"""Where the simulated runtime runs computes for real: inline, or in a pool of processes that uses every core.
+
+A pool only decides *where* a pure function runs; when its result counts is the virtual clock's business, so
+results do not depend on the pool.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import multiprocessing.connection
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fedactors.runtime import shared_arrays
+
+
+class Pool(Protocol):
+    """Takes functions and returns futures."""
+
+    def submit(self, function: Callable[..., Any], args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
+        """Start `function(*args)` somewhere."""
+
+    def close(self) -> None:
+        """Stop all workers."""
+
+
+def one_thread() -> None:
+    """Make torch and BLAS use one thread in this process: more threads change results and fight for cores.
+
+    torch is told only where it is loaded already; where it is loaded later the environment tells it.
+    """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def one_torch_thread() -> None:
+    """Load torch in a fresh worker and limit it to one thread."""
+    import torch  # noqa: F401
+
+    one_thread()
+
+
+def start_worker(folder: str) -> None:
+    """Make a fresh worker ready: one torch thread, and no life without the process that started the pool.
+
+    Args:
+        folder: shared memory of the pool, removed when its owner was killed and could not do so.
+    """
+    owner = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if owner is not None:
+            multiprocessing.connection.wait([owner.sentinel])
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    one_torch_thread()
+
+
+class ProcessPool:
+    """Processes of this machine, one torch thread each; large read-only arrays reach them through shared memory.
+
+    The arguments of a task that is under way are kept alive here, because a worker maps them only when it begins.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["numpy", "torch"])
+        self._folder = tempfile.TemporaryDirectory(prefix="fedactors-pool-", dir=shared_arrays.MEMORY_FOLDER)
+        self._arguments = shared_arrays.Arguments(self._folder.name)
+        self._executor = concurrent.futures.ProcessPoolExecutor(
+            num_workers, context, initializer=start_worker, initargs=(self._folder.name,)
+        )
+        self._executor.submit(os.getpid)  # the processes start while the caller prepares
+
+    def submit(self, function: Callable[..., Any], args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
+        """See `Pool`."""
+        placed = self._arguments.share(args)
+        raw = self._executor.submit(shared_arrays.call, self._folder.name, function, placed)
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def pass_on(ended: concurrent.futures.Future[Any], kept: tuple[Any, ...] = args) -> None:
+            try:
+                done.set_result(shared_arrays.take(ended.result()))
+            except concurrent.futures.CancelledError:
+                done.cancel()
+            except BaseException as error:
+                done.set_exception(error)
+
+        raw.add_done_callback(pass_on)
+        return done
+
+    def close(self) -> None:
+        """See `Pool`."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._folder.cleanup()

@@ -1,0 +1,119 @@
+"""An asyncio event loop whose time is virtual: instead of waiting it jumps to the next event.
+
+Events are ordered by (time, party, key, sequence), not by time alone: asyncio's own heap breaks ties arbitrarily, and
+ordering ties by sequence alone would break a resume, where timers are made again in another order. One event is fired
+at a time, and everything it makes runnable runs before the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+current_actor: contextvars.ContextVar[str] = contextvars.ContextVar("current_actor", default="driver")
+"""Whose code is running: the sender of a call, and the party by which ties are ordered."""
+
+_Event = tuple[float, str, str, int, asyncio.TimerHandle]
+
+
+class _NeverWaits(selectors.BaseSelector):
+    """Stands where asyncio would wait for the network: moves the virtual clock instead."""
+
+    def __init__(self) -> None:
+        self._map: dict[int, selectors.SelectorKey] = {}
+        self.when_idle: Callable[[], None] = lambda: None
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = selectors.SelectorKey(fileobj, fileobj if isinstance(fileobj, int) else fileobj.fileno(), events, data)
+        self._map[key.fd] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._map.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            self.when_idle()
+        return []
+
+    def get_map(self) -> dict[Any, selectors.SelectorKey]:
+        return dict(self._map)
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._map[fileobj if isinstance(fileobj, int) else fileobj.fileno()]
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """See the module; `idle` hooks run when nothing is runnable, before time moves."""
+
+    def __init__(self) -> None:
+        selector = _NeverWaits()
+        super().__init__(selector)
+        selector.when_idle = self._move
+        self._virtual_time = 0.0
+        self._events: list[_Event] = []
+        self._sequence = 0
+        self._num_cancelled = 0
+        self.before_time_moves: Callable[[], bool] = lambda: False
+        """Called when nothing is runnable; returns whether it made something runnable."""
+        self.when_stuck: Callable[[], None] = lambda: None
+        """Called when nothing is runnable and no event is left."""
+
+    def time(self) -> float:
+        """Return the virtual time in seconds."""
+        return self._virtual_time
+
+    def set_time(self, time: float) -> None:
+        """Start at `time`, for a run that goes on from a snapshot."""
+        self._virtual_time = time
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Schedule under the party whose code is running, as asyncio's sleeps and timeouts do."""
+        return self.call_at_keyed(when, current_actor.get(), "", callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Schedule after `delay` virtual seconds."""
+        return self.call_at(self._virtual_time + delay, callback, *args, context=context)
+
+    def call_at_keyed(
+        self, when: float, party: str, key: str, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Schedule an event with its place among those of the same time."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._sequence += 1
+        heapq.heappush(self._events, (max(when, self._virtual_time), party, key, self._sequence, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._num_cancelled += 1
+        if self._num_cancelled > 1000 and self._num_cancelled * 2 > len(self._events):
+            self._events = [event for event in self._events if not event[4].cancelled()]
+            heapq.heapify(self._events)
+            self._num_cancelled = 0
+
+    def _move(self) -> None:
+        if self.before_time_moves():
+            return
+        while self._events:
+            event = heapq.heappop(self._events)
+            if event[4].cancelled():
+                self._num_cancelled -= 1
+                continue
+            self._virtual_time = event[0]
+            self._ready.append(event[4])  # type: ignore[attr-defined]
+            return
+        self.when_stuck()
+
+
+def finish(future: asyncio.Future[None]) -> None:
+    """Let whoever waits for `future` go on, if anyone still does."""
+    if not future.done():
+        future.set_result(None)

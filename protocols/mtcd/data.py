@@ -1,0 +1,297 @@
+"""Who holds which features: generated problems, images cut into parts, and vertical data of named sets or own files.
+
+Shapes: N samples, F features of all clients, D of one. A description is small; each actor loads its own part.
+
+| description | clients | labels |
+|---|---|---|
+| `GeneratedData` | client-0 ... | every actor makes them from the seed |
+| `ImageData` | client-0 ... | every actor loads them |
+| `VerticalData` | the parties | the label party tells the others (`messages.Labels`) |
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.blocks import PreparedBlock
+from fedactors.data.blocks import prepare as prepare_block
+from fedactors.data.blocks import split as split_rows
+from fedactors.data.catalogue import describe
+from fedactors.data.own import load_own
+from fedactors.data.partitions import VerticalData, vertical
+from fedactors.errors import BadInput
+from protocols.mtcd.config import MtcdConfig, require_relaxed_protocol
+
+Array = NDArray[Any]
+GENERATED = "synthetic"
+NUM_CLASSES = 4
+"""Classes of generated data for networks."""
+NUM_VIEWS = 12
+_TEST_SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one client holds: features of training and test rows."""
+
+    train: Array
+    test: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedData:
+    """Features and labels drawn from a seed, each client's block by itself, so that none makes the others'."""
+
+    kind: Literal["ridge", "sparse-logistic", "table", "views"]
+    seed: int
+    num_samples: int
+    num_features: int
+    num_clients: int
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The clients' names, in order."""
+        return numbered(self.num_clients)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes, 1 for regression."""
+        return {"ridge": 1, "sparse-logistic": 2}.get(self.kind, NUM_CLASSES)
+
+    def load(self, client: int) -> Part:
+        """Return a client's features; those of generalised linear models have no test rows."""
+        if self.kind == "views":
+            views, num_train = _views(self.num_samples, self.seed), _num_train(self.num_samples)
+            return Part(views[client][:num_train], views[client][num_train:])
+        x_ND = _block(self.seed, client, self.num_samples, self._widths[client])
+        if self.kind == "table":
+            num_train = _num_train(self.num_samples)
+            return Part(x_ND[:num_train].astype(np.float32), x_ND[num_train:].astype(np.float32))
+        return Part(x_ND, x_ND[:0])
+
+    def labels(self) -> tuple[Array, Array]:
+        """Return training and test labels."""
+        labels_N = _labels(self)
+        num_train = self.num_samples if self.kind in ("ridge", "sparse-logistic") else _num_train(self.num_samples)
+        return labels_N[:num_train], labels_N[num_train:]
+
+    @property
+    def _widths(self) -> list[int]:
+        return [len(part) for part in np.array_split(np.arange(self.num_features), self.num_clients)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData:
+    """A named set of images cut into four quadrants, one for each client."""
+
+    name: str
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The clients' names: top left, top right, bottom left, bottom right."""
+        return numbered(4)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the data set."""
+        return describe(self.name).num_classes
+
+    def load(self, client: int) -> Part:
+        """Return one quadrant of all images."""
+        from fedactors.data.images import load_images
+
+        found = load_images(self.name)
+        return Part(
+            found.scaled(_quadrant(found.train_images, client)), found.scaled(_quadrant(found.test_images, client))
+        )
+
+    def labels(self) -> tuple[Array, Array]:
+        """Return training and test labels."""
+        from fedactors.data.images import load_images
+
+        found = load_images(self.name)
+        return found.train_labels, found.test_labels
+
+
+MtcdData = GeneratedData | ImageData | VerticalData
+
+
+def numbered(num_clients: int) -> tuple[str, ...]:
+    """Return client-0, client-1, ..."""
+    return tuple(f"client-{index}" for index in range(num_clients))
+
+
+def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
+    """Return who holds what: ``synthetic`` is the generated problem of the config, a named set is dealt to clients.
+
+    Raises:
+        BadInput: own data without the opt-in, a number of clients that does not fit, too few features, or a
+            representation model that does not suit the data.
+    """
+    if name.endswith(".toml"):
+        own = load_own(Path(name))
+        if not isinstance(own, VerticalData):
+            raise BadInput(f"data: {name} is not allowed: mtcd needs parties that hold columns of the same rows")
+        require_relaxed_protocol(config)
+        return _fitting(config, own)
+    if name == GENERATED:
+        return _generated(config, seed)
+    if describe(name).kind == "images" and config.problem == "network" and config.network != "mlp":
+        if config.num_clients != 4:
+            raise BadInput(f"num_clients: {config.num_clients} is not allowed, images have 4 quadrants")
+        return ImageData(name=name)
+    if config.problem == "network" and config.network != "mlp":
+        raise BadInput(f"network: {config.network} is not allowed for the table {name}, use mlp")
+    return _fitting(config, vertical(name, numbered(config.num_clients)))
+
+
+def _generated(config: MtcdConfig, seed: int) -> GeneratedData:
+    kinds = {"mlp": "table", "multi-view-cnn": "views"}
+    if config.problem == "network" and config.network not in kinds:
+        raise BadInput(
+            f"network: {config.network} is not allowed for generated data; give --data digits or another set"
+        )
+    kind: Any = kinds[config.network] if config.problem == "network" else config.problem
+    if kind == "views" and config.num_clients != NUM_VIEWS:
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed, generated objects have {NUM_VIEWS} views")
+    if kind != "views" and config.num_features < config.num_clients:
+        raise BadInput(
+            f"num_features: {config.num_features} for {config.num_clients} clients leaves empty blocks, give at least "
+            "one feature for each client"
+        )
+    return GeneratedData(
+        kind=kind,
+        seed=seed,
+        num_samples=config.num_samples,
+        num_features=config.num_features,
+        num_clients=config.num_clients,
+    )
+
+
+def _fitting(config: MtcdConfig, data: VerticalData) -> VerticalData:
+    if len(data.parties) != config.num_clients:
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {data.name} has {len(data.parties)} parties")
+    allowed = {"ridge": ("regression", "binary"), "sparse-logistic": ("binary",), "network": ("binary", "multiclass")}
+    if data.task not in allowed[config.problem]:
+        raise BadInput(
+            f"problem: {config.problem} is not allowed for the {data.task} task of {data.name}, it needs "
+            f"{' or '.join(allowed[config.problem])}"
+        )
+    return data
+
+
+# --- vertical data: align, split, standardise ---
+
+
+def prepare_vertical(data: VerticalData, block: Any, rows: Array, seed: int) -> PreparedBlock:
+    """Bring a party's rows into the common order, split them by the shared seed, standardise them."""
+    parts = split_rows(len(rows), seed=seed, test_share=_TEST_SHARE, validation_share=0.0)
+    return prepare_block(block, rows, parts, data.task)
+
+
+def features_of(prepared: PreparedBlock, config: MtcdConfig) -> Part:
+    """Return training and test features in the precision of the problem."""
+    dtype = np.float32 if config.problem == "network" else np.float64
+    return Part(prepared.train.features.astype(dtype), prepared.test.features.astype(dtype))
+
+
+def labels_of(prepared: PreparedBlock, config: MtcdConfig) -> tuple[Array, Array]:
+    """Return training and test labels as the problem wants them: classes for networks, else -1 and +1, or targets."""
+    train, test = prepared.train.labels, prepared.test.labels
+    if train is None or test is None:
+        raise BadInput("label: the label party holds no labels")
+    if config.problem == "network":
+        return train.astype(np.int64), test.astype(np.int64)
+    if np.issubdtype(train.dtype, np.integer):
+        return 2.0 * train - 1.0, 2.0 * test - 1.0
+    return train.astype(np.float64), test.astype(np.float64)
+
+
+# --- generators ---
+
+
+def _num_train(num_samples: int) -> int:
+    return max(1, num_samples - round(num_samples * _TEST_SHARE))
+
+
+def _block(seed: int, client: int, num_samples: int, width: int) -> Array:
+    generator = np.random.default_rng([seed, 1, client])
+    return generator.standard_normal((num_samples, width))
+
+
+@functools.lru_cache(maxsize=8)
+def _labels(data: GeneratedData) -> Array:
+    """Labels of a drawn linear model (a two-layer one for networks), the same in every process."""
+    if data.kind == "views":
+        return np.random.default_rng([data.seed, 4]).integers(NUM_CLASSES, size=data.num_samples)
+    num_samples = data.num_samples
+    generator = np.random.default_rng([data.seed, 2])
+    outputs = NUM_CLASSES * 4 if data.kind == "table" else 1
+    total_NO = np.zeros((num_samples, outputs))
+    for client, width in enumerate(data._widths):
+        weights_DO = np.random.default_rng([data.seed, 3, client]).standard_normal((width, outputs))
+        if data.kind == "sparse-logistic":
+            weights_DO *= np.random.default_rng([data.seed, 5, client]).random((width, 1)) < 0.1
+        total_NO += _block(data.seed, client, num_samples, width) @ weights_DO
+    if data.kind == "ridge":
+        return np.asarray(total_NO[:, 0] + 0.1 * generator.standard_normal(num_samples))
+    if data.kind == "sparse-logistic":
+        noise_N = 0.1 * total_NO.std() * generator.standard_normal(num_samples)
+        return np.where(total_NO[:, 0] + noise_N >= 0, 1.0, -1.0)
+    hidden_NO = np.maximum(total_NO / np.sqrt(data.num_features), 0.0)
+    scores_NC = hidden_NO @ generator.standard_normal((outputs, NUM_CLASSES))
+    return np.asarray((scores_NC - scores_NC.mean(axis=0)).argmax(axis=1))
+
+
+def _quadrant(images_NCHW: Array, client: int) -> Array:
+    height, width = images_NCHW.shape[2] // 2, images_NCHW.shape[3] // 2
+    rows = slice(None, height) if client < 2 else slice(height, None)
+    columns = slice(None, width) if client % 2 == 0 else slice(width, None)
+    return np.ascontiguousarray(images_NCHW[:, :, rows, columns])
+
+
+@functools.lru_cache(maxsize=2)
+def _views(num_samples: int, seed: int, size: int = 16) -> tuple[Array, ...]:
+    """Render objects (clouds of points, one prototype a class, jittered) from cameras around the vertical axis.
+
+    Returns:
+        Per view float32 images (N, 1, size, size), standardised by constants.
+    """
+    data = GeneratedData(kind="views", seed=seed, num_samples=num_samples, num_features=1, num_clients=NUM_VIEWS)
+    labels_N, _ = _labels(data), None
+    generator = np.random.default_rng([seed, 6])
+    prototypes = generator.normal(scale=0.4, size=(NUM_CLASSES, 40, 3))
+    points = prototypes[labels_N] + generator.normal(scale=0.18, size=(num_samples, 40, 3))
+    turn_N = generator.normal(scale=0.3, size=num_samples)
+    made = []
+    for view in range(NUM_VIEWS):
+        angle_N = turn_N + 2 * np.pi * view / NUM_VIEWS
+        across = points[..., 0] * np.cos(angle_N)[:, None] + points[..., 1] * np.sin(angle_N)[:, None]
+        image = np.zeros((num_samples, size, size), np.float32)
+        column = np.clip((across + 1) * size / 2, 0, size - 1).astype(np.int64)
+        row = np.clip((points[..., 2] + 1) * size / 2, 0, size - 1).astype(np.int64)
+        np.add.at(image, (np.arange(num_samples)[:, None], row, column), 1.0)
+        made.append(((image - 0.16) / 0.5)[:, None])
+    return tuple(made)
+
+
+def stack(data: MtcdData) -> tuple[Array, Array] | None:
+    """Return all features side by side and the labels where both are public (generated data), else None.
+
+    For the exact minimum in experiments; no actor calls it.
+    """
+    if not isinstance(data, GeneratedData) or data.kind not in ("ridge", "sparse-logistic"):
+        return None
+    blocks = [data.load(client).train for client in range(data.num_clients)]
+    bounds = [0, *itertools.accumulate(block.shape[1] for block in blocks)]
+    x_NF = np.empty((data.num_samples, bounds[-1]))
+    for block, (low, high) in zip(blocks, itertools.pairwise(bounds), strict=True):
+        x_NF[:, low:high] = block
+    return x_NF, data.labels()[0]

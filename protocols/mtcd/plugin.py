@@ -1,0 +1,31 @@
+"""MTCD as a plugin; imports nothing heavy."""
+
+from __future__ import annotations
+
+from fedactors.plugins import Headline, LazyProtocol
+
+_HERE = "protocols.mtcd"
+
+PROTOCOL = LazyProtocol(
+    name="mtcd",
+    summary="tokens between peers, with and without a server (multi-token coordinate descent)",
+    partition="vertical",
+    default_data="synthetic",
+    headline=Headline(name="objective", mode="min"),
+    config_at=f"{_HERE}.config:MtcdConfig",
+    run_at=f"{_HERE}.run:run",
+    messages_at=f"{_HERE}.messages",
+    load_data_at=f"{_HERE}.data:load_data",
+    party_loss=frozenset({"stop", "continue"}),
+    default_party_loss="stop",
+    smoke={
+        "num_clients": 4,
+        "num_tokens": 2,
+        "num_samples": 60,
+        "num_features": 24,
+        "num_hops": 1,
+        "num_local_steps": 5,
+        "num_rounds": 3,
+    },
+    full={"num_clients": 40, "num_tokens": 4, "num_hops": 9, "num_local_steps": 20, "num_rounds": 2000},
+)

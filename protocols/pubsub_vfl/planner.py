@@ -1,0 +1,178 @@
+"""Which (w_a, w_p, B) to train with: the paper's cost model, and one of whole epochs (Section 4, Algorithm 2).
+
+    literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
+    epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
+    decoupled  ceil(n/B) max(T_A / w_a, T_P / w_p, (E + G) / bandwidth) + synchronisation
+
+The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `decoupled` T is the time of one
+worker that computes on one core, and w/C times that when more workers than cores share them. The search tries all
+settings (the paper calls it dynamic programming); ties go to fewer workers, then to the smaller batch.
+
+Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from fedactors.errors import BadInput
+from fedactors.network.codec import message
+
+BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+WORKERS = range(2, 51)
+Objective = Literal["epoch", "decoupled", "literal", "literal-per-sample"]
+
+
+@message(receiver="whoever plans", reveals="how fast the party's machine trains its models: fitted constants, no data")
+class PowerLaw:
+    """Seconds (or bytes) as ``scale * B ** exponent``."""
+
+    scale: float
+    exponent: float
+
+
+@message(receiver="whoever plans", reveals="the party's cores, memory and fitted constants; nothing of its rows")
+class PartyProfile:
+    """What a party tells of its machine; `phases` are forward, backward and, of the active party, those of the top."""
+
+    role: str
+    cores: int
+    phases: tuple[PowerLaw, ...]
+    memory_base: float
+    """Bytes of a worker without a batch (M_0)."""
+    memory_per_batch: PowerLaw
+    """Bytes more for a batch (rho B^chi)."""
+    memory_available: float
+    """Bytes that a worker may use."""
+    sync_seconds: float
+    """Seconds by which each worker lengthens an average of parameters."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A setting and what it is predicted to cost, in seconds of `objective`."""
+
+    num_active_workers: int
+    num_passive_workers: int
+    batch_size: int
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is planned for. `row_bytes` is what a row's embedding and gradient take together."""
+
+    active: PartyProfile
+    passive: PartyProfile
+    num_rows: int = 1
+    row_bytes: float = 0.0
+    bandwidth: float = math.inf
+
+    def communication(self, batch_size: int) -> float:
+        """Return (E + G) / bandwidth of a batch (Eq. 9)."""
+        return self.row_bytes * batch_size / self.bandwidth
+
+
+def max_batch_size(profiles: Iterable[PartyProfile]) -> float:
+    """Return B_max, the largest batch that fits every party's memory (Eq. 13)."""
+    limits = []
+    for profile in profiles:
+        spare, law = profile.memory_available - profile.memory_base, profile.memory_per_batch
+        limits.append(math.pow(max(spare, 0.0) / law.scale, 1 / law.exponent) if law.scale > 0 else math.inf)
+    return min(limits)
+
+
+def batch_seconds(profile: PartyProfile, batch_size: int, *, per_sample: bool = False) -> float:
+    """Return the seconds of all phases of one batch on one core; `per_sample` laws are multiplied by B."""
+    seconds = sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in profile.phases)
+    return seconds * batch_size if per_sample else seconds
+
+
+def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objective = "epoch") -> float:
+    """Return the objective at one setting; see the module."""
+    active, passive = problem.active, problem.passive
+    per_sample = objective == "literal-per-sample"
+    t_a = batch_seconds(active, batch_size, per_sample=per_sample)
+    t_p = batch_seconds(passive, batch_size, per_sample=per_sample)
+    transfer = problem.communication(batch_size)
+    if objective in ("literal", "literal-per-sample"):
+        return max(t_a * w_a / active.cores, t_p * w_p / passive.cores) + transfer
+    t_a, t_p = t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores)
+    num_batches = math.ceil(problem.num_rows / batch_size)
+    synchronisation = max(active.sync_seconds * w_a, passive.sync_seconds * w_p)
+    if objective == "epoch":
+        return num_batches * (max(t_a, t_p) / min(w_a, w_p) + transfer) + synchronisation
+    return num_batches * max(t_a / w_a, t_p / w_p, transfer) + synchronisation
+
+
+def epoch_cost_of_shared_cores(problem: Problem, w_a: int, w_p: int, batch_size: int) -> float:
+    """Return the epoch with Eq. 7's assumption that a worker uses C/w cores, however many, without loss.
+
+    Time is then T w / C per batch and w does not matter where the parties are balanced: settings tie.
+    """
+    t_a = batch_seconds(problem.active, batch_size, per_sample=True) * w_a / problem.active.cores
+    t_p = batch_seconds(problem.passive, batch_size, per_sample=True) * w_p / problem.passive.cores
+    return math.ceil(problem.num_rows / batch_size) * max(t_a, t_p) / min(w_a, w_p)
+
+
+def search(
+    problem: Problem,
+    objective: Objective = "epoch",
+    *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    workers: Iterable[int] = WORKERS,
+) -> list[Plan]:
+    """Return all feasible settings, the best first (Algorithm 2).
+
+    Raises:
+        BadInput: not even the smallest batch fits the memory.
+    """
+    limit = max_batch_size((problem.active, problem.passive))
+    feasible = [size for size in batch_sizes if size <= limit]
+    if not feasible:
+        raise BadInput(f"profile: no batch size of {', '.join(map(str, batch_sizes))} fits the memory stated")
+    counts = tuple(workers)
+    plans = [
+        Plan(w_a, w_p, size, cost(problem, w_a, w_p, size, objective))
+        for size in feasible
+        for w_a in counts
+        for w_p in counts
+    ]
+    return sorted(
+        plans, key=lambda plan: (plan.cost, plan.num_active_workers + plan.num_passive_workers, plan.batch_size)
+    )
+
+
+def weakest(passive: Sequence[PartyProfile], batch_size: int = 256) -> PartyProfile:
+    """Return the passive party with the least throughput: several parties are planned against it (Appendix H)."""
+    return min(passive, key=lambda profile: profile.cores / batch_seconds(profile, batch_size))
+
+
+def profile_from(values: Mapping[str, Any]) -> PartyProfile:
+    """Build a profile from a table of names and values.
+
+    Raises:
+        BadInput: names what is missing or not allowed.
+    """
+    names = {field.name for field in fields(PartyProfile)}
+    if missing := sorted(names - values.keys()):
+        raise BadInput(f"profile: {', '.join(missing)} missing")
+    if values["role"] not in ("active", "passive"):
+        raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
+    try:
+        return PartyProfile(
+            role=str(values["role"]),
+            cores=int(values["cores"]),
+            phases=tuple(PowerLaw(float(p["scale"]), float(p["exponent"])) for p in values["phases"]),
+            memory_base=float(values["memory_base"]),
+            memory_per_batch=PowerLaw(
+                float(values["memory_per_batch"]["scale"]), float(values["memory_per_batch"]["exponent"])
+            ),
+            memory_available=float(values["memory_available"]),
+            sync_seconds=float(values["sync_seconds"]),
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInput(f"profile: a value is not a number or a table: {error}") from None

@@ -1,0 +1,120 @@
+"""What a party measures of its own machine, so that only fitted constants leave it (Section 4.2).
+
+Seconds are CPU seconds of the computing thread, the least of some repetitions. A phase is fitted as fixed + per_row B
+(two power laws, of exponents 0 and 1), which fits small batches far better than the paper's single power law; both
+goodnesses of fit are reported by `fit_affine` and `fit_power_law`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from fedactors.data.partitions import VerticalData
+from fedactors.learning.split_network import BottomNetwork, TopNetwork
+from protocols.pubsub_vfl import algorithm, models
+from protocols.pubsub_vfl.averages import weighted_mean
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw
+
+BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+Seconds = NDArray[np.float64]
+
+
+def profile_party(
+    config: PubSubVflConfig, data: VerticalData, party: str, *, num_cores: int | None = None, repetitions: int = 10
+) -> PartyProfile:
+    """Measure a party's models on batches of random values shaped as its own rows.
+
+    Args:
+        config: sizes of the models.
+        data: tells the party's columns; its rows are loaded but not used.
+        party: whose machine this is.
+        num_cores: cores that it will give (default: all of this machine).
+        repetitions: of each measurement, the least counts.
+    """
+    torch.set_num_threads(1)
+    num_features = data.load(party).features.shape[1]
+    is_active = party == data.label_party
+    seconds = _measure(config, data, num_features, is_active, repetitions)
+    phases = [law for measured in seconds.values() for law in fit_affine(BATCH_SIZES, measured)[0]]
+    memory = psutil.virtual_memory()
+    cores = num_cores or os.cpu_count() or 1
+    row_bytes = (8 if config.float64 else 4) * (num_features + 2 * config.num_layers * config.hidden_size)
+    spec = models.bottom_spec(config, num_features)
+    bottom = BottomNetwork(spec, models.optimizer(config), 0).vector
+    return PartyProfile(
+        role="active" if is_active else "passive",
+        cores=cores,
+        phases=tuple(phases),
+        memory_base=float(psutil.Process().memory_info().rss),
+        memory_per_batch=PowerLaw(float(row_bytes), 1.0),
+        memory_available=memory.total / (os.cpu_count() or 1),
+        sync_seconds=_least(lambda: weighted_mean([bottom, bottom], [1.0, 1.0]), repetitions) / 2,
+    )
+
+
+def fit_affine(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[tuple[PowerLaw, PowerLaw], float]:
+    """Fit fixed + per_row B by least squares of relative errors; return both terms and the largest relative error."""
+    design = np.stack([np.ones(len(seconds)), np.asarray(batch_sizes, np.float64)], axis=1)
+    found, *_ = np.linalg.lstsq(design / seconds[:, None], np.ones(len(seconds)), rcond=None)
+    found = np.maximum(found, 0.0)
+    error = float(np.abs(design @ found / seconds - 1).max())
+    return (PowerLaw(float(found[0]), 0.0), PowerLaw(float(found[1]), 1.0)), error
+
+
+def fit_power_law(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[PowerLaw, float]:
+    """Fit lambda B^gamma by least squares of logarithms (Eqs. 6 to 8); return it and R^2."""
+    x, y = np.log(batch_sizes), np.log(seconds)
+    gamma, intercept = np.polyfit(x, y, 1)
+    residual = y - gamma * x - intercept
+    spread = float(y.var())
+    return PowerLaw(float(np.exp(intercept)), float(gamma)), 1.0 - float(residual.var()) / spread if spread else 1.0
+
+
+def _measure(
+    config: PubSubVflConfig, data: VerticalData, num_features: int, is_active: bool, repetitions: int
+) -> dict[str, Seconds]:
+    rng, optimizer = np.random.default_rng(0), models.optimizer(config)
+    bottom = BottomNetwork(models.bottom_spec(config, num_features), optimizer, 0)
+    top = TopNetwork(models.top_spec(config, data), optimizer, 0, task=data.task)
+    found: dict[str, list[float]] = {}
+    for size in BATCH_SIZES:
+        x = rng.normal(size=(size, num_features)).astype(np.float32)
+        z = rng.normal(size=(size, config.embedding_size)).astype(np.float32)
+        y = rng.integers(0, max(data.num_classes, 2), size=size)
+        target = y.astype(np.float32) if data.task == "regression" else y
+
+        def whole(x: NDArray[np.float32] = x, z: NDArray[np.float32] = z) -> None:
+            publication, _ = algorithm.forward(bottom, x)
+            bottom.apply(algorithm.backward(bottom, publication, z))
+
+        embeddings = [z] * len(data.parties)
+
+        def top_step(embeddings: list[NDArray[np.float32]] = embeddings, target: NDArray[np.generic] = target) -> None:
+            top.apply(top.gradient(embeddings, target).gradient)
+
+        def forward(x: NDArray[np.float32] = x) -> None:
+            algorithm.forward(bottom, x)
+
+        ahead = _least(forward, repetitions)
+        found.setdefault("forward", []).append(ahead)
+        found.setdefault("backward", []).append(max(_least(whole, repetitions) - ahead, 1e-9))
+        if is_active:
+            found.setdefault("top", []).append(_least(top_step, repetitions))
+    return {kind: np.asarray(values) for kind, values in found.items()}
+
+
+def _least(action: Callable[[], object], repetitions: int) -> float:
+    taken = []
+    for _ in range(repetitions + 1):
+        start = time.thread_time()
+        action()
+        taken.append(time.thread_time() - start)
+    return min(taken)

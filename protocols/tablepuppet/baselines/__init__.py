@@ -1,0 +1,1 @@
+"""The paper's baselines, over the same actors and functions."""

@@ -1,0 +1,261 @@
+"""Everything that leaves a party in TablePuppet: this file is the privacy review.
+
+Row numbers are positions in a permutation of each client's rows that is drawn for the run, from the run's seed: they
+tell nothing about the database's order to whoever does not know the seed and that order. No message but `DesignMatrix`,
+which only the centralised baseline sends, holds a feature.
+
+Shapes: n rows of a client or table, n_i those of them that join, u distinct rows of a batch, C outputs, P parameters,
+N joined rows, E edges of the join tree at a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.network.codec import message
+from protocols.tablepuppet.config import TablePuppetConfig
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.integer[Any]]
+
+
+@message(receiver="server, then every client", reveals="names and types of the table's columns; no row")
+class Schema:
+    """The columns of one partition and their kinds."""
+
+    columns: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+@message(receiver="every client", reveals="names and types of all tables' columns; no row")
+class Schemas:
+    """The schema of each source of the query, by the source's name."""
+
+    by_source: dict[str, Schema]
+
+
+@message(receiver="every other client, never the server", reveals="the key of the hashes, to those who hash with it")
+class HashSecret:
+    """The random key under which all clients hash their join keys."""
+
+    key: bytes
+
+
+@message(
+    receiver="first client of the same organisation",
+    reveals="which categories occur, and count, sum and sum of squares of each numeric column; no row",
+)
+class Facts:
+    """What partitions of one table must agree on; one entry for each feature (shapes F)."""
+
+    categories: tuple[tuple[str, ...], ...]
+    counts: Integers
+    totals: Floats
+    squares: Floats
+    classes: tuple[str, ...]
+
+
+@message(receiver="the other clients of the same organisation", reveals="the same facts over the whole table")
+class Agreement:
+    """The merged facts, and the seed of the first theta."""
+
+    facts: Facts
+    seed: int
+
+
+@message(
+    receiver="server (or the organisation's coordinator)",
+    reveals="which rows have equal keys, with which rows of other tables they join, and how often each key occurs; "
+    "not the keys themselves, unless the receiver gets the secret from a client",
+)
+class KeyHashes:
+    """A keyed hash of each row's join key for each edge (n x 16 bytes), and how many rows had NULL keys."""
+
+    num_rows: int
+    num_null: int
+    hashes: tuple[NDArray[np.uint8], ...]
+
+
+@message(
+    receiver="server (or the organisation's coordinator)",
+    reveals="the label of each training row, after label noise if label_dp is set; which rows are kept for the test",
+)
+class Labels:
+    """Labels of the training rows in row order, and which rows (n) are test rows, whose labels stay."""
+
+    train: NDArray[Any]
+    is_test: NDArray[np.bool_]
+    num_classes: int
+
+
+@message(
+    receiver="client (through the organisation's coordinator)",
+    reveals="how often each of its rows occurs in the join, that is how many partners it has in other tables",
+)
+class DuplicateCounts:
+    """G_ij in the training join (n), whether a row is in the test join (n), and N of the training join."""
+
+    train: Integers
+    in_test: NDArray[np.bool_]
+    num_joined: int
+    num_classes: int
+
+
+@message(
+    receiver="client, in VFL-SGD and VFL-ADMM only",
+    reveals="which of its rows stands in which joined row: the join itself, which these baselines assume",
+)
+class JoinedRows:
+    """p_i(j) of the training join (N) and of the test join."""
+
+    train: Integers
+    test: Integers
+    num_classes: int
+
+
+@message(
+    receiver="server (or the organisation's coordinator)",
+    reveals="one number for each row and output; together with theta over d rounds the linear features themselves",
+)
+class Predictions:
+    """h_i = f(theta; x) of the rows that join (n_i x C) or of a batch's distinct rows (u x C)."""
+
+    values: Floats
+
+
+@message(
+    receiver="server (or the organisation's coordinator)",
+    reveals="as Predictions, on the rows of the test join; only evaluation needs it",
+)
+class TestPredictions:
+    """h_i of the rows in the test join (rows x C)."""
+
+    values: Floats
+
+
+@message(
+    receiver="client (through the organisation's coordinator)",
+    reveals="the sum over a row's partners of the loss's derivative; with the predictions it tells labels",
+)
+class Derivatives:
+    """Y_u of the last batch (u x C, none at an epoch's start), its size, and the rows that the next batch touches (u').
+
+    Each row number is sent once in a batch; row numbers are four bytes, derivatives eight.
+    """
+
+    values: Floats
+    batch_size: int
+    next_rows: NDArray[np.int32]
+
+
+@message(
+    receiver="the table's coordinator (in the server, or in the organisation)",
+    reveals="the partition's gradient over its rows of a batch, noisy if feature_dp is set",
+)
+class PartialGradient:
+    """Eq. 18 of one partition (P)."""
+
+    values: Floats
+
+
+@message(receiver="clients of one organisation", reveals="the gradient over all partitions of the table")
+class AggregatedGradient:
+    """Eq. 17 (P), and the rows that the next batch touches."""
+
+    values: Floats
+    next_rows: NDArray[np.int32]
+
+
+@message(
+    receiver="client (through the organisation's coordinator)",
+    reveals="for each row a sum over its partners of duals and residuals: of labels and other tables' predictions",
+)
+class Auxiliary:
+    """Y_i of Eq. 14 (n_i x C)."""
+
+    values: Floats
+
+
+@message(
+    receiver="clients of one organisation", reveals="the table's consensus theta, and the receiver's own dual variable"
+)
+class Consensus:
+    """w and u^q of the inner rounds (P each)."""
+
+    w: Floats
+    u: Floats
+
+
+@message(
+    receiver="the table's coordinator (in the server, or in the organisation)",
+    reveals="the partition's theta, noisy if feature_dp is set; with predictions of d rounds it reveals the rows",
+)
+class LocalParameters:
+    """theta_i^q of Eq. 22 (P)."""
+
+    theta: Floats
+
+
+@message(
+    receiver="client with labels (through the organisation's coordinator)",
+    reveals="which of its test rows stands in which joined test row",
+)
+class TestRows:
+    """The client's own row of each joined test row that it has a label of."""
+
+    rows: Integers
+
+
+@message(
+    receiver="client with labels (through the organisation's coordinator)", reveals="the model's output on test rows"
+)
+class TestOutputs:
+    """h of joined test rows (rows x C), in the order of `TestRows`."""
+
+    values: Floats
+
+
+@message(
+    receiver="server (or the organisation's coordinator)", reveals="the sum of squared errors, or how many were right"
+)
+class Score:
+    """What the outputs scored, and their loss: sums over `count` joined test rows."""
+
+    total: float
+    loss: float
+    count: int
+
+
+@message(receiver="server, in the centralised baseline only", reveals="every feature of every row that joins")
+class DesignMatrix:
+    """The encoded rows of the training join and of the test join (rows x D), and the first theta (P)."""
+
+    train: Floats
+    test: Floats
+    theta: Floats
+
+
+def shapes(config: TablePuppetConfig) -> dict[str, dict[str, Any]]:
+    """Return the shapes of the arrays for `fedactors inspect`."""
+    rows = "N x C" if config.is_vertical else "n_i x C"
+    batch = "rows of the batch x C" if config.is_vertical else "distinct rows of the batch x C"
+    return {
+        "KeyHashes": {"hashes": "E times n x 16 bytes"},
+        "Labels": {"train": "n without test rows", "is_test": "n"},
+        "DuplicateCounts": {"train": "n", "in_test": "n"},
+        "JoinedRows": {"train": "N", "test": "joined test rows"},
+        "Predictions": {"values": rows if config.is_admm else batch},
+        "TestPredictions": {"values": "rows in the test join x C"},
+        "Derivatives": {"values": batch, "next_rows": "distinct rows of the next batch"},
+        "PartialGradient": {"values": "P"},
+        "AggregatedGradient": {"values": "P", "next_rows": "distinct rows of the next batch"},
+        "Auxiliary": {"values": rows},
+        "Consensus": {"w": "P", "u": "P"},
+        "LocalParameters": {"theta": "P"},
+        "TestRows": {"rows": "joined test rows"},
+        "TestOutputs": {"values": "joined test rows x C"},
+        "DesignMatrix": {"train": "n_i x D", "test": "rows in the test join x D", "theta": "P"},
+    }

@@ -1,0 +1,23 @@
+"""TablePuppet as a plugin; imports nothing heavy."""
+
+from __future__ import annotations
+
+from fedactors.plugins import Headline, LazyProtocol
+
+_HERE = "protocols.tablepuppet"
+
+PROTOCOL = LazyProtocol(
+    name="tablepuppet",
+    summary="learning over joins and unions of tables in different organisations' databases, stated in SQL",
+    partition="relational",
+    default_data="orders",
+    headline=Headline(name="accuracy"),
+    config_at=f"{_HERE}.config:TablePuppetConfig",
+    run_at=f"{_HERE}.run:run",
+    messages_at=f"{_HERE}.messages",
+    load_data_at=f"{_HERE}.data:load_data",
+    party_loss=frozenset({"stop"}),
+    default_party_loss="stop",
+    smoke={"rounds": 2},
+    full={"rounds": 10},
+)

@@ -1,0 +1,75 @@
+"""A run of TablePuppet or of one of its baselines, top to bottom as Algorithm 1.
+
+Table 5, with the rows that the tables hold:
+
+    algorithm    tables hold        LoJ computes (each round)      tables compute              LoU
+    rfl-sgd-v    rows that join     dl/dh of a batch (Eq. 4)       step of Eq. 12, 13          -
+    rfl-admm-v   rows that join     z, lambda (Eq. 7, 8)           theta of Eq. 16             -
+    rfl-sgd      partitions         dl/dh of a batch               gradient of Eq. 18          Eq. 17, 19
+    rfl-admm     partitions         z, lambda                      theta of Eq. 22             Eq. 20, 21
+    vfl-sgd      slices of the join dl/dh of a batch               step of Eq. 3               -
+    vfl-admm     slices of the join z, lambda                      theta of Eq. 9              -
+    centralised  nothing: the server holds the joined table and trains on it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedactors.data.partitions import RelationalData
+from fedactors.plugins import RunResult
+from fedactors.runtime.base import Runtime
+from protocols.tablepuppet.accounts import account_communication, account_privacy
+from protocols.tablepuppet.cast import Cast, assemble
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.costs import default_costs
+from protocols.tablepuppet.scoring import SCORE_NAMES
+
+
+async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime) -> RunResult:
+    """Train over the join that the data's query states, and return the score on the joined test rows."""
+    runtime.use_costs(default_costs(config))
+    cast = assemble(config, data, runtime)
+    await runtime.start()
+    state = runtime.state
+    if not runtime.resumed:
+        state["facts"] = await map_tables(cast)  # line 3
+        state["trivial"] = await cast.server.trivial()
+        state["round"], state["metrics"], state["curve"] = 0, {}, []
+        await runtime.checkpoint()
+    score = SCORE_NAMES[cast.training.loss]
+    while state["round"] < num_rounds(config, cast):
+        number = state["round"] + 1
+        metrics = await cast.server.train_round(number)  # lines 4-16
+        metrics = {**await cast.server.evaluate(), **metrics}
+        state.update(round=number, metrics=metrics, curve=[*state["curve"], metrics[score]])
+        await runtime.record_round(number, metrics)
+        await runtime.checkpoint()
+    privacy = await account_privacy(config, cast, runtime)
+    communication = await account_communication(config, state, runtime)
+    await runtime.checkpoint("final")
+    return RunResult(
+        rounds=state["round"],
+        metrics={**state["metrics"], **{f"trivial_{name}": value for name, value in state["trivial"].items()}},
+        extra={
+            **state["facts"],
+            "task": data.task,
+            "curve": state["curve"],
+            "privacy": privacy,
+            "communication": communication,
+        },
+    )
+
+
+async def map_tables(cast: Cast) -> dict[str, Any]:
+    """Let the clients agree on columns and on a hash key, and the server join the hashes (Section 3.1.1)."""
+    await cast.server.agree()
+    first, *others = cast.clients
+    await cast.clients[first].share_secret(tuple(others))
+    return await cast.server.map_tables()
+
+
+def num_rounds(config: TablePuppetConfig, cast: Cast) -> int:
+    """Return the rounds to run; the closed form of the ridge needs one."""
+    is_closed = config.centralised == "exact" and cast.training.loss == "squared" and config.model != "neural"
+    return 1 if config.algorithm == "centralised" and is_closed else config.rounds

@@ -1,0 +1,171 @@
+"""Measures what the parties' computes take on one core and fits the cost model of the simulated runtime.
+
+Seconds are CPU seconds of the computing thread, the least of many repetitions, so that a busy machine changes little.
+Fitted per kind of work: seconds = fixed + per_layer x layers + per_operation x units (`models.operations`; non-negative
+least squares on relative errors over all sizes), and the power law lambda B^gamma for the paper's sizes (Table 8).
+Usage: python scenarios/benchmarks/compute_costs.py --to docs/results/data/pubsub_vfl/cost_model.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+
+from fedactors.learning.split_network import BottomNetwork, TopNetwork
+from fedactors.runtime.simulation.pool import one_torch_thread
+from protocols.pubsub_vfl import algorithm, models
+from protocols.pubsub_vfl.averages import weighted_mean
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import load_data
+
+BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+SIZES = ((10, 64, 250), (10, 64, 50), (10, 64, 450), (10, 256, 250), (4, 32, 20))
+PAPER = SIZES[0]
+
+
+def least_seconds(action: Callable[[], object], repetitions: int) -> float:
+    """Return the least CPU time of `action`, after two runs to warm up."""
+    taken = []
+    for index in range(repetitions + 2):
+        start = time.thread_time()
+        action()
+        if index >= 2:
+            taken.append(time.thread_time() - start)
+    return min(taken)
+
+
+def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> list[dict[str, Any]]:
+    """Return seconds of each kind of work at each batch size for one size of models."""
+    config = PubSubVflConfig(num_layers=num_layers, hidden_size=hidden)
+    data = load_data(config, "synthetic:100x10", 0)
+    spec, rng = models.optimizer(config), np.random.default_rng(0)
+    bottom = BottomNetwork(models.bottom_spec(config, features), spec, 0)
+    top = TopNetwork(models.top_spec(config, data), spec, 0, task="binary")
+    sizes = {"bottom": bottom.vector.size, "top": top.vector.size}
+    rows = []
+    for batch_size in BATCH_SIZES:
+        x = rng.normal(size=(batch_size, features)).astype(np.float32)
+        z = rng.normal(size=(batch_size, config.embedding_size)).astype(np.float32)
+        y = rng.integers(0, 2, size=batch_size)
+
+        def backward(x: Any = x, z: Any = z) -> float:
+            publication, _ = algorithm.forward(bottom, x)
+            start = time.thread_time()
+            bottom.apply(algorithm.backward(bottom, publication, z))
+            return time.thread_time() - start
+
+        def active(x: Any = x, z: Any = z, y: Any = y) -> None:
+            found = algorithm.active_gradients(bottom, top, x, [z], y)
+            bottom.apply(found.bottom)
+            top.apply(found.top)
+
+        def top_step(z: Any = z, y: Any = y) -> None:
+            top.apply(top.gradient([z, z], y).gradient)
+
+        seconds = {
+            "bottom-forward": least_seconds(lambda x=x: algorithm.forward(bottom, x), repetitions),
+            "bottom-backward": min(backward() for _ in range(repetitions)),
+            "active-step": least_seconds(active, repetitions),
+            "top-step": least_seconds(top_step, repetitions),
+            "top-forward": least_seconds(lambda z=z: top.output([z, z]), repetitions),
+        }
+        for kind, value in seconds.items():
+            part = {"active-step": sum(sizes.values()), "top-step": sizes["top"], "top-forward": sizes["top"]}
+            size = part.get(kind, sizes["bottom"])
+            rows.append(
+                {
+                    "kind": kind,
+                    "layers": num_layers,
+                    "hidden": hidden,
+                    "features": features,
+                    "batch_size": batch_size,
+                    "parameters": size,
+                    "seconds": value,
+                }
+            )
+    return rows
+
+
+def operations(row: dict[str, Any]) -> float:
+    """Return the units of work of one measurement."""
+    updates = row["kind"] in ("bottom-backward", "active-step", "top-step")
+    return models.operations(row["batch_size"], row["parameters"], updates=updates)
+
+
+def fit(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Fit the cost of one kind of work on relative errors."""
+    seconds = np.array([row["seconds"] for row in rows])
+    design = np.array([[1.0, row["layers"], operations(row)] for row in rows])
+    scale = np.array([1e-4, 1e-5, 1e-10])
+    found, _ = nnls(design * scale / seconds[:, None], np.ones(len(rows)))
+    fixed, per_layer, per_operation = found * scale
+    error = np.abs(design @ (found * scale) / seconds - 1)
+    return {
+        "fixed": fixed,
+        "per_layer": per_layer,
+        "per_operation": per_operation,
+        "median_relative_error": float(np.median(error)),
+        "largest_relative_error": float(error.max()),
+    }
+
+
+def power_law(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Fit lambda B^gamma by least squares of logarithms, with its goodness of fit."""
+    x, y = (np.log([row[name] for row in rows]) for name in ("batch_size", "seconds"))
+    gamma, intercept = np.polyfit(x, y, 1)
+    residual = y - (gamma * x + intercept)
+    return {
+        "lambda": float(np.exp(intercept)),
+        "gamma": float(gamma),
+        "r2": float(1 - residual.var() / y.var()),
+        "largest_relative_error": float(np.abs(np.expm1(residual)).max()),
+    }
+
+
+def average_seconds(repetitions: int) -> dict[str, float]:
+    """Return seconds per parameter and worker of an average, and per call."""
+    vectors = [np.random.default_rng(i).normal(size=60_000).astype(np.float32) for i in range(8)]
+    many = least_seconds(lambda: weighted_mean(vectors, [1.0] * 8), repetitions)
+    few = least_seconds(lambda: weighted_mean([v[:100] for v in vectors], [1.0] * 8), repetitions)
+    return {"fixed": few, "per_layer": 0.0, "per_operation": (many - few) / (8 * 59_900)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--repetitions", type=int, default=15)
+    given = parser.parse_args()
+    one_torch_thread()
+    rows = [row for size in SIZES for row in measure(*size, given.repetitions)]
+    kinds = sorted({row["kind"] for row in rows})
+    reference = [row for row in rows if (row["layers"], row["hidden"], row["features"]) == PAPER]
+    made = {
+        "schema_version": 1,
+        "command": "python scenarios/benchmarks/compute_costs.py --to docs/results/data/pubsub_vfl/cost_model.json",
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "torch": torch.__version__,
+        },
+        "load_average": os.getloadavg()[0],
+        "kinds": {kind: fit([r for r in rows if r["kind"] == kind]) for kind in kinds}
+        | {"average": average_seconds(given.repetitions)},
+        "power_laws": {kind: power_law([r for r in reference if r["kind"] == kind]) for kind in kinds},
+        "measured": rows,
+    }
+    given.to.write_text(json.dumps(made, indent=1) + "\n")
+    print(json.dumps({"kinds": made["kinds"], "power_laws": made["power_laws"]}))
+
+
+if __name__ == "__main__":
+    main()

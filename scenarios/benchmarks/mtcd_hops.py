@@ -1,0 +1,180 @@
+"""Hops per second of MTCD's actors in the simulated runtime, against a plain numpy loop of the same arithmetic.
+
+1,000 clients with 50 features each, 1,000 samples, ridge, full batch: both do the same walks, the same steps and, for
+mtcd, the same syncs (a call and a representation for every client visited, beside the hops); stcd is the bare walk.
+The loop has no actors, messages, ledger, virtual clock or checks. Seconds are those of the processor of this one
+process, so that waiting for others' load does not count. Both are measured in the same process, by turns.
+
+    python scenarios/benchmarks/mtcd_hops.py --local-steps 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from fedactors.config import build
+from fedactors.plugins import RunResult
+from fedactors.runtime.base import derived_seed
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.mtcd import algorithm, walk
+from protocols.mtcd.cast import make_graph, plan_roaming
+from protocols.mtcd.config import MtcdConfig
+from protocols.mtcd.data import GeneratedData, load_data
+from protocols.mtcd.glm import problem_of
+from protocols.mtcd.run import run
+
+
+def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed: int) -> tuple[float, int, Any]:
+    """Do Algorithm 2 on arrays; return (processor seconds, visits, Z)."""
+    problem, labels_N = problem_of(config), data.labels()[0]
+    plan = plan_roaming(config, make_graph(config, seed), seed)
+    options = [plan.options(client) for client in range(config.num_clients)]
+    thetas = [np.zeros(x_ND.shape[1]) for x_ND in blocks]
+    known: dict[int, Any] = {}
+    z_N, num_visits = np.zeros(config.num_samples), 0
+    weights_G = np.ones(config.num_tokens)
+    start = time.process_time()
+    if config.algorithm == "stcd":
+        walk_seed = walk.walk_seed(derived_seed(seed, "all parties", "walks"), 0, 0)
+        client = walk.start_client(walk_seed, range(config.num_clients))
+        for hop in range(config.num_rounds * (config.num_hops + 1)):
+            if hop:
+                client = walk.next_client(walk_seed, hop, options[client])
+            thetas[client], z_N = algorithm.visit(
+                problem,
+                blocks[client],
+                labels_N,
+                thetas[client],
+                z_N,
+                step=float(config.learning_rate),
+                num_local_steps=config.num_local_steps,
+                num_samples=config.num_samples,
+            )
+        return time.process_time() - start, config.num_rounds * (config.num_hops + 1), z_N
+    for round_ in range(config.num_rounds):
+        copies: dict[int, dict[int, Any]] = {}
+        for issue in plan.begin(round_):
+            own_z_N, client = z_N, issue.start
+            for hop in range(issue.num_hops + 1):
+                if hop:
+                    client = walk.next_client(issue.seed, hop, options[client])
+                mine = copies.setdefault(client, {})
+                mine[issue.token], own_z_N = algorithm.visit(
+                    problem,
+                    blocks[client],
+                    labels_N,
+                    mine.get(issue.token, thetas[client]),
+                    own_z_N,
+                    step=float(config.learning_rate),
+                    num_local_steps=config.num_local_steps,
+                    num_samples=config.num_samples,
+                )
+                num_visits += 1
+        z_N = z_N.copy()
+        for client in sorted(copies):
+            thetas[client] = algorithm.combine(thetas[client], copies[client], weights_G)
+            h_N = algorithm.represent(blocks[client], thetas[client])
+            z_N += h_N
+            if client in known:
+                z_N -= known[client]
+            known[client] = h_N
+        problem.loss(z_N, labels_N, config.num_samples)
+    return time.process_time() - start, num_visits, z_N
+
+
+def actors(config: MtcdConfig, data: GeneratedData, seed: int) -> tuple[float, RunResult]:
+    """Run the protocol; return (processor seconds between the first record and the last, its result)."""
+
+    class Stopwatch:
+        """Takes the time at the first and the last record."""
+
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def record_round(self, index: int, metrics: Any) -> None:
+            self.times.append(time.process_time())
+
+        def record_span(self, *span: Any) -> None:
+            """Leave the timeline out."""
+
+        def ledger_sink(self, rows: list[Any]) -> None:
+            """Leave the rows out: the ledger's totals are kept."""
+
+        def privacy(self, records: list[Any]) -> None:
+            """Leave the privacy ledger out: it is empty."""
+
+        def save_checkpoint(self, label: str, actors: Any, driver: bytes) -> None:
+            """Write nothing."""
+
+    watch = Stopwatch()
+    runtime = SimulatedRuntime(seed=seed, recorder=watch, checkpoint_every=0)
+    result = runtime.execute(lambda: run(config, data, runtime))
+    return watch.times[-1] - watch.times[0], result
+
+
+def main() -> None:
+    """Measure and print both, and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithm", choices=("stcd", "mtcd"), default="stcd")
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--features", type=int, default=50, help="per client")
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--tokens", type=int, default=4, help="of mtcd")
+    parser.add_argument("--hops", type=int, default=99)
+    parser.add_argument("--local-steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--topology", default="complete")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    config = build(
+        MtcdConfig,
+        {
+            "algorithm": args.algorithm,
+            "num_clients": args.clients,
+            "num_features": args.clients * args.features,
+            "num_samples": args.samples,
+            "num_tokens": args.tokens,
+            "num_hops": args.hops,
+            "num_local_steps": args.local_steps,
+            "num_rounds": args.rounds,
+            "record_every": args.rounds,
+            "learning_rate": 1e-7,
+            "measure_gap": False,
+            "topology": args.topology,
+        },
+    )
+    data = load_data(config, "synthetic", 0)
+    blocks = [data.load(client).train for client in range(args.clients)]
+    found = []
+    for _ in range(args.repeats):
+        loop_seconds, visits, z_N = plain_loop(config, data, blocks, 0)
+        actor_seconds, result = actors(config, data, 0)
+        loss = problem_of(config).loss(z_N, data.labels()[0], args.samples)
+        found.append((visits / loop_seconds, visits / actor_seconds, result.metrics["objective"] - loss))
+    loop, actor = (float(np.median([row[i] for row in found])) for i in (0, 1))
+    ratios = [row[1] / row[0] for row in found]
+    summary = {
+        "algorithm": args.algorithm,
+        "clients": args.clients,
+        "features_per_client": args.features,
+        "samples": args.samples,
+        "tokens": args.tokens,
+        "hops": args.hops,
+        "local_steps": args.local_steps,
+        "topology": args.topology,
+        "plain_loop_hops_per_second": round(loop),
+        "actors_hops_per_second": round(actor),
+        "ratio": round(float(np.median(ratios)), 3),
+        "ratio_range": [round(min(ratios), 3), round(max(ratios), 3)],
+        "regulariser": float(found[0][2]),
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

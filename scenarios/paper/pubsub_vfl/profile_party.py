@@ -1,0 +1,40 @@
+"""Writes one party's profile for `fedactors plan pubsub-vfl --profile active.json passive.json` (Figure 8, Table 8).
+
+Each party runs it on its own machine, over its own data; only fitted constants are in the file.
+Usage: python scenarios/paper/pubsub_vfl/profile_party.py --data bank --party active --to active.json [key=value ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from fedactors.config import build, parse_words
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.profiler import profile_party
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--data", default="breast-cancer")
+    flags.add_argument("--party", default="active")
+    flags.add_argument("--cores", type=int, help="cores that the party will give (default: all)")
+    flags.add_argument("--to", type=Path, help="file to write (default: standard output only)")
+    flags.add_argument("--smoke", action="store_true", help="two repetitions")
+    flags.add_argument("words", nargs="*", metavar="key=value")
+    given = flags.parse_args()
+    config = build(PubSubVflConfig, parse_words(given.words))
+    data = load_data(config, given.data, 0)
+    made = profile_party(config, data, given.party, num_cores=given.cores, repetitions=2 if given.smoke else 10)
+    values = {**dataclasses.asdict(made), "num_rows": len(data.load(given.party).ids)}
+    text = json.dumps(values, indent=1)
+    if given.to is not None:
+        given.to.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""FedAvg (McMahan et al., 2017, Algorithm 1): clients train on their own rows, a server averages what they send."""
+
+import asyncio
+from functools import partial
+from typing import Literal
+
+from acme_protocols.messages import Model, Update
+from pydantic import Field
+
+from fedactors.config import config
+from fedactors.data.horizontal import HorizontalData, horizontal
+from fedactors.data.partitioners import DirichletPartitioner
+from fedactors.errors import PartyLost
+from fedactors.learning.averaging import LocalTraining, evaluate_model, train_locally
+from fedactors.learning.models import ModelSpec
+from fedactors.learning.parameters import weighted_average
+from fedactors.learning.split_network import initial_vector
+from fedactors.plugins import RunResult
+from fedactors.roles import Client, Server
+from fedactors.runtime.base import Costs, Runtime, Work
+
+
+@config
+class FedAvgConfig:
+    """Settings of FedAvg."""
+
+    num_clients: int = Field(default=4, ge=1, le=1000)
+    """Clients (K)."""
+    num_rounds: int = Field(default=20, ge=1)
+    """Rounds of averaging."""
+    local_epochs: int = Field(default=1, ge=1)
+    """Passes over a client's rows in each round (E)."""
+    batch_size: int = Field(default=32, ge=1)
+    """Rows per local step (B)."""
+    learning_rate: float = Field(default=0.05, gt=0)
+    """Step size of local SGD."""
+    alpha: float = Field(default=1.0, gt=0)
+    """Concentration of the Dirichlet split of labels: smaller is more skewed."""
+    on_party_loss: Literal["stop", "continue"] = "continue"
+    """Whether a lost client stops the run or is left out."""
+
+
+def model_spec(data: HorizontalData) -> ModelSpec:
+    return ModelSpec(name="cnn8", inputs=data.shape, outputs=data.num_classes)
+
+
+class AveragingClient(Client):
+    """Trains on its own rows; stateless between rounds."""
+
+    def __init__(self, settings: FedAvgConfig, data: HorizontalData, index: int) -> None:
+        self._spec, self._source = model_spec(data), data.client(index)
+        epochs, size, rate = settings.local_epochs, settings.batch_size, settings.learning_rate
+        self._training = LocalTraining(num_epochs=epochs, batch_size=size, learning_rate=rate, momentum=0.0)
+
+    async def load(self) -> None:
+        self._rows = self._source.load()
+
+    async def train(self, model: Model) -> Update:
+        x, y = self._rows.features, self._rows.labels
+        train = partial(train_locally, seed=self.seed(f"order {model.round}"), training=self._training)
+        work = Work("local-training", len(x) * self._training.num_epochs)
+        found = await self.compute(train, self._spec, model.vector, x, y, work=work)
+        return Update(found.vector, found.num_samples)
+
+
+class AveragingServer(Server):
+    """Holds the shared model and the public test rows."""
+
+    state = ("vector",)
+
+    def __init__(self, data: HorizontalData, clients: tuple[str, ...]) -> None:
+        self._spec, self._source, self._clients = model_spec(data), data.test(), clients
+
+    async def load(self) -> None:
+        self._test = self._source.load()
+        self.vector = initial_vector(self._spec, self.seed("model"))
+
+    async def train_round(self, index: int) -> dict[str, float]:
+        model = Model(index, self.vector)
+        asked = [self.peer(name, AveragingClient).train(model) for name in self._clients]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, PartyLost):
+                raise answer
+        found = {name: a for name, a in zip(self._clients, answers, strict=True) if isinstance(a, Update)}
+        if not found:
+            raise PartyLost(self._clients[0], "no client is left to train")
+        weights = {name: float(update.num_samples) for name, update in found.items()}
+        vectors = {name: update.vector for name, update in found.items()}
+        self.vector = await self.compute(weighted_average, vectors, weights, work=Work("average", len(found)))
+        test = self._spec, self.vector, self._test.features, self._test.labels
+        metrics = await self.compute(evaluate_model, *test, work=Work("evaluate", len(self._test.features)))
+        return {**metrics, "num_clients": len(found)}
+
+
+async def run(settings: FedAvgConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
+    runtime.use_costs(Costs({"local-training": (1e-3, 1e-4), "average": (1e-4, 1e-4), "evaluate": (1e-3, 2e-5)}))
+    names = tuple(f"client-{index}" for index in range(settings.num_clients))
+    server = runtime.spawn(AveragingServer, "server", data, names)
+    for index, name in enumerate(names):
+        runtime.spawn(AveragingClient, name, settings, data, index)
+    runtime.on_loss(lambda name: "stop" if name == "server" else settings.on_party_loss)
+    await runtime.start()
+    for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
+        metrics = await server.train_round(index)
+        runtime.state.update(round=index, metrics=metrics)
+        await runtime.record_round(index, metrics)
+        await runtime.checkpoint()
+    return RunResult(rounds=settings.num_rounds, metrics=runtime.state["metrics"])
+
+
+def load_data(settings: FedAvgConfig, name: str, seed: int) -> HorizontalData:
+    partitioner = DirichletPartitioner(num_partitions=settings.num_clients, alpha=settings.alpha, seed=seed)
+    return horizontal(name, partitioner, seed=seed)

@@ -1,0 +1,50 @@
+"""Everything that leaves a party in the two protocols. Shapes: B rows of a batch, E width of the cut, P parameters."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.network.codec import message
+
+
+@message(receiver="client", reveals="the average of all clients' models")
+class Model:
+    """The shared model; vector (P)."""
+
+    round: int
+    vector: NDArray[np.float32]
+
+
+@message(receiver="server", reveals="the client's model and its number of rows; inversion attacks apply")
+class Update:
+    """A client's model after local training; vector (P)."""
+
+    vector: NDArray[np.float32]
+    num_samples: int
+
+
+@message(receiver="server", reveals="an embedding and the label of each row of the batch; inversion attacks apply")
+class Smashed:
+    """What the bottom model makes of a batch; values (B x E), labels (B)."""
+
+    values: NDArray[np.float32]
+    labels: NDArray[Any]
+
+
+@message(receiver="client", reveals="the gradient of the loss of the client's own batch")
+class CutGradient:
+    """The gradient with respect to `Smashed.values`, and the batch's loss."""
+
+    values: NDArray[np.float32]
+    loss: float
+
+
+@message(
+    receiver="next client",
+    reveals="the bottom model, trained on the rows of all clients before; inversion attacks apply",
+)
+class Bottom:
+    """The bottom model's parameters; vector (P)."""
+
+    vector: NDArray[np.float32]

@@ -1,0 +1,112 @@
+"""Split learning in turns (Gupta and Raskar, 2018): a client trains the bottom model against the server's top model,
+batch by batch, and hands the bottom on to the next client. Rows stay; labels are sent with the embeddings."""
+
+import numpy as np
+from acme_protocols.messages import Bottom, CutGradient, Smashed
+from pydantic import Field
+
+from fedactors.config import config
+from fedactors.data.horizontal import HorizontalData, horizontal
+from fedactors.data.partitioners import IidPartitioner
+from fedactors.learning.averaging import batches
+from fedactors.learning.metrics import task_metrics
+from fedactors.learning.models import ModelSpec
+from fedactors.learning.split_network import bottom_forward, bottom_gradient, initial_vector, top_gradient
+from fedactors.plugins import RunResult
+from fedactors.roles import Client, Server
+from fedactors.runtime.base import Costs, Runtime, Work
+
+
+@config
+class SplitLearningConfig:
+    """Settings of split learning."""
+
+    num_clients: int = Field(default=3, ge=1)
+    """Clients, which take turns in the order of their numbers."""
+    num_rounds: int = Field(default=5, ge=1)
+    """Rounds; in each one every client has its turn."""
+    batch_size: int = Field(default=32, ge=1)
+    """Rows per exchange (B)."""
+    learning_rate: float = Field(default=0.2, gt=0)
+    """Step size of both models."""
+
+
+def specs(data: HorizontalData) -> tuple[ModelSpec, ModelSpec]:
+    bottom = ModelSpec(name="mlp", inputs=data.shape, outputs=32, hidden=64, layers=2)
+    return bottom, ModelSpec(name="top-mlp", inputs=(32,), outputs=data.num_classes)
+
+
+class TurnClient(Client):
+    """Holds rows and, in its turn, the bottom model."""
+
+    state = ("vector",)
+
+    def __init__(self, settings: SplitLearningConfig, data: HorizontalData, index: int) -> None:
+        self._settings, self._spec = settings, specs(data)[0]
+        self._source, self._test_source = data.client(index), data.test()
+
+    async def load(self) -> None:
+        rows, self._test = self._source.load(), self._test_source.load()
+        self._x, self._y = rows.features.reshape(len(rows.features), -1), rows.labels
+        self.vector = initial_vector(self._spec, self.party_seed("bottom"))
+
+    async def take_over(self, bottom: Bottom) -> None:
+        self.vector = bottom.vector
+
+    async def train(self, round_index: int, next_client: str) -> float:
+        server, losses = self.peer("server", TopServer), []
+        for rows in batches(len(self._x), self._settings.batch_size, self.rng(f"order {round_index}")):
+            x, work = self._x[rows], Work("bottom", len(rows))
+            values = await self.compute(bottom_forward, self._spec, self.vector, x, work=work)
+            cut = await server.step(Smashed(values, self._y[rows]))
+            gradient = await self.compute(bottom_gradient, self._spec, self.vector, x, cut.values, work=work)
+            self.vector = self.vector - self._settings.learning_rate * gradient
+            losses.append(cut.loss)
+        if next_client != self.name:
+            await self.peer(next_client, TurnClient).take_over(Bottom(self.vector))
+        return float(np.mean(losses))
+
+    async def evaluate(self) -> dict[str, float]:
+        rows = self._test.features.reshape(len(self._test.features), -1)
+        values = await self.compute(bottom_forward, self._spec, self.vector, rows, work=Work("bottom", len(rows)))
+        return await self.peer("server", TopServer).score(Smashed(values, self._test.labels))
+
+
+class TopServer(Server):
+    """Holds the top model."""
+
+    state = ("vector",)
+
+    def __init__(self, settings: SplitLearningConfig, data: HorizontalData) -> None:
+        self._rate, self._spec, self._task = settings.learning_rate, specs(data)[1], data.task
+
+    async def load(self) -> None:
+        self.vector = initial_vector(self._spec, self.seed("top"))
+
+    async def step(self, smashed: Smashed) -> CutGradient:
+        made = self._spec, self.vector, (smashed.values,), smashed.labels, self._task
+        found = await self.compute(top_gradient, *made, work=Work("top", len(smashed.values)))
+        self.vector = self.vector - self._rate * found.gradient
+        return CutGradient(found.embedding_gradients[0], found.loss)
+
+    async def score(self, smashed: Smashed) -> dict[str, float]:
+        return task_metrics(self._task, smashed.labels, bottom_forward(self._spec, self.vector, smashed.values))
+
+
+async def run(settings: SplitLearningConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
+    runtime.use_costs(Costs({"bottom": (2e-4, 1e-6), "top": (3e-4, 1e-6)}))
+    runtime.spawn(TopServer, "server", settings, data)
+    names = [f"client-{index}" for index in range(settings.num_clients)]
+    clients = [runtime.spawn(TurnClient, name, settings, data, index) for index, name in enumerate(names)]
+    await runtime.start()
+    for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
+        losses = [await client.train(index, names[(i + 1) % len(names)]) for i, client in enumerate(clients)]
+        metrics = {**await clients[0].evaluate(), "train_loss": float(np.mean(losses))}
+        runtime.state.update(round=index, metrics=metrics)
+        await runtime.record_round(index, metrics)
+        await runtime.checkpoint()
+    return RunResult(rounds=settings.num_rounds, metrics=runtime.state["metrics"])
+
+
+def load_data(settings: SplitLearningConfig, name: str, seed: int) -> HorizontalData:
+    return horizontal(name, IidPartitioner(num_partitions=settings.num_clients, seed=seed), seed=seed)

@@ -1,0 +1,99 @@
+"""Runs of MTCD on the simulated runtime, with everything that a test may want to look at."""
+
+from dataclasses import dataclass, field
+
+from fedactors.config import build, parse_words
+from fedactors.runtime.base import Snapshot
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.mtcd.config import MtcdConfig
+from protocols.mtcd.data import load_data
+from protocols.mtcd.run import run
+
+SMALL = "num_clients=6 num_tokens=2 num_samples=30 num_features=24 num_hops=3 num_local_steps=3 num_rounds=4"
+
+
+@dataclass
+class Kept:
+    """A recorder in memory."""
+
+    rounds: list = field(default_factory=list)
+    rows: list = field(default_factory=list)
+    spans: list = field(default_factory=list)
+    records: list = field(default_factory=list)
+    checkpoints: list = field(default_factory=list)
+
+    def record_round(self, index, metrics):
+        self.rounds.append((index, dict(metrics)))
+
+    def record_span(self, actor, kind, label, start, end):
+        self.spans.append((actor, kind, label, start, end))
+
+    def ledger_sink(self, rows):
+        self.rows += rows
+
+    def privacy(self, records):
+        self.records += records
+
+    def save_checkpoint(self, label, actors, driver):
+        self.checkpoints.append((label, Snapshot(dict(actors), driver)))
+
+
+class Watched(SimulatedRuntime):
+    """Keeps every message that is sent between parties, arguments and replies alike."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.messages = []
+
+    def send(self, sender, receiver, method, args, kwargs):
+        future = super().send(sender, receiver, method, args, kwargs)
+        if args:
+            self.messages.append((sender, receiver, args[0]))
+
+        def keep(done):
+            if not done.cancelled() and done.exception() is None and done.result() is not None:
+                self.messages.append((receiver, sender, done.result()))
+
+        future.add_done_callback(keep)
+        return future
+
+
+def config_of(words):
+    return build(MtcdConfig, parse_words(f"{words}".split()))
+
+
+def merged(words):
+    """Return SMALL with the words given in place of its own."""
+    given = parse_words(words.split())
+    return " ".join(f"{key}={value}" for key, value in {**parse_words(SMALL.split()), **given}.items())
+
+
+def simulate(words="", *, data="synthetic", resume=None, cls=SimulatedRuntime, **options):
+    """Run; return (result, recorder, runtime)."""
+    config = config_of(merged(words))
+    kept = Kept()
+    settings = {"seed": 3, "reproducible_noise": True, **options}
+    runtime = cls(recorder=kept, **settings)
+    found = load_data(config, data, settings["seed"])
+    result = runtime.execute(lambda: run(config, found, runtime), resume)
+    return result, kept, runtime
+
+
+def arrays_in(value):
+    """Yield every array in a message."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from arrays_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from arrays_in(item)
+    elif hasattr(type(value), "__message__"):
+        for name in type(value).__slots__:
+            yield from arrays_in(getattr(value, name))
+
+
+__all__ = ["SMALL", "Kept", "Watched", "arrays_in", "config_of", "merged", "simulate"]

@@ -1,0 +1,132 @@
+"""Events in, issues out."""
+
+import networkx as nx
+import pytest
+
+from fedactors.errors import BadInput
+from protocols.mtcd.roaming import Roaming, lay_out
+
+
+def make(graph, clusters=None, linked=None, **options):
+    settings = {"num_tokens": len(clusters or (1,)), "num_hops": 3, **options}
+    return Roaming(graph, clusters, set(graph) if linked is None else linked, **settings)
+
+
+def test_a_round_is_finished_when_the_last_issue_of_every_token_is_back():
+    roaming = make(nx.path_graph(6), ((0, 1, 2), (3, 4, 5)))
+    first, second = roaming.begin(4)
+    assert (first.token, second.token, first.attempt, first.num_hops) == (0, 1, 0, 3)
+    assert first.start in (0, 1, 2)
+    assert second.start in (3, 4, 5)
+    assert not roaming.done(0, 0, (0,), 1, round_=3)
+    assert not roaming.done(0, 1, (0,), 1, round_=4)
+    assert roaming.done(0, 0, (0, 1, 0), 2, round_=4)
+    assert not roaming.finished
+    assert roaming.done(1, 0, (5,), 0, round_=4)
+    assert roaming.finished
+    assert (roaming.changed, roaming.num_moves) == ({0, 1, 5}, 2)
+
+
+def test_a_token_whose_cluster_lost_a_client_is_issued_again_and_the_earlier_issue_is_stale():
+    roaming = make(nx.complete_graph(6), ((0, 1, 2), (3, 4, 5)))
+    roaming.begin(0)
+    issues, touched = roaming.lose(1)
+    assert [(issue.token, issue.attempt) for issue in issues] == [(0, 1)]
+    assert issues[0].start in (0, 2)
+    assert touched == (0, 2, 3, 4, 5)
+    assert not roaming.done(0, 0, (0, 1), 1, round_=0)
+    assert roaming.done(1, 0, (3,), 0, round_=0)
+    assert not roaming.finished
+    assert roaming.done(0, 1, (0, 2), 1, round_=0)
+    assert roaming.finished
+    assert roaming.changed == {0, 2, 3}
+    assert roaming.lose(1) == ([], ())
+
+
+def test_a_cluster_that_falls_apart_is_served_through_the_server():
+    roaming = make(nx.path_graph(5), ((0, 1, 2, 3, 4),))
+    roaming.begin(0)
+    issues, touched = roaming.lose(2)
+    assert [(issue.token, issue.start in part) for issue, part in zip(issues, [(0, 1), (3, 4)], strict=True)] == [
+        (0, True),
+        (1, True),
+    ]
+    assert touched == (1, 3)
+    assert roaming.options(1) == (0, 1)
+    assert [issue.token for issue in roaming.begin(1)] == [0, 1]
+
+
+def test_a_part_without_a_way_to_the_server_is_left_as_it_was():
+    roaming = make(nx.path_graph(5), ((0, 1, 2, 3, 4),), linked={0})
+    assert roaming.route(4) == (0, 1, 2, 3, 4)
+    assert roaming.uplink(4) == 3
+    assert roaming.uplink(0) is None
+    roaming.begin(0)
+    issues, _ = roaming.lose(2)
+    assert [issue.start for issue in issues] == [0]
+    assert roaming.clients == (0, 1)
+    assert roaming.route(4) == ()
+
+
+def test_overlapping_tokens_are_all_issued_again_where_the_lost_client_may_have_been_visited():
+    roaming = make(nx.cycle_graph(4), None, num_tokens=3)
+    roaming.begin(0)
+    assert roaming.done(1, 0, (0, 1), 1, round_=0)
+    issues, _ = roaming.lose(3)
+    assert [(issue.token, issue.attempt) for issue in issues] == [(0, 1), (2, 1)]
+    assert all(issue.start != 3 for issue in issues)
+
+
+def test_the_last_client_of_a_cluster_takes_its_token_along():
+    roaming = make(nx.empty_graph(3), ((0,), (1,), (2,)))
+    roaming.begin(0)
+    assert roaming.lose(0) == ([], ())
+    assert roaming.outstanding == (1, 2)
+    assert [issue.token for issue in roaming.begin(1)] == [1, 2]
+
+
+def test_state_brings_back_who_was_lost():
+    roaming, again = make(nx.path_graph(5), ((0, 1, 2, 3, 4),)), make(nx.path_graph(5), ((0, 1, 2, 3, 4),))
+    roaming.lose(2)
+    again.load_state_dict(roaming.state_dict())
+    assert again.begin(7) == roaming.begin(7)
+
+
+def test_partial_participation_draws_other_clusters_each_round():
+    clusters = tuple((k,) for k in range(6))
+    roaming = make(nx.empty_graph(6), clusters, num_tokens=1)
+    drawn = [[issue.token for issue in roaming.begin(round_)] for round_ in range(30)]
+    assert all(len(tokens) == 1 for tokens in drawn)
+    assert {tokens[0] for tokens in drawn} == set(range(6))
+
+
+def test_a_sweep_visits_each_client_of_a_cluster_once():
+    roaming = make(nx.path_graph(6), ((0, 1, 2), (3, 4, 5)), sweep=True, num_hops=2)
+    assert [sorted(issue.route) for issue in roaming.begin(0)] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_starts_may_be_given():
+    assert [i.start for i in make(nx.path_graph(4), ((0, 1), (2, 3)), start=(1, 2)).begin(0)] == [1, 2]
+    assert [i.start for i in make(nx.path_graph(3), None, num_tokens=3, start="all-clients").begin(0)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("graph", "linked", "clusters", "num_tokens", "line"),
+    [
+        (nx.empty_graph(3), (0, 1), "components", 1, r"component \[2\] of a disconnected graph has no server link"),
+        (nx.path_graph(4), None, ((0, 1), (1, 2, 3)), 2, "client 1 is in clusters 0 and 1"),
+        (nx.path_graph(4), None, ((0, 1), (2,)), 2, r"clients \[3\] are in no cluster"),
+        (nx.path_graph(4), None, ((0, 2), (1, 3)), 2, r"cluster 0 \[0, 2\] is not connected"),
+        (nx.path_graph(4), None, "components", 2, "num_tokens: 2 is not allowed"),
+        (nx.path_graph(4), (0, 1), ((0, 1), (2, 3)), 2, r"cluster 1 \[2, 3\] has no client with a link"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(graph, linked, clusters, num_tokens, line):
+    with pytest.raises(BadInput, match=line):
+        lay_out(graph, linked, clusters, num_tokens)
+
+
+def test_clusters_may_be_found_by_a_community_method():
+    graph = nx.connected_caveman_graph(3, 4)
+    assert lay_out(graph, None, "greedy-modularity", 3) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
+    assert lay_out(nx.path_graph(5), None, "whole", 1) == ((0, 1, 2, 3, 4),)

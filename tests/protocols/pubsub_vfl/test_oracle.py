@@ -1,0 +1,112 @@
+"""The distributed runs against split learning written down plainly in torch, in double precision."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedactors.data.blocks import prepare, split
+from fedactors.learning.losses import task_loss
+from fedactors.learning.models import build_model
+from fedactors.runtime.base import derived_seed
+from protocols.pubsub_vfl import algorithm, models
+from protocols.pubsub_vfl.data import load_data
+from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
+
+TOLERANCE = {"rtol": 0, "atol": 1e-12}
+
+
+def flat(module: torch.nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+
+
+def plain_split_learning(source, config, num_batches_per_step: int = 1) -> list[dict[str, np.ndarray]]:
+    """Train centrally; return each party's parameters before the first and after each epoch."""
+    data = load_data(config, source, 0) if isinstance(source, str) else source
+    seed = derived_seed(0, "all parties", "batches")
+    prepared = {}
+    for party in data.parties:
+        block = data.load(party)
+        parts = split(len(block.ids), seed=seed, test_share=config.test_share, validation_share=config.validation_share)
+        prepared[party] = prepare(block, np.arange(len(block.ids)), parts, data.task)
+    features = {p: torch.from_numpy(b.train.features).double() for p, b in prepared.items()}
+    target = torch.from_numpy(prepared["active"].train.labels)
+    bottoms = {
+        p: build_model(models.bottom_spec(config, x.shape[1]), derived_seed(0, p, "bottom"))
+        for p, x in features.items()
+    }
+    top = build_model(models.top_spec(config, data), derived_seed(0, "active", "top"))
+    modules = [*bottoms.values(), top]
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
+    optimizer = kind([p for m in modules for p in m.parameters()], lr=config.learning_rate)
+
+    def snapshot() -> dict[str, np.ndarray]:
+        return {**{p: flat(m) for p, m in bottoms.items()}, "top": flat(top)}
+
+    history = [snapshot()]
+    for epoch in range(1, config.num_epochs + 1):
+        batches = algorithm.batches(len(target), config.batch_size, seed, epoch)
+        for start in range(0, len(batches), num_batches_per_step):
+            rows = np.concatenate(batches[start : start + num_batches_per_step])
+            z = torch.cat([bottoms[p](features[p][rows]) for p in data.parties], dim=1)
+            optimizer.zero_grad()
+            task_loss(data.task, top(z), target[rows]).backward()
+            optimizer.step()
+        history.append(snapshot())
+    return history
+
+
+def compare(done, history, workers=("worker-0",)) -> None:
+    for index, expected in enumerate(history):
+        for worker in workers:
+            bottom, top = done.vectors(index, f"active/{worker}")
+            np.testing.assert_allclose(bottom, expected["active"], **TOLERANCE)
+            np.testing.assert_allclose(top, expected["top"], **TOLERANCE)
+            for party in expected.keys() - {"active", "top"}:
+                np.testing.assert_allclose(done.vectors(index, f"{party}/{worker}")[0], expected[party], **TOLERANCE)
+
+
+SYNCHRONOUS = {"algorithm": "vfl"}
+ONE_IN_FLIGHT = {"algorithm": "pubsub-vfl", "max_in_flight": 1}
+
+
+@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_every_step_is_plain_split_learning(how, optimizer):
+    """One batch per epoch, so that the checkpoint after each epoch is the state after each step."""
+    config = {**how, "float64": True, "batch_size": 1000, "num_epochs": 6, "optimizer": optimizer}
+    compare(simulate(**config), plain_split_learning("breast-cancer", config_of(**config)))
+
+
+@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
+@pytest.mark.parametrize(
+    ("data", "changes"),
+    [
+        ("breast-cancer", {}),
+        (arrays("regression"), {}),
+        (arrays("multiclass", 3), {"num_parties": 3}),
+        ("breast-cancer", {"model": "resnet", "feature_split": (4, 26)}),
+    ],
+)
+def test_epochs_of_several_batches_are_plain_split_learning(how, data, changes):
+    config = {**how, **changes, "float64": True, "batch_size": 50}
+    compare(simulate(data, **config), plain_split_learning(data, config_of(**config)))
+
+
+@pytest.mark.parametrize("batch_size", [30, 64])
+def test_synchronous_workers_together_are_one_worker_on_the_concatenated_batch(batch_size):
+    """358 rows: 12 batches of 30 are 4 whole steps of 3 workers, 6 batches of 64 leave none over, 5 would."""
+    config = {"algorithm": "vfl-ps", "float64": True, "batch_size": batch_size}
+    done = simulate(**config, num_active_workers=4, num_passive_workers=4)
+    expected = plain_split_learning("breast-cancer", config_of(**config), num_batches_per_step=4)
+    compare(done, expected, workers=[f"worker-{i}" for i in range(4)])
+
+
+def test_asynchronous_pair_with_a_window_of_one_is_synchronous():
+    done = simulate(algorithm="avfl", float64=True, embedding_buffer=1)
+    compare(done, plain_split_learning("breast-cancer", config_of(float64=True)))
+
+
+def test_one_pair_with_a_parameter_server_of_its_own_changes_nothing():
+    """With a window of one and one pair at a time, pushing changes and pulling their sum must give the same run."""
+    done = simulate(algorithm="avfl-ps", float64=True, embedding_buffer=1, batch_size=1000)
+    compare(done, plain_split_learning("breast-cancer", config_of(float64=True, batch_size=1000)))

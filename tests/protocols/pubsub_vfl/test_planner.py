@@ -1,0 +1,126 @@
+import dataclasses
+import math
+
+import pytest
+
+from fedactors.errors import BadInput
+from protocols.pubsub_vfl import planner
+from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw, Problem
+from protocols.pubsub_vfl.planning import plan
+from tests.protocols.pubsub_vfl.runs import config_of
+
+
+def party(role: str, cores: int, *phases: tuple[float, float], **changes) -> PartyProfile:
+    made = PartyProfile(role, cores, tuple(PowerLaw(*p) for p in phases), 0.0, PowerLaw(0.0, 1.0), math.inf, 0.0)
+    return dataclasses.replace(made, **changes)
+
+
+def table_8(active_cores: int = 32, passive_cores: int = 32, **changes) -> Problem:
+    return Problem(
+        active=party("active", active_cores, (0.018, -0.8015), (0.066, -0.6069), (0.011, -0.7514), (0.072, -0.7834)),
+        passive=party("passive", passive_cores, (0.010, -1.0071), (0.038, -1.0546)),
+        **changes,
+    )
+
+
+def setting(made: planner.Plan) -> tuple[int, int, int]:
+    return made.num_active_workers, made.num_passive_workers, made.batch_size
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected", "cost"),
+    [("literal", (2, 2, 1024), 8.9275e-5), ("literal-per-sample", (2, 2, 16), 2.3792e-2)],
+)
+def test_argmins_on_the_papers_constants(objective, expected, cost):
+    best = planner.search(table_8(), objective)[0]
+    assert setting(best) == expected
+    assert best.cost == pytest.approx(cost, rel=1e-4)
+
+
+@pytest.mark.parametrize("split", [(50, 14), (48, 16), (40, 24), (36, 28), (14, 50)])
+def test_argmins_do_not_depend_on_the_split_of_cores(split):
+    assert setting(planner.search(table_8(*split), "literal")[0]) == (2, 2, 1024)
+    assert setting(planner.search(table_8(*split), "literal-per-sample")[0]) == (2, 2, 16)
+
+
+def test_the_papers_model_does_not_identify_the_number_of_workers():
+    problem = table_8(num_rows=700_000)
+    costs = {
+        (w_a, w_p): planner.epoch_cost_of_shared_cores(problem, w_a, w_p, 1024)
+        for w_a in planner.WORKERS
+        for w_p in planner.WORKERS
+    }
+    least = min(costs.values())
+    assert sum(math.isclose(value, least, rel_tol=1e-12) for value in costs.values()) == 1225
+
+
+def test_epoch_objective_by_hand():
+    problem = Problem(
+        active=party("active", 4, (0.002, 0.5), sync_seconds=0.01),
+        passive=party("passive", 2, (0.001, 0.5), sync_seconds=0.03),
+        num_rows=1000,
+        row_bytes=100.0,
+        bandwidth=1e6,
+    )
+    # B = 100: T_A = 0.02, T_P = 0.01 x 3/2 (three workers on two cores); 10 batches of 0.01 s each on the link
+    assert planner.cost(problem, 4, 3, 100) == pytest.approx(10 * (0.02 / 3 + 0.01) + 0.09)
+    assert planner.cost(problem, 4, 3, 100, "decoupled") == pytest.approx(10 * 0.01 + 0.09)
+
+
+def test_more_workers_than_cores_do_not_help():
+    problem = Problem(
+        active=party("active", 8, (0.001, 0.6), sync_seconds=1e-4),
+        passive=party("passive", 8, (0.001, 0.6), sync_seconds=1e-4),
+        num_rows=10_000,
+    )
+    best = planner.search(problem)[0]
+    assert (best.num_active_workers, best.num_passive_workers) == (8, 8)
+
+
+def test_memory_limits_the_batch():
+    tight = {"memory_base": 100.0, "memory_per_batch": PowerLaw(2.0, 1.0), "memory_available": 612.0}
+    problem = Problem(active=party("active", 2, (0.1, 0.1), **tight), passive=party("passive", 2, (0.1, 0.1)))
+    assert planner.max_batch_size((problem.active, problem.passive)) == pytest.approx(256)
+    assert {made.batch_size for made in planner.search(problem, "literal")} == {16, 32, 64, 128, 256}
+    with pytest.raises(BadInput, match="memory"):
+        planner.search(problem, batch_sizes=(512,))
+
+
+def test_several_passive_parties_are_planned_against_the_weakest():
+    slow, fast = party("passive", 4, (0.01, 0.5)), party("passive", 8, (0.01, 0.5))
+    assert planner.weakest([fast, slow]) == slow
+
+
+def profile(role: str, **changes):
+    return {
+        "role": role,
+        "cores": 4,
+        "phases": [{"scale": 0.001, "exponent": 0.7}],
+        "memory_base": 1e8,
+        "memory_per_batch": {"scale": 1e4, "exponent": 1.0},
+        "memory_available": 1e9,
+        "sync_seconds": 1e-3,
+        **changes,
+    }
+
+
+def test_plan_from_files():
+    made = plan(config_of(), [profile("active", num_rows=5000), profile("passive"), profile("passive", cores=2)])
+    assert made["num_rows"] == 5000
+    assert made["num_passive_workers"] >= 2
+    assert made["predicted_epoch_seconds"] == made["best_by_objective"]["epoch"][0]["cost"]
+
+
+@pytest.mark.parametrize(
+    ("profiles", "named"),
+    [
+        ([profile("active")], "0 passive"),
+        ([profile("active"), profile("active"), profile("passive")], "2 active"),
+        ([profile("active"), {"role": "passive"}], "cores"),
+        ([profile("active"), profile("boss")], "boss"),
+        ([profile("active"), profile("passive", cores="many")], "not a number"),
+    ],
+)
+def test_bad_profiles_are_named(profiles, named):
+    with pytest.raises(BadInput, match=named):
+        plan(config_of(), profiles)

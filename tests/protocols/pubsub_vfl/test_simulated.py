@@ -1,0 +1,301 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fedactors.data.blocks import Split, prepare
+from fedactors.errors import PartyLost
+from fedactors.network.codec import HEADER_BYTES
+from protocols.pubsub_vfl import messages
+from protocols.pubsub_vfl.dispatch import NeverEnds
+from protocols.pubsub_vfl.passive import PassiveWorker
+from tests.protocols.pubsub_vfl.runs import Done, arrays, simulate
+
+SEVERAL = {"num_active_workers": 2, "num_passive_workers": 3, "batch_size": 32}
+ALGORITHMS = {
+    "pubsub-vfl": SEVERAL,
+    "vfl": {},
+    "vfl-ps": {"num_active_workers": 2, "num_passive_workers": 2},
+    "avfl": {},
+    "avfl-ps": {"num_active_workers": 2, "num_passive_workers": 2},
+}
+
+
+def text(done: Done) -> str:
+    return json.dumps(done.recorder.rounds)
+
+
+# --- determinism and resume ---
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_same_seed_same_bytes(algorithm):
+    config = {"algorithm": algorithm, **ALGORITHMS[algorithm], "num_epochs": 2}
+    first, again, other = simulate(**config), simulate(**config), simulate(**config, seed=1)
+    assert text(first) == text(again)
+    assert first.result.metrics == again.result.metrics
+    assert first.recorder.ledger_rows == again.recorder.ledger_rows
+    assert text(first) != text(other)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_pool_changes_nothing(workers):
+    config = {**SEVERAL, "num_epochs": 2}
+    inline, pooled = simulate(**config), simulate(**config, runtime={"pool": workers})
+    assert text(inline) == text(pooled)
+    assert inline.recorder.ledger_rows == pooled.recorder.ledger_rows
+
+
+def test_pool_changes_nothing_with_several_batches_in_flight():
+    config = {"algorithm": "avfl-ps", **ALGORITHMS["avfl-ps"], "num_epochs": 2, "batch_size": 16}
+    assert text(simulate(**config)) == text(simulate(**config, runtime={"pool": 1}))
+
+
+@pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl-ps"])
+@pytest.mark.parametrize("epoch", [0, 1, 2, 3])
+def test_resume_at_every_epoch_is_byte_identical(algorithm, epoch):
+    config = {"algorithm": algorithm, **ALGORITHMS[algorithm]}
+    whole = simulate(**config)
+    rest = simulate(**config, resume=whole.recorder.all[epoch])
+    assert json.dumps(rest.recorder.rounds) == json.dumps(whole.recorder.rounds[epoch:])
+    assert rest.result.metrics == whole.result.metrics
+    assert rest.runtime.usage().bytes == whole.runtime.usage().bytes
+    assert rest.runtime.usage().seconds == whole.runtime.usage().seconds
+
+
+def test_resume_with_a_pool_is_byte_identical():
+    whole = simulate(**SEVERAL)
+    rest = simulate(**SEVERAL, resume=whole.recorder.all[2], runtime={"pool": 1})
+    assert json.dumps(rest.recorder.rounds) == json.dumps(whole.recorder.rounds[2:])
+
+
+# --- what is sent ---
+
+
+def test_bytes_of_an_epoch_are_those_of_embeddings_and_gradients_and_a_stated_header():
+    done = simulate(**SEVERAL, num_epochs=1)
+    rows = done.rows("Embedding", "Gradient")
+    num_rows = done.result.extra["num_rows"]
+    num_batches = -(-num_rows // 32)
+    assert len(rows) == 2 * num_batches
+    assert sum(row[5] for row in rows) == 2 * num_rows * 4 * 4
+    used = done.runtime.usage()
+    assert used.header_bytes == HEADER_BYTES * used.messages
+
+
+def test_each_batch_is_trained_exactly_once_per_epoch(monkeypatch):
+    applied: list[tuple[int, int]] = []
+    original = PassiveWorker.backward
+
+    async def spy(self, gradient, positions=None):
+        found = await original(self, gradient, positions)
+        applied.append((gradient.epoch, gradient.batch_id))
+        return found
+
+    monkeypatch.setattr(PassiveWorker, "backward", spy)
+    done = simulate(**SEVERAL, num_epochs=2)
+    num_batches = -(-done.result.extra["num_rows"] // 32)
+    assert sorted(applied) == [(e, b) for e in (1, 2) for b in range(num_batches)]
+    assert all(r["abandoned"] == 0 and r["max_attempts"] == 1 for r in done.recorder.rounds)
+
+
+def payload_arrays(value) -> list[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [array for item in value for array in payload_arrays(item)]
+    if isinstance(value, dict):
+        return payload_arrays(list(value.values()))
+    if hasattr(type(value), "__message__"):
+        return payload_arrays([getattr(value, name) for name in type(value).__dataclass_fields__])
+    return []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
+    from fedactors.runtime.simulation import actor, wire
+
+    sent: list[np.ndarray] = []
+    original = wire.freeze
+
+    def spy(value, *args):
+        sent.extend(payload_arrays(value))
+        return original(value, *args)
+
+    for module in (actor, wire):
+        monkeypatch.setattr(module, "freeze", spy)
+    data = arrays("multiclass")
+    simulate(data, algorithm=algorithm, **ALGORITHMS[algorithm], num_epochs=1)
+    blocks = [data.load(party) for party in data.parties]
+    raw = np.concatenate([block.features.reshape(-1) for block in blocks])
+    scaled = [
+        prepare(b, np.arange(400), Split(np.arange(400), np.arange(0), np.arange(0)), data.task).train.features
+        for b in blocks
+    ]
+    known = {float(value) for value in (*raw, *np.concatenate([s.reshape(-1) for s in scaled]))}
+    # random normal features: a float that is sent equals one of them only if it was copied
+    floats = np.concatenate([array.reshape(-1) for array in sent if array.dtype.kind == "f"])
+    assert floats.size > 1000
+    assert not any(float(value) in known for value in floats)
+    assert any(float(value) in known for value in raw)
+    labels = blocks[0].labels
+    assert not any(array.dtype.kind in "iu" and set(array.reshape(-1)) == set(labels) for array in sent)
+
+
+def test_messages_name_receiver_and_what_they_reveal():
+    from fedactors.network.codec import message_types
+
+    for cls in message_types(messages):
+        assert cls.__message__.receiver
+        assert cls.__message__.reveals
+
+
+# --- privacy noise ---
+
+
+def test_an_infinite_budget_is_the_run_without_noise():
+    plain = simulate(num_epochs=2)
+    infinite = simulate(num_epochs=2, privacy_mu=math.inf, clip_norm=1e-3, gradient_mu=math.inf)
+    assert text(plain) == text(infinite)
+
+
+def test_noise_has_the_deviation_that_the_ledger_states(monkeypatch):
+    clean: dict[tuple[int, int, int], np.ndarray] = {}
+    noisy: dict[tuple[int, int, int], np.ndarray] = {}
+    original = PassiveWorker.embed
+
+    async def spy(self, epoch, batch_id, sequence, positions):
+        embedding = await original(self, epoch, batch_id, sequence, positions)
+        from fedactors.privacy.mechanisms import clip_rows
+
+        clean[epoch, batch_id, sequence] = clip_rows(self._publications[batch_id, sequence][1], self.config.clip_norm)
+        noisy[epoch, batch_id, sequence] = embedding.values
+        return embedding
+
+    monkeypatch.setattr(PassiveWorker, "embed", spy)
+    done = simulate(privacy_mu=0.5, embedding_size=32, num_epochs=2, runtime={"reproducible_noise": True})
+    difference = np.concatenate([(noisy[key] - clean[key]).reshape(-1) for key in clean])
+    account = done.result.extra["privacy"]["passive"]
+    assert difference.size > 20_000
+    assert difference.std() == pytest.approx(account["sigma"], rel=0.03)
+    assert abs(difference.mean()) < 4 * account["sigma"] / math.sqrt(difference.size)
+    assert account["nominal_mu"] == 0.5
+    assert account["rigorous_mu"] == pytest.approx(2 * 0.5 * math.sqrt(done.result.extra["num_rows"] / 64))
+
+
+def test_reproducible_noise_is_never_called_a_guarantee():
+    kept = simulate(privacy_mu=0.5, gradient_mu=3.0, num_epochs=1)
+    reproducible = simulate(privacy_mu=0.5, gradient_mu=3.0, num_epochs=1, runtime={"reproducible_noise": True})
+    assert [(r.party, r.covered) for r in kept.recorder.privacy_records] == [("active", True), ("passive", True)]
+    for record in reproducible.recorder.privacy_records:
+        assert not record.covered
+        assert "no privacy guarantee" in record.note
+    assert kept.result.extra["privacy"]["active"]["rigorous_mu"] == pytest.approx(3.0)
+    # noise comes from the operating system: two runs of one seed differ
+    assert text(simulate(privacy_mu=0.5, num_epochs=1)) != text(simulate(privacy_mu=0.5, num_epochs=1))
+
+
+def test_republished_batches_count_as_releases():
+    done = simulate(num_epochs=1, privacy_mu=1.0, runtime={"faults": {"passive/worker-0": 0.003}})
+    attempts = done.recorder.rounds[0]["max_attempts"]
+    assert attempts > 1
+    assert done.result.extra["privacy"]["passive"]["releases"] == attempts
+
+
+# --- parties, tasks, alignment, stopping ---
+
+
+@pytest.mark.parametrize("num_parties", [3, 10])
+@pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl-ps"])
+def test_several_passive_parties(num_parties, algorithm):
+    workers = ALGORITHMS[algorithm]
+    done = simulate(algorithm=algorithm, num_parties=num_parties, num_epochs=2, **workers)
+    num_batches = sum(1 for row in done.rows("Embedding"))
+    assert num_batches == 2 * (num_parties - 1) * -(-done.result.extra["num_rows"] // workers.get("batch_size", 64))
+    assert len(done.result.extra["privacy"]) == num_parties
+    assert done.recorder.rounds[1]["loss"] < done.recorder.rounds[0]["loss"]
+
+
+@pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multiclass", "accuracy")])
+def test_regression_and_classes(task, metric):
+    done = simulate(arrays(task), num_epochs=10, hidden_size=16, embedding_size=8)
+    rounds = done.recorder.rounds
+    better = np.subtract(rounds[-1][metric], rounds[0][metric])
+    assert better < 0 if metric == "rmse" else better > 0
+    assert metric in done.result.metrics
+
+
+@pytest.mark.parametrize("alignment", ["hash", "psi"])
+def test_rows_are_aligned_first(alignment):
+    if alignment == "psi":
+        pytest.importorskip("private_set_intersection.python")
+    done = simulate(alignment=alignment, num_epochs=1, algorithm="vfl")
+    assert done.rows("AlignmentQuestion")
+    assert done.result.extra["num_rows"] == 358
+
+
+def test_training_stops_when_nothing_gets_better():
+    done = simulate(num_epochs=200, learning_rate=0.3, patience=3)
+    best = done.result.metrics["best_epoch"]
+    assert done.result.rounds == best + 3 < 200
+    last = done.recorder.checkpoints["final"]
+    assert set(last.actors) >= {"active/worker-0", "passive/worker-0", "broker"}
+
+
+@pytest.mark.parametrize(("target", "rounds"), [(None, 6), (0.0, 1), (2.0, 6)])
+def test_training_stops_at_its_target(target, rounds):
+    assert simulate(num_epochs=6, target=target).result.rounds == rounds
+
+
+def test_replicas_meet_at_sync_epochs_only():
+    done = simulate(**SEVERAL, num_epochs=6)
+    for epoch in range(1, 7):
+        first, second = (done.vectors(epoch, f"passive/worker-{i}")[0] for i in (0, 1))
+        # the last epoch averages too, so that the model that is kept is one model
+        assert np.array_equal(first, second) == (epoch in (1, 2, 3, 4, 6))
+
+
+# --- loss and deadline ---
+
+
+@pytest.mark.parametrize("name", ["passive/worker-0", "passive/worker-1", "active/worker-0", "active/worker-1"])
+@pytest.mark.parametrize("time", [0.004, 0.02, 0.035])
+def test_a_lost_worker_is_replaced_and_training_goes_on(name, time):
+    config = {**SEVERAL, "num_epochs": 8}
+    whole, hurt = simulate(**config), simulate(**config, runtime={"faults": {name: time}})
+    assert hurt.result.rounds == 8
+    assert hurt.result.metrics["auc"] > whole.result.metrics["auc"] - 0.05
+
+
+@pytest.mark.parametrize("name", ["broker", "passive/ps"])
+def test_a_lost_server_stops_the_run_and_its_checkpoint_resumes(name):
+    whole = simulate(**SEVERAL, num_epochs=4)
+    with pytest.raises(PartyLost, match=name):
+        simulate(**SEVERAL, num_epochs=4, runtime={"faults": {name: 0.03}})
+    rest = simulate(**SEVERAL, num_epochs=4, resume=whole.recorder.all[1])
+    assert rest.result.metrics == whole.result.metrics
+
+
+def test_a_lost_worker_of_a_pair_stops_the_run():
+    with pytest.raises(PartyLost, match="passive/worker-0"):
+        simulate(algorithm="avfl", runtime={"faults": {"passive/worker-0": 0.004}})
+
+
+def test_stop_policy_stops():
+    with pytest.raises(PartyLost, match="active/worker-0"):
+        simulate(on_party_loss="stop", runtime={"faults": {"active/worker-0": 0.004}})
+
+
+@pytest.mark.parametrize("stale", ["drop", "apply"])
+def test_deadlines_that_fire_lose_no_batch(stale):
+    done = simulate(
+        **{**SEVERAL, "num_active_workers": 1}, deadline=0.004, max_in_flight=8, stale_gradients=stale, num_epochs=4
+    )
+    assert sum(r["abandoned"] for r in done.recorder.rounds) > 0
+    assert done.result.rounds == 4
+
+
+def test_a_deadline_that_cannot_be_met_ends_with_a_message():
+    with pytest.raises(NeverEnds, match="deadline"):
+        simulate(deadline=1e-5)

@@ -1,0 +1,101 @@
+"""Label and feature DP over whole runs: what is recorded, what leaves, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedactors.config import build
+from fedactors.errors import BadInput
+from fedactors.privacy.accounting import dpsgd_epsilon
+from fedactors.records.recorder import MemoryRecorder
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.tablepuppet import updates
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.data import load_data
+from protocols.tablepuppet.run import run
+
+
+def execute(reproducible=True, **words):
+    config = build(TablePuppetConfig, {"rounds": 2, "batch_size": 512, **words})
+    recorder = MemoryRecorder()
+    runtime = SimulatedRuntime(seed=0, recorder=recorder, reproducible_noise=reproducible)
+    data = load_data(config, "orders:1000", 0)
+    result = runtime.execute(lambda: run(config, data, runtime))
+    return result, {(r.party, r.message_type): r for r in recorder.privacy_records}, config
+
+
+def test_label_noise_is_recorded_with_its_budget_and_costs_accuracy():
+    plain, none, _ = execute(model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5)
+    noisy, records, _ = execute(model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5, label_dp=0.5)
+    record = records["orders", "Labels"]
+    assert record.mechanism == "randomised-label"
+    assert record.epsilon == pytest.approx(5.657, abs=1e-3)
+    assert none["orders", "Labels"].mechanism == "none"
+    assert noisy.metrics["train_loss"] > plain.metrics["train_loss"]
+    assert ("items", "Labels") not in records
+
+
+def test_numeric_labels_are_clipped_and_noised():
+    _, records, _ = execute(reproducible=False, model="linear", algorithm="rfl-sgd-v", label_dp=0.5, label_range=[0, 1])
+    record = records["orders", "Labels"]
+    assert (record.mechanism, record.covered) == ("laplace", True)
+    assert record.epsilon == pytest.approx(np.sqrt(2) / 0.5)
+
+
+@pytest.mark.parametrize("words", [{"algorithm": "rfl-sgd-v"}, {"algorithm": "rfl-admm-v", "admm": "paper_sgd"},
+                                   {"algorithm": "rfl-admm", "admm": "paper_sgd", "inner_rounds": 2}])  # fmt: skip
+def test_feature_dp_spends_its_budget_and_says_that_predictions_are_not_covered(words):
+    result, records, config = execute(reproducible=False, model="linear", feature_dp=1.0, **words)
+    for (_, kind), record in records.items():
+        if kind == "theta":
+            assert 0.9 < record.epsilon <= 1.0
+            assert record.delta == 1e-5
+            assert record.covered
+            assert record.sampling == ("poisson" if config.is_admm else "known-batches")
+        if kind == "Predictions":
+            assert not record.covered
+            assert "not covered" in record.note
+    assert result.extra["privacy"]["joined tuple"] == {"epsilon": 3.0, "delta": pytest.approx(3e-5)}
+
+
+def test_predictions_have_a_budget_of_their_own():
+    _, records, _ = execute(
+        reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v", prediction_clip=2.0,
+        prediction_noise=20.0,
+    )  # fmt: skip
+    record = records["items", "Predictions"]
+    assert (record.mechanism, record.covered, record.noise_scale) == ("gaussian", True, 40.0)
+    assert record.releases >= 2 * 5
+    assert record.epsilon > 0.5
+
+
+def test_reproducible_noise_is_stamped():
+    result, records, _ = execute(model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")
+    assert result.extra["privacy"]["reproducible_noise"] == "no privacy guarantee"
+    assert not any(record.covered for record in records.values())
+    again, _, _ = execute(model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")
+    assert again.metrics == result.metrics
+
+
+def test_noise_is_fresh_in_every_run_unless_made_reproducible():
+    runs = [execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")[0] for _ in range(2)]
+    assert runs[0].metrics["rmse"] != runs[1].metrics["rmse"]
+
+
+@pytest.mark.parametrize("mode", ["boyd", "paper_exact"])
+def test_exact_solves_have_no_dp(mode):
+    with pytest.raises(BadInput, match="exact solves"):
+        execute(feature_dp=1.0, algorithm="rfl-admm-v", admm=mode)
+
+
+def test_the_noise_of_a_run_is_that_of_its_steps():
+    config = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-sgd-v", "rounds": 10, "batch_size": 10240})
+    steps, rate = updates.total_steps(config, 6000, 1_786_513, True)
+    assert (steps, rate) == (1750, 1.0)
+    multiplier = updates.choose_noise(config, 6000, 1_786_513, True)
+    spent = dpsgd_epsilon(noise_multiplier=multiplier, steps=steps, delta=1e-5, sampling="full")
+    assert 0.99 < spent <= 1.0
+    admm = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-admm", "admm": "paper_sgd", "rounds": 10})
+    steps, rate = updates.total_steps(admm, 10_240, 1_786_513, False)
+    assert (steps, rate) == (10 * 10 * 10 * 10, 0.1)

@@ -1,0 +1,336 @@
+"""Whole runs over real actors in the simulated runtime, and their equality with Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fedactors.config import build
+from fedactors.data.relational import TableSource
+from fedactors.errors import PartyLost
+from fedactors.privacy.attacks.least_squares import reconstruct_features
+from fedactors.records.recorder import MemoryRecorder
+from fedactors.runtime.base import Costs, Snapshot
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.costs import default_costs
+from protocols.tablepuppet.data import load_data, stated
+from protocols.tablepuppet.run import run
+
+ALGORITHMS = ["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"]
+FEDERATED = ALGORITHMS[:-1]
+
+
+def settings(**words):
+    words = {"rounds": 3, "batch_size": 256, "rho": 0.3, "model": "linear", **words}
+    return build(TablePuppetConfig, words)
+
+
+def execute(config, data=None, seed=0, recorder=None, resume=None, **options):
+    recorder = recorder or MemoryRecorder()
+    runtime = SimulatedRuntime(seed=seed, recorder=recorder, **options)
+    data = data or load_data(config, "orders:400", seed)
+    result = runtime.execute(lambda: run(config, data, runtime), resume)
+    return result, recorder, runtime
+
+
+def in_memory(**tables):
+    return {name: TableSource(kind="memory", rows=rows) for name, rows in tables.items()}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_learns_and_repeats_byte_for_byte(algorithm):
+    config = settings(algorithm=algorithm)
+    first, recorded, runtime = execute(config)
+    again, recorded_again, runtime_again = execute(config)
+    assert first == again
+    assert recorded.rounds == recorded_again.rounds
+    assert runtime.usage().bytes == runtime_again.usage().bytes
+    assert runtime.usage().seconds == runtime_again.usage().seconds > 0
+    assert first.metrics["rmse"] < first.metrics["trivial_rmse"]
+
+
+@pytest.mark.parametrize(("task", "model"), [("binary", "auto"), ("multiclass", "auto"), ("binary", "neural")])
+@pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd", "centralised"])
+def test_classification_beats_the_majority(task, model, algorithm):
+    result, _, _ = execute(
+        settings(algorithm=algorithm, task=task, model=model, rounds=6, learning_rate=0.5, rho=0.1, lbfgs_iterations=20)
+    )
+    assert result.metrics["accuracy"] > result.metrics["trivial_accuracy"] + 0.05
+    assert result.extra["outputs"] == (2 if task == "multiclass" else 1)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4])
+@pytest.mark.parametrize(
+    "words", [{}, {"model": "neural", "num_hidden": 4}, {"task": "multiclass", "model": "softmax"}]
+)
+def test_rfl_sgd_takes_the_centralised_steps_whatever_the_partitions(partitions, words):
+    common = {"num_partitions": partitions, "learning_rate": 0.2, **words}
+    ours, _, _ = execute(settings(algorithm="rfl-sgd", **common))
+    joined, _, _ = execute(settings(algorithm="centralised", centralised="sgd", **common))
+    for name, value in joined.metrics.items():
+        if name != "train_loss":  # the one counts it on the way, the other after the epoch
+            assert ours.metrics[name] == pytest.approx(value, rel=1e-9)
+
+
+def test_vfl_and_rfl_v_take_the_same_steps():
+    for pair in (("vfl-sgd", "rfl-sgd-v"), ("vfl-admm", "rfl-admm-v")):
+        a, b = (execute(settings(algorithm=algorithm))[0].metrics for algorithm in pair)
+        assert a == pytest.approx(b, rel=1e-9)
+
+
+def test_admm_reaches_the_centralised_ridge():
+    ridge, _, _ = execute(settings(algorithm="centralised"))
+    assert ridge.rounds == 1
+    for algorithm in ("rfl-admm-v", "vfl-admm"):
+        found, _, _ = execute(settings(algorithm=algorithm, rounds=60))
+        assert found.metrics["rmse"] == pytest.approx(ridge.metrics["rmse"], rel=1e-6)
+    ridge, _, _ = execute(settings(algorithm="centralised", num_partitions=2))
+    found, _, _ = execute(settings(algorithm="rfl-admm", rounds=40))
+    assert found.metrics["rmse"] == pytest.approx(ridge.metrics["rmse"], rel=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", FEDERATED)
+def test_where_the_coordinator_and_the_server_live_changes_no_number(algorithm):
+    plain, _, _ = execute(settings(algorithm=algorithm))
+    moved, _, runtime = execute(settings(algorithm=algorithm, lou_coordinator="organisation", server_in="orders"))
+    assert moved.metrics == plain.metrics
+    names = {total.sender for total in runtime.ledger.totals()}
+    host = "orders-0" if algorithm in ("rfl-sgd", "rfl-admm") else "orders"
+    assert f"{host}/server" in names
+    assert ("items-0/union-items" in names) == (host == "orders-0")
+
+
+def test_with_the_coordinator_in_the_organisation_the_server_never_sees_theta():
+    for place, seen in (("server", True), ("organisation", False)):
+        _, _, runtime = execute(settings(algorithm="rfl-admm", lou_coordinator=place))
+        types = {t.type for t in runtime.ledger.totals() if t.receiver == "server"}
+        assert ("LocalParameters" in types) is seen
+        assert "Predictions" in types
+
+
+@pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd-v", "vfl-admm", "centralised"])
+@pytest.mark.parametrize("model", ["linear", "neural"])
+def test_a_resumed_run_is_the_uninterrupted_one(algorithm, model):
+    words = {"algorithm": algorithm, "model": model, "admm": "paper_sgd", "centralised": "sgd"}
+    whole, whole_recorder, whole_runtime = execute(settings(**words, rounds=4))
+    _, half, _ = execute(settings(**words, rounds=2))
+    taken = half.checkpoints["last"]
+    result, resumed, runtime = execute(settings(**words, rounds=4), resume=Snapshot(taken.actors, taken.driver))
+    assert result == whole
+    assert resumed.rounds == whole_recorder.rounds[2:]
+    assert runtime.usage().bytes == whole_runtime.usage().bytes
+    assert runtime.usage().seconds == whole_runtime.usage().seconds
+
+
+def test_a_killed_client_stops_the_run_with_its_name():
+    config = settings()
+    _, _, runtime = execute(config)
+    with pytest.raises(PartyLost, match="cards") as caught:
+        execute(config, faults={"cards": runtime.usage().seconds * 0.7})
+    assert caught.value.party == "cards"
+    assert caught.value.exit_code == 3
+
+
+def sent_values(monkeypatch):
+    """Record every value that is sent between actors."""
+    seen = []
+    original = SimulatedRuntime.send
+
+    def send(self, sender, receiver, method, args, kwargs):
+        seen.append((sender, receiver, args))
+        reply = original(self, sender, receiver, method, args, kwargs)
+        reply.add_done_callback(
+            lambda done: (
+                None if done.cancelled() or done.exception() else seen.append((receiver, sender, done.result()))
+            )
+        )
+        return reply
+
+    monkeypatch.setattr(SimulatedRuntime, "send", send)
+    return seen
+
+
+def arrays_in(value):
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from arrays_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from arrays_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from arrays_in(getattr(value, field.name))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_feature_column_and_no_join_key_is_in_any_message(algorithm, monkeypatch):
+    seen = sent_values(monkeypatch)
+    config = settings(algorithm=algorithm, standardise=False)
+    data = load_data(config, "orders:400", 0)
+    execute(config, data)
+    private = set()
+    for partition in data.partitions:
+        table = partition.source.load()
+        for name in table.column_names:
+            if name not in ("returned", "hour", "age"):  # the label may be sent; small whole numbers occur anywhere
+                private |= {float(v) for v in table[name].to_pylist() if float(v) > 40 or float(v) % 1}
+    leaked = 0
+    for _, _, value in seen:
+        for array in arrays_in(value):
+            if array.dtype.kind == "f":
+                leaked += int(np.isin(array, list(private)).sum())
+    keys = set(range(300, 400))
+    assert (leaked > 0) == (algorithm == "centralised")
+    hashes = [a for _, _, v in seen for a in arrays_in(v) if a.dtype == np.uint8]
+    assert hashes
+    assert not keys & {int(x) for a in hashes for x in a.reshape(-1, 16)[:, :8].copy().view(np.uint64).ravel()[:50]}
+
+
+def test_the_hash_key_never_reaches_the_server(monkeypatch):
+    seen = sent_values(monkeypatch)
+    execute(settings())
+    with_key = [(s, r) for s, r, v in seen if "HashSecret" in repr(type(v[0]) if isinstance(v, tuple) and v else v)]
+    assert len(with_key) == 2
+    assert all("server" not in pair and "driver" not in pair for pair in with_key)
+
+
+def test_bytes_of_an_epoch_follow_table_6():
+    sent = {}
+    for algorithm in FEDERATED:
+        result, _, _ = execute(settings(algorithm=algorithm, inner_rounds=4))
+        facts, sent[algorithm] = result.extra, result.extra["communication"]
+        joined = list(facts["rows_that_join"].values())
+        N, M, n, epoch = facts["joined_rows"], len(joined), sum(joined), sent[algorithm]["epoch_bytes"]
+        if algorithm == "vfl-admm":
+            assert epoch == 16 * M * N
+        elif algorithm == "rfl-admm-v":
+            assert epoch == 16 * n
+        elif algorithm == "vfl-sgd":
+            assert epoch == (16 + 4) * M * N  # and the row numbers of each batch
+        elif algorithm == "rfl-admm":
+            parameters = {"orders": 3, "items": 2, "cards": 2}
+            inner = sum(4 * 2 * 3 * 8 * p for p in parameters.values())  # T' rounds, Q = 2, theta up, w and u down
+            last = sum(2 * 2 * 8 * p for p in parameters.values())
+            first = sum(8 * p * 2 for p in parameters.values()) / 3  # the first theta, once in three rounds
+            assert epoch == pytest.approx(16 * n + inner + last + first)
+        else:
+            assert 20 * n <= epoch < 20 * M * N + 10_000
+    assert sent["rfl-sgd-v"]["epoch_bytes"] < sent["vfl-sgd"]["epoch_bytes"]
+
+
+def test_client_work_grows_with_its_rows_and_not_with_the_duplicates():
+    done = {}
+
+    class Counting(Costs):
+        def seconds(self, actor, work):
+            if actor != "server" and work.kind in ("solve", "predict", "gradient"):
+                done[actor, work.kind] = done.get((actor, work.kind), 0) + work.units
+            return super().seconds(actor, work)
+
+    rng = np.random.default_rng(0)
+    counted = []
+    for copies in (1, 2):
+        done.clear()
+        card = np.arange(100) % 20
+        orders = pa.table({"item": np.arange(100) % 50, "card": card, "y": rng.normal(size=100)})
+        items = pa.table({"item": np.repeat(np.arange(50), 4), "price": rng.normal(size=200)})
+        if copies == 2:  # every item row joins twice as many orders, with as many rows in every table
+            orders = orders.set_column(0, "item", pa.array(np.arange(100) % 25))
+            items = items.set_column(0, "item", pa.array(np.repeat(np.arange(25), 8)))
+        cards = pa.table({"card": np.arange(20), "age": rng.normal(size=20)})
+        data = stated(
+            "SELECT y, price, age FROM orders JOIN items ON orders.item = items.item"
+            " JOIN cards ON orders.card = cards.card",
+            {
+                n: TableSource(kind="memory", rows=t)
+                for n, t in (("orders", orders), ("items", items), ("cards", cards))
+            },
+            label="y",
+        )
+        config = settings(test_share=0.1)
+        result, _, _ = execute(config, data, costs=Counting(default_costs(config).kinds))
+        counted.append((result.extra["joined_rows"], dict(done)))
+    (small, first), (large, second) = counted
+    assert large == 2 * small
+    for key, units in first.items():
+        assert second[key] <= 1.1 * units
+
+
+def test_a_server_that_coordinates_the_union_solves_for_the_rows_and_one_that_does_not_cannot(monkeypatch):
+    seen = sent_values(monkeypatch)
+    config = settings(algorithm="rfl-admm", rounds=6, rho=0.3, inner_rounds=1)
+    data = load_data(config, "orders:400", 0)
+    execute(config, data)
+    thetas, predictions = [], []
+    for sender, receiver, value in seen:
+        given = value[0] if isinstance(value, tuple) and value else value
+        kind = type(given).__name__
+        if (sender, receiver) == ("server", "items-0") and kind == "Consensus":
+            thetas.append(given.w)
+        if (sender, receiver) == ("items-0", "server") and kind == "Predictions":
+            predictions.append(given.values[:, 0])
+    # each round: one inner Consensus, then the adopted w, whose predictions come back
+    adopted = thetas[1::2]
+    rows = reconstruct_features(np.array(adopted), np.array(predictions[1:]))
+    table = data.of("items")[0].source.load(["weight", "price"])
+    truth = np.stack([table[c].to_numpy() for c in ("weight", "price")], axis=1)
+    both = np.concatenate([p.source.load(["weight", "price"]).to_pandas().to_numpy() for p in data.of("items")])
+    truth = (truth - both.mean(axis=0)) / both.std(axis=0)
+    nearest = np.array([np.abs(truth - row).max(axis=1).min() for row in rows])
+    assert nearest.max() < 1e-8
+
+
+def test_null_keys_do_not_join_and_are_counted():
+    orders = pa.table({"k": [1, 2, None, 3] * 20, "y": np.arange(80.0)})
+    items = pa.table({"k": [1, 2, 3, None, None], "x": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    data = stated(
+        "SELECT y, x FROM orders JOIN items ON orders.k = items.k",
+        in_memory(orders=orders, items=items),
+        label="y",
+    )
+    result, _, _ = execute(settings(), data)
+    assert result.extra["rows_with_null_keys"] == {"orders": 20, "items": 2}
+    assert result.extra["joined_rows"] + result.extra["joined_test_rows"] == 60
+
+
+def test_a_party_may_hold_several_tables_and_a_table_may_occur_twice():
+    rng = np.random.default_rng(0)
+    people = pa.table({"id": np.arange(30), "age": rng.normal(size=30)})
+    calls = pa.table(
+        {"caller": rng.integers(0, 30, 200), "callee": rng.integers(0, 30, 200), "y": rng.normal(size=200)}
+    )
+    data = stated(
+        "SELECT y, a.age, b.age FROM calls JOIN people a ON calls.caller = a.id JOIN people b ON calls.callee = b.id",
+        in_memory(calls=calls, people=people),
+        label="y",
+    )
+    result, _, runtime = execute(settings(), data)
+    assert result.extra["joined_rows"] == 170
+    assert {"people/a", "people/b"} <= {t.sender for t in runtime.ledger.totals()}
+
+
+@pytest.mark.ray
+def test_ray_gives_the_numbers_of_the_simulation(ray_cluster):
+    from fedactors.runtime.ray.runtime import RayRuntime
+
+    rng = np.random.default_rng(0)
+    orders = pa.table({"card": rng.integers(0, 30, 300), "y": rng.normal(size=300)})
+    north = pa.table({"card": np.arange(15), "age": rng.normal(size=15)})
+    south = pa.table({"card": np.arange(15, 30), "age": rng.normal(size=15)})
+    data = stated(
+        "SELECT y, age FROM orders JOIN (SELECT * FROM north UNION ALL SELECT * FROM south) c ON orders.card = c.card",
+        in_memory(orders=orders, north=north, south=south),
+        label="y",
+    )
+    config = settings(algorithm="rfl-admm", model="neural", lbfgs_iterations=5, lou_coordinator="organisation")
+    simulated, _, _ = execute(config, data)
+    runtime = RayRuntime(seed=0, num_cpus=2)
+    on_ray = runtime.execute(lambda: run(config, data, runtime))
+    assert on_ray.metrics == pytest.approx(simulated.metrics, rel=1e-6)
+    assert on_ray.extra["communication"] == simulated.extra["communication"]

@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from fedactors.errors import BadInput, Stopped
+from fedactors.launch import launch, resolve
+from fedactors.options import RunOptions
+from fedactors.records.compare import compare, load_runs
+from fedactors.records.metrics import Summary, read_rounds
+from fedactors.records.run_folder import RunFolder
+from tests.tiny_parties import PROTOCOL
+
+
+@pytest.fixture(params=["memory", "file"])
+def out(request, tmp_path):
+    yield "memory://runs" if request.param == "memory" else f"file://{tmp_path}/runs"
+    files = fsspec.filesystem("memory")
+    if files.exists("/runs"):
+        files.rm("/runs", recursive=True)
+
+
+def go(out: str, *words: str, **flags: object) -> Summary:
+    options = RunOptions(out=out, quiet=True, runtime="simulated", **flags)  # type: ignore[arg-type]
+    config, options = resolve(PROTOCOL, words, options)
+    return launch(PROTOCOL, config, options)[0]
+
+
+def test_a_run_at_an_address_is_a_whole_run_folder(out, tmp_path):
+    there, here = go(out), go(str(tmp_path / "here"))
+    assert there.run.startswith(out)
+    folder = RunFolder.open(there.run)
+    folder.verify()
+    assert folder.manifest["status"] == "finished"
+    assert read_rounds(folder) == read_rounds(RunFolder.open(here.run))
+    assert folder.load_checkpoint().actors == RunFolder.open(here.run).load_checkpoint().actors
+
+
+def test_runs_of_one_second_get_names_of_their_own(out):
+    first, second = go(out), go(out)
+    assert first.run != second.run
+    assert len(compare(load_runs([first.run, second.run]))["groups"]) == 2
+
+
+def test_a_stopped_run_goes_on_from_its_address(out):
+    whole = go(out, seed=3)
+    with pytest.raises(Stopped) as caught:
+        go(out, "stop_after=2", seed=3)
+    (note,) = (note for note in caught.value.__notes__ if "--resume" in note)
+    stopped = note.rpartition(" ")[2]
+    assert RunFolder.open(stopped).manifest["status"] == "stopped"
+    resumed = go(out, resume=stopped)
+    assert (resumed.metrics, resumed.bytes) == (whole.metrics, whole.bytes)
+
+
+def test_checkpoints_that_are_no_longer_kept_are_removed_there(out):
+    folder = RunFolder.open(go(out, "num_rounds=9").run)
+    listed = {name for name in folder.manifest["files"] if name.startswith("checkpoints/")}
+    found = {str(p.relative_to(folder.path)) for p in (folder.path / "checkpoints").rglob("*.ckpt")}
+    assert found == listed
+
+
+def test_nothing_stays_on_this_machine(out, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    go(out)
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("no-such-kind://x", "no-such-kind"), ("memory://nothing/here", "no such run folder")],
+)
+def test_addresses_that_lead_nowhere_are_named(address, said):
+    with pytest.raises(BadInput, match=said):
+        RunFolder.open(address)
+
+
+def test_an_address_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(BadInput, match="taken"):
+        go(f"file://{tmp_path}/taken")
+    assert [path.name for path in Path(tmp_path).iterdir()] == ["taken"]

@@ -1,0 +1,187 @@
+"""Ray hosts on one machine: network namespaces joined by veth pairs to a bridge, token authentication on.
+
+Everything that runs in the namespaces was started here, and is stopped by the namespace's own list of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HEAD_SECONDS = 240.0
+
+
+def run(*words: str, check: bool = True) -> str:
+    return subprocess.run(words, check=check, capture_output=True, text=True).stdout
+
+
+def whether_possible() -> str | None:
+    """Say why namespaces cannot be made here, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    name = f"fa-probe-{os.getpid()}"
+    try:
+        done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    except FileNotFoundError:
+        return "the command ip is not installed"
+    if done.returncode:
+        return f"no network namespaces here: {done.stderr.strip()}"
+    probe = subprocess.run(
+        ["ip", "-n", name, "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"], capture_output=True
+    )
+    run("ip", "netns", "del", name)
+    return None if probe.returncode == 0 else "no veth pairs here"
+
+
+class Hosts:
+    """A head and further hosts, each with labels; `stop` removes every trace."""
+
+    def __init__(self, folder: Path, labels: list[dict[str, int]], num_cpus: int = 2) -> None:
+        self.folder = folder
+        self.mark = f"fa{os.getpid() % 10000}{secrets.token_hex(1)}"
+        self.net = f"10.{77 + os.getpid() % 100}.{secrets.randbelow(250)}"
+        self.names = [f"{self.mark}-{index}" for index in range(len(labels))]
+        self.blocks: list[subprocess.Popen[bytes]] = []
+        self.env = {
+            "HOME": str(folder),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            # a host that is cut off is given up after seconds, not a minute
+            "RAY_health_check_initial_delay_ms": "1000",
+            "RAY_health_check_period_ms": "1000",
+            "RAY_health_check_timeout_ms": "5000",
+            "RAY_health_check_failure_threshold": "5",
+            "RAY_raylet_start_wait_time_s": "120",
+            "RAY_metrics_report_interval_ms": "1000",
+            "FEDACTORS_DATA": os.environ.get("FEDACTORS_DATA", ""),
+        }
+        (folder / "token").write_text(secrets.token_hex(32))
+        (folder / "token").chmod(0o600)
+        try:
+            self._join()
+            for index, wanted in enumerate(labels):
+                self._start(index, wanted, num_cpus)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def dashboard(self) -> str:
+        return f"http://{self.net}.1:8265"
+
+    def _join(self) -> None:
+        # the bridge lives in the head's namespace, so that nothing is added to the machine's own network
+        head = self.names[0]
+        for name in self.names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", head, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", head, "addr", "add", f"{self.net}.1/24", "dev", "br0")
+        run("ip", "-n", head, "link", "set", "br0", "up")
+        for index, name in enumerate(self.names[1:], start=2):
+            run("ip", "-n", head, "link", "add", f"v{index}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "-n", head, "link", "set", f"v{index}", "master", "br0", "up")
+            run("ip", "-n", name, "addr", "add", f"{self.net}.{index}/24", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+
+    def _start(self, index: int, labels: dict[str, int], num_cpus: int) -> None:
+        import json
+
+        address = f"{self.net}.{index + 1}"
+        words = ["ray", "start", "--block", f"--node-ip-address={address}", f"--num-cpus={num_cpus}"]
+        words += [f"--resources={json.dumps(labels)}", "--object-store-memory=150000000", "--disable-usage-stats"]
+        if index == 0:
+            words += [
+                "--head",
+                "--port=6379",
+                f"--dashboard-host={address}",
+                "--metrics-export-port=8090",
+                f"--temp-dir={self.folder}/ray",
+            ]
+        else:
+            words += [f"--address={self.net}.1:6379"]
+            # each host has its own disk for what Ray unpacks: two hosts in one folder would clear away each other's
+            own = f"mkdir -p {self.folder}/ray-{index} && mount --bind {self.folder}/ray-{index} {self.folder}/ray"
+            words = ["sh", "-c", f'{own} && exec "$@"', "sh", *words]
+        log = open(self.folder / f"host-{index}.log", "wb")  # noqa: SIM115
+        self.blocks.append(
+            subprocess.Popen(
+                ["ip", "netns", "exec", self.names[index], *words],
+                env=self.env,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+            )
+        )
+        log.close()
+        ready = "import urllib.request as u, sys; u.urlopen(sys.argv[1], timeout=2)"
+        until = time.monotonic() + HEAD_SECONDS
+        while time.monotonic() < until:
+            if self.blocks[-1].poll() is not None:
+                break
+            if index == 0:
+                done = self.call(0, sys.executable, "-c", ready, f"{self.dashboard}/api/version", check=False)
+            else:
+                done = self.call(0, "ray", "list", "nodes", f"--address={self.dashboard}", check=False)
+            if (index == 0 and (done.returncode == 0 or "401" in done.stderr)) or (index and address in done.stdout):
+                return
+        raise RuntimeError(f"host {index} did not come up: {(self.folder / f'host-{index}.log').read_text()[-2000:]}")
+
+    def call(self, index: int, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host."""
+        return subprocess.run(
+            ["ip", "netns", "exec", self.names[index], *words],
+            env={**self.env, **more},
+            check=check,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def start(self, index: int, *words: str) -> subprocess.Popen[str]:
+        """Start a command on a host and return its process."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.names[index], *words],
+            env=self.env,
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def bytes_between(self, index: int) -> int:
+        """Return the bytes that have crossed host `index`'s only interface, both ways."""
+        found = 0
+        for direction in ("rx_bytes", "tx_bytes"):
+            found += int(self.call(index, "cat", f"/sys/class/net/eth0/statistics/{direction}").stdout)
+        return found
+
+    def cut(self, index: int) -> None:
+        """Take host `index` off the network."""
+        run("ip", "-n", self.names[0], "link", "set", f"v{index + 1}", "down")
+
+    def stop(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for name in self.names:
+                for pid in run("ip", "netns", "pids", name, check=False).split():
+                    try:
+                        os.kill(int(pid), number)
+                    except ProcessLookupError:
+                        continue
+            for block in self.blocks:
+                try:
+                    block.wait(10 if number == signal.SIGTERM else 30)
+                except subprocess.TimeoutExpired:
+                    continue
+        for name in self.names:
+            run("ip", "netns", "del", name, check=False)

@@ -1,0 +1,197 @@
+"""Runs on a real cluster of two hosts, made of network namespaces, with token authentication on."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from fedactors.records.metrics import read_rounds
+from fedactors.records.run_folder import RunFolder
+from tests.runtime.hosts import Hosts, whether_possible
+
+WHY_NOT = whether_possible()
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(WHY_NOT is not None, reason=f"two hosts cannot be made here: {WHY_NOT}"),
+]
+FEDACTORS = ("python", "-m", "fedactors.cli")
+PLACED = ("--place", "active=site-a", "--place", "passive=site-b,broker=site-a")
+SYNCHRONOUS = ("algorithm=vfl", "float64=true", "num_layers=3", "hidden_size=16", "on_party_loss=stop")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    made = Hosts(tmp_path_factory.mktemp("hosts"), [{"site-a": 1}, {"site-b": 1}])
+    yield made
+    made.stop()
+
+
+def submit(hosts: Hosts, *words: str, code: int = 0) -> dict:
+    command = ["submit", *words, "--address", hosts.dashboard, "--wait", "--quiet", "--format", "json"]
+    done = hosts.call(0, *FEDACTORS, *command, check=False)
+    assert done.returncode == code, done.stderr[-4000:]
+    return {**json.loads(done.stdout.splitlines()[-1]), "log": done.stderr}
+
+
+def simulated(hosts: Hosts, *words: str) -> dict:
+    command = ["run", *words, "--runtime", "simulated", "--quiet", "--out", "local", "--format", "json"]
+    return json.loads(hosts.call(0, *FEDACTORS, *command).stdout.splitlines()[-1])
+
+
+def test_a_submitted_run_gives_the_numbers_of_the_simulation(hosts):
+    words = ["pubsub-vfl", *SYNCHRONOUS, "num_epochs=3", "batch_size=64"]
+    found = submit(hosts, *words, *PLACED, "--out", str(hosts.folder / "shared"))["result"]
+    expected = simulated(hosts, *words)
+    assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-6)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    RunFolder.open(found["run"]).verify()
+
+
+def test_the_asynchronous_protocol_trains_across_hosts(hosts):
+    words = ["pubsub-vfl", "--smoke", "num_epochs=6", *PLACED, "--out", str(hosts.folder / "shared")]
+    assert submit(hosts, *words)["result"]["metrics"]["auc"] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mtcd", ["num_clients=2", "num_tokens=1"]),
+        ("tablepuppet", []),
+        ("glasu", ["num_rounds=2"]),
+    ],
+)
+def test_protocols_that_do_not_depend_on_timing_give_equal_numbers(hosts, name, settings):
+    words = [name, "--smoke", *settings]
+    found = submit(hosts, *words, "--spread", "spread", "--out", str(hosts.folder / "shared"))["result"]
+    expected = simulated(hosts, *words)
+    numbers = {key: value for key, value in expected["metrics"].items() if isinstance(value, float)}
+    assert {key: found["metrics"][key] for key in numbers} == pytest.approx(numbers, rel=1e-6)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+
+
+def test_data_centers_rotate_their_models_across_hosts(hosts):
+    words = ["nebulafl", "--smoke", "--spread", "spread", "--emulate", "0.005"]
+    found = submit(hosts, *words, "--out", str(hosts.folder / "shared"))["result"]
+    assert found["metrics"]["accuracy"] > 0.1
+
+
+def test_what_crossed_the_wire_is_what_the_ledger_says(hosts):
+    words = [*SYNCHRONOUS, "num_epochs=4", "batch_size=358", "embedding_size=2048"]
+    before = hosts.bytes_between(1)
+    found = submit(hosts, "pubsub-vfl", *words, *PLACED, "--out", str(hosts.folder / "shared"))["result"]
+    crossed = hosts.bytes_between(1) - before
+    assert found["bytes"] > 40e6
+    assert 1.0 <= crossed / found["bytes"] <= 1.15
+
+
+def test_a_scenario_of_several_files_is_sent_along(hosts):
+    folder = hosts.folder / "sent"
+    folder.mkdir()
+    (folder / "settings.py").write_text(
+        "from fedactors.config import config\nfrom protocols.pubsub_vfl.config import PubSubVflConfig\n\n\n"
+        "@config\nclass Config(PubSubVflConfig):\n    num_epochs: int = 2\n"
+    )
+    (folder / "own.py").write_text(
+        "from fedactors.plugins import Headline\nfrom fedactors.scenario import main\n"
+        "from protocols.pubsub_vfl.data import load_data\nfrom protocols.pubsub_vfl.run import run\n"
+        "from settings import Config\n\nif __name__ == '__main__':\n"
+        "    main(Config, run, data='breast-cancer', partition='vertical', headline=Headline(name='auc'),\n"
+        "         load_data=load_data, smoke={'num_layers': 3, 'hidden_size': 8})\n"
+    )
+    command = ["submit", "own.py", "--smoke", "--quiet", "--wait", "--address", hosts.dashboard, "--format", "json"]
+    done = hosts.call(0, "env", "-C", str(folder), *FEDACTORS, *command, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["result"]["rounds"] == 2
+    assert "--out runs is relative" in done.stderr
+
+
+def test_a_stopped_job_goes_on_where_it_was(hosts):
+    out, words = hosts.folder / "stopped", ["pubsub-vfl", *SYNCHRONOUS, "num_epochs=60", "batch_size=64"]
+    command = [
+        "submit",
+        *words,
+        *PLACED,
+        "--quiet",
+        "--out",
+        str(out),
+        "--address",
+        hosts.dashboard,
+        "--format",
+        "json",
+    ]
+    job = json.loads(hosts.call(0, *FEDACTORS, *command).stdout)["job"]
+    run = wait_for_rounds(out, 3)
+    hosts.call(0, "ray", "job", "stop", "--address", hosts.dashboard, job)
+    folder = RunFolder.open(run)
+    assert folder.manifest["status"] == "stopped"
+    done = len(read_rounds(folder))
+    assert 3 <= done < 60
+    resumed = submit(hosts, "pubsub-vfl", "--resume", str(run), *PLACED, "--out", str(out))["result"]
+    assert resumed["rounds"] == 60
+    assert resumed["metrics"] == pytest.approx(simulated(hosts, *words)["metrics"], rel=1e-6)
+
+
+def test_a_label_that_no_host_has_is_named_with_what_there_is(hosts):
+    found = submit(hosts, "pubsub-vfl", "--smoke", "--place", "active=site-c", "--out", "/tmp/none", code=2)
+    assert "active/worker-0 asks CPU=0.1, site-c=0.001, which no host has" in found["log"]
+    assert "site-b=1" in found["log"]
+
+
+def test_a_party_that_is_not_there_cannot_be_placed(hosts):
+    found = submit(hosts, "pubsub-vfl", "--smoke", "--place", "bank=site-a", "--out", "/tmp/none", code=2)
+    assert "--place: 'bank' is not allowed: the parties are broker, active, passive" in found["log"]
+
+
+def test_a_stranger_without_the_token_is_refused(hosts):
+    (hosts.folder / "other").write_text("0" * 64)
+    command = [*FEDACTORS, "submit", "pubsub-vfl", "--smoke", "--address", hosts.dashboard]
+    done = hosts.call(0, *command, check=False, RAY_AUTH_TOKEN_PATH=str(hosts.folder / "other"))
+    assert done.returncode == 2
+    assert "refuses jobs" in done.stderr
+
+
+def test_the_doctor_says_what_is_open(hosts):
+    done = hosts.call(0, *FEDACTORS, "doctor", "--address", hosts.dashboard, "--format", "json")
+    states = {finding["what"]: finding["state"] for finding in json.loads(done.stdout)["findings"]}
+    assert states["token asked of strangers"] == "ok"
+    assert states["encryption of the dashboard"] == "open"
+
+
+def test_a_host_that_is_cut_off_ends_the_run_with_the_name_of_the_party(hosts):
+    """Last: the host does not come back."""
+    out, words = hosts.folder / "cut", ["pubsub-vfl", *SYNCHRONOUS, "num_epochs=100000", "batch_size=64"]
+    command = ["submit", *words, *PLACED, "--quiet", "--wait", "--out", str(out), "--address", hosts.dashboard]
+    process = hosts.start(0, *FEDACTORS, *command)
+    run = wait_for_rounds(out, 2)
+    assert "fedactors_metric_auc{" in wait_for_metrics(hosts, "fedactors_metric_auc")
+    hosts.cut(1)
+    log = "".join(process.communicate(timeout=180))
+    assert process.returncode == 3, log[-3000:]
+    assert "passive/worker-0" in log
+    assert RunFolder.open(run).manifest["status"] == "failed"
+    assert RunFolder.open(run).manifest["checkpoints"]
+
+
+def wait_for_rounds(out: Path, count: int) -> Path:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        for metrics in out.glob("*/metrics/round_metrics.jsonl"):
+            if len(metrics.read_text().splitlines()) >= count:
+                return metrics.parents[1]
+        time.sleep(0.1)
+    raise AssertionError(f"{out} did not get {count} rounds")
+
+
+def wait_for_metrics(hosts: Hosts, name: str) -> str:
+    """Return what the head offers for scraping, once it holds the run's gauges."""
+    fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+    until = time.monotonic() + 60
+    text = ""
+    while time.monotonic() < until:
+        text = hosts.call(0, "python", "-c", fetch, f"http://{hosts.net}.1:8090/metrics", check=False).stdout
+        if name in text:
+            return text
+        time.sleep(1.0)
+    raise AssertionError(f"no {name} in {text[-2000:]}")

@@ -1,0 +1,153 @@
+"""Joining, starting and leaving a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedactors.errors import BadInput, PayloadGone
+from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (
+            "ray://127.0.0.1:10001",
+            r"address: 'ray://127.0.0.1:10001' is not allowed: give host:port ",
+        ),
+        ("somewhere", "address: 'somewhere' is not allowed: it must be host:port or auto"),
+        ("host:port", "address: 'host:port' is not allowed"),
+        (":6379", "address: ':6379' is not allowed"),
+        ("no-such-host.invalid:6379", r"address: nobody answers at 'no-such-host.invalid:6379'"),
+    ],
+)
+def test_addresses_are_validated(address: str, text: str) -> None:
+    with pytest.raises(BadInput, match=text):
+        cluster.check_reachable(address)
+
+
+def test_nobody_answers() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(BadInput, match=f"address: nobody answers at '127.0.0.1:{port}'"):
+        cluster.check_reachable(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"])
+def test_something_else_answers(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(answer)
+                connection.recv(1000)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BadInput, match=f"address: what answers at '{address}' is no Ray cluster"):
+            cluster.check_reachable(address)
+        thread.join()
+
+
+@pytest.mark.ray
+def test_a_real_clusters_address_passes(ray_cluster: None) -> None:
+    import ray
+
+    cluster.check_reachable(ray.get_runtime_context().gcs_address)
+    cluster.check_reachable("auto")
+
+
+PROGRAM = """
+import json, os, psutil, socket
+from fedactors.runtime.ray.runtime import RayRuntime
+from tests.runtime.cast import Echo
+
+if __name__ == "__main__":
+    runtime = RayRuntime(num_cpus=1)
+    listening = []
+
+    async def main():
+        a, b = runtime.spawn(Echo, "a"), runtime.spawn(Echo, "b")
+        await runtime.start()
+        me = psutil.Process()
+        for process in [me, *me.children(recursive=True)]:
+            for c in process.net_connections("inet"):
+                if c.status == psutil.CONN_LISTEN:
+                    listening.append(c.laddr.ip)
+        return await a.relay("b", 7), await a.process()
+
+    found, pid = runtime.execute(main)
+    left = [p.name() for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    alive = psutil.pid_exists(pid)
+    print(json.dumps({"found": found, "listening": sorted(set(listening)), "left": left, "alive": alive}))
+"""
+
+
+@pytest.mark.ray
+def test_an_embedded_cluster_listens_on_the_loopback_only_and_leaves_no_process(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("RAY_ADDRESS", None)
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip().splitlines()) == 1, "nothing else on standard output"
+    found = json.loads(done.stdout)
+    assert found["found"] == 7
+    assert found["listening"]
+    assert {address.removeprefix("::ffff:") for address in found["listening"]} <= {"127.0.0.1", "::1"}
+    assert found["left"] == []
+    assert not found["alive"]
+
+
+# --- payloads between processes of a host ---
+
+
+def test_payloads_are_read_by_place_and_a_freed_or_reused_slot_is_noticed() -> None:
+    store, reader = PayloadStore(), PayloadReader()
+    try:
+        first, place = store.put([b"abc", memoryview(b"defg")])
+        assert reader.read(place, first) == b"abcdefg" == store.read(first)
+        store.free(first)
+        store.free(first)
+        with pytest.raises(PayloadGone, match=f"payload {first} was freed by its owner"):
+            reader.read(place, first)
+        second, same_place = store.put([b"other"])
+        assert same_place == place
+        with pytest.raises(PayloadGone):
+            reader.read(place, first)
+        with pytest.raises(KeyError):
+            store.read(first)
+        assert reader.read(place, second) == b"other"
+    finally:
+        reader.close()
+        store.close()
+
+
+def test_payloads_of_many_sizes_do_not_overlap() -> None:
+    store, reader = PayloadStore(), PayloadReader()
+    try:
+        sizes = [0, 1, 4031, 4032, 4033, 100_000, 20_000_000, 3_000_000]
+        kept = {size: store.put([bytes([size % 251]) * size]) for size in sizes}
+        for size, (key, place) in kept.items():
+            assert reader.read(place, key) == bytes([size % 251]) * size
+    finally:
+        reader.close()
+        store.close()

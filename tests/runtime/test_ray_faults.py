@@ -1,0 +1,140 @@
+"""Processes killed with -9 in the Ray runtime, under each policy."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import signal
+import tempfile
+from typing import Any
+
+import pytest
+
+from fedactors.errors import PartyLost
+from fedactors.runtime.ray.runtime import RayRuntime
+from tests.runtime.cast import Echo, Memory
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+
+def lose(policy: Any, drive: Any, names: str = "ab", **settings: Any) -> tuple[Any, RayRuntime]:
+    """Run `drive(runtime, lost, *actors)`; `lost` is an event that is set after each loss was dealt with."""
+    runtime = RayRuntime(**settings)
+
+    async def main() -> Any:
+        told: asyncio.Queue[str] = asyncio.Queue()
+        runtime.on_loss(policy, told.put)
+        actors = [runtime.spawn(Echo, name) for name in names]
+        await runtime.start()
+        return await drive(runtime, told, *actors)
+
+    return runtime.execute(main), runtime
+
+
+def kill(runtime: RayRuntime, name: str) -> None:
+    os.kill(runtime.processes[name], signal.SIGKILL)
+
+
+def test_stop_names_the_party_whoever_waits_for_whom() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> None:
+        call = asyncio.ensure_future(a.wait_for_ever())  # the driver does not wait for the one that is lost
+        await a.echo(1)
+        kill(runtime, "b")
+        await call
+
+    with pytest.raises(PartyLost, match="b: its process is gone") as caught:
+        lose("stop", drive)
+    assert caught.value.party == "b"
+
+
+@pytest.mark.parametrize("use_sockets", [True, False])
+def test_continue_goes_on_without_it(use_sockets: bool) -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> Any:
+        assert await a.relay("b", 1) == 1
+        waiting = asyncio.ensure_future(a.outcome_of("b", "wait_for_ever"))
+        await a.echo(1)
+        kill(runtime, "b")
+        found = [await waiting, await told.get(), await a.outcome_of("b", "add"), await a.echo(2)]
+        await runtime.checkpoint()
+        return found
+
+    memory = Memory()
+    assert lose("continue", drive, use_sockets=use_sockets, recorder=memory)[0] == ["lost b", "b", "lost b", 2]
+    assert set(memory.snapshots[0][1].actors) == {"a"}
+
+
+def test_restart_brings_the_last_snapshots_state_back_and_peers_find_the_new_process() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> Any:
+        await a.relay_add("b", 5)
+        await runtime.checkpoint()
+        await a.relay_add("b", 2)
+        before = await b.process()
+        kill(runtime, "b")
+        assert await told.get() == "b"
+        assert await b.process() != before
+        return await a.relay_add("b", 1), await b.add(0)
+
+    assert lose("restart", drive)[0] == (6, 6)
+
+
+def test_two_losses_at_once() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo, c: Echo) -> Any:
+        for actor in (a, b, c):
+            await actor.add(3)
+        await runtime.checkpoint()
+        kill(runtime, "a")
+        kill(runtime, "b")
+        assert sorted([await told.get(), await told.get()]) == ["a", "b"]
+        return (
+            await c.relay_add("a", 1),
+            await c.relay_add("b", 1),
+            await a.relay_add("b", 1),
+            await b.relay_add("a", 1),
+        )
+
+    assert lose("restart", drive, "abc")[0] == (4, 4, 5, 5)
+
+
+def test_a_loss_during_a_checkpoint() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> Any:
+        await b.add(3)
+        await runtime.checkpoint()
+        kill(runtime, "b")
+        await runtime.checkpoint()
+        return await a.relay_add("b", 1)
+
+    memory = Memory()
+    assert lose("restart", drive, recorder=memory)[0] == 4
+    assert [set(found.actors) for _, found, _ in memory.snapshots] == [{"a", "b"}] * 2
+
+
+def test_a_lost_process_leaves_no_folder() -> None:
+    before = set(glob.glob(f"{tempfile.gettempdir()}/fedactors-*"))
+
+    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> None:
+        await a.relay("b", 1)
+        kill(runtime, "b")
+        await told.get()
+
+    lose("continue", drive)
+    assert set(glob.glob(f"{tempfile.gettempdir()}/fedactors-*")) <= before
+
+
+def test_an_actor_that_dies_while_it_starts_is_named() -> None:
+    runtime = RayRuntime()
+
+    async def main() -> None:
+        runtime.on_loss("restart")
+        runtime.spawn(DiesAtOnce, "a")
+        await runtime.start()
+
+    with pytest.raises(PartyLost, match=r"^a: "):
+        runtime.execute(main)
+
+
+class DiesAtOnce(Echo):
+    """Its process ends while it loads."""
+
+    async def load(self) -> None:
+        os._exit(3)

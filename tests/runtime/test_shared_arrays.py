@@ -1,0 +1,62 @@
+"""Arguments and results through shared memory arrive as they were, and leave no file behind."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from fedactors.network.codec import freeze
+from fedactors.runtime import shared_arrays
+from fedactors.runtime.simulation.pool import ProcessPool
+
+
+def grown(values, number):
+    return values + number, number
+
+
+def fails(values):
+    raise ValueError(f"{len(values)} values")
+
+
+def large(value=1.0):
+    array = np.full((200, 100), value)
+    array.setflags(write=False)
+    return array
+
+
+def test_a_placed_array_is_mapped_as_it_was_and_cannot_be_written(tmp_path):
+    array = np.arange(30_000, dtype=np.float32).reshape(100, 300)
+    found = shared_arrays.mapped(shared_arrays.place(array, str(tmp_path)))
+    np.testing.assert_array_equal(found, array)
+    assert not found.flags.writeable
+    assert freeze(found)[0] is found
+
+
+def test_an_array_sent_again_is_written_once_and_goes_with_its_owner(tmp_path):
+    arguments = shared_arrays.Arguments(str(tmp_path))
+    array, writable, small = large(), np.zeros((200, 100)), np.zeros(3)
+    first, second = arguments.share((array, writable, small)), arguments.share((array,))
+    assert first[0] == second[0]
+    assert first[1] is writable
+    assert first[2] is small
+    assert len(os.listdir(tmp_path)) == 1
+    del array
+    gc.collect()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_pool_gives_what_the_function_gives_here():
+    pool = ProcessPool(1)
+    folder = pool._folder.name
+    array = large()
+    futures = [pool.submit(grown, (array, number)) for number in range(5)]
+    for number, future in enumerate(futures):
+        values, same = future.result()
+        np.testing.assert_array_equal(values, array + number)
+        assert same == number
+    with pytest.raises(ValueError, match="200 values"):
+        pool.submit(fails, (array,)).result()
+    assert len(os.listdir(folder)) == 1
+    pool.close()
+    assert not os.path.exists(folder)

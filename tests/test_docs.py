@@ -1,0 +1,111 @@
+"""Every command in the documentation, executed; the site builds without a warning.
+
+A block that begins with ```sh is run by bash; the blocks of a page are one script, in an empty folder. A block that
+the page marks with <!-- on the head --> is run on the head of a cluster of two hosts.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.hosts import Hosts, whether_possible
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+_BLOCK = re.compile(r"^(<!-- on the head -->\n)?```sh\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(page: Path) -> list[tuple[bool, str]]:
+    return [(bool(on_head), text) for on_head, text in _BLOCK.findall(page.read_text())]
+
+
+PAGES = sorted(page for page in DOCS.rglob("*.md") if blocks(page))
+LOCAL = [page for page in PAGES if not any(on_head for on_head, _ in blocks(page))]
+ON_HEAD = [page for page in PAGES if page not in LOCAL]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    """A fresh environment in which pip may install, with `python`, `pip` and `fedactors` as commands."""
+    folder = tmp_path_factory.mktemp("tools")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    binaries = folder / "env" / "bin"
+    ask = [str(binaries / "python"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(subprocess.check_output(ask, text=True).strip())
+    (site / "parent.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    for name, module in (("fedactors", "fedactors.cli"), ("pip", "pip")):
+        shim = binaries / name
+        shim.write_text(f'#!/bin/sh\nexec {binaries}/python -m {module} "$@"\n')
+        shim.chmod(0o755)
+    return binaries
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", LOCAL, ids=name_of)
+def test_commands_of_a_page(page, tools, tmp_path):
+    script = "set -euo pipefail\n" + "\n".join(text for _, text in blocks(page))
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    kept |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=kept, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(whether_possible() is not None, reason=f"two hosts cannot be made here: {whether_possible()}")
+@pytest.mark.parametrize("page", ON_HEAD, ids=name_of)
+def test_commands_of_a_page_on_a_cluster(page, tmp_path):
+    hosts = Hosts(tmp_path, [{"bank": 1}, {"shop": 1}])
+    try:
+        shim = tmp_path / "bin" / "fedactors"
+        shim.parent.mkdir()
+        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m fedactors.cli "$@"\n')
+        shim.chmod(0o755)
+        script = "set -euo pipefail\n" + "\n".join(text for on_head, text in blocks(page) if on_head)
+        where = {"DASHBOARD": hosts.dashboard, "SHARED": str(tmp_path / "shared")}
+        (tmp_path / "here").mkdir()
+        path = f"{shim.parent}:{hosts.env['PATH']}"
+        words = ["env", "-C", str(tmp_path / "here"), "bash", "-c", script]
+        done = hosts.call(0, *words, check=False, PATH=path, **where)
+        assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+        assert len(list((tmp_path / "shared" / "runs").iterdir())) == 2
+    finally:
+        hosts.stop()
+
+
+def test_every_page_is_in_the_navigation_or_a_result():
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for page in DOCS.rglob("*.md"):
+        name = name_of(page)
+        assert name in listed or name.startswith(("results/", "protocols/")), name
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    words = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    assert "check_protocol" in (tmp_path / "reference" / "plugins" / "index.html").read_text()

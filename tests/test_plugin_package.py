@@ -1,0 +1,76 @@
+"""A third party's package, installed by pip into a fresh environment, is used as the built-in protocols are."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parent / "plugin_package"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """A fresh environment that sees this one's packages (pip among them) and gets the third party's from pip."""
+    folder = tmp_path_factory.mktemp("fresh")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    fresh = folder / "env" / "bin" / "python"
+    site = subprocess.check_output(
+        [fresh, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+    ).strip()
+    (Path(site) / "parent.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    shutil.copytree(PACKAGE, folder / "package", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    install = ["install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", str(folder / "package")]
+    subprocess.run([fresh, "-m", "pip", *install], check=True)
+    return fresh
+
+
+def call(python: Path, words: list[str], cwd: Path) -> str:
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run([python, *words], cwd=cwd, env=kept, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_is_listed(python, tmp_path):
+    listed = json.loads(call(python, ["-m", "fedactors.cli", "list", "--format", "json"], tmp_path))
+    found = {entry["name"]: entry for entry in listed["protocols"]}
+    assert found["fedavg"]["package"] == "acme-protocols"
+    assert "digits" in found["fedavg"]["data"]
+    assert found["split-learning"]["error"] is None
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["fedavg", "split-learning"])
+def test_it_gives_equal_numbers_on_both_runtimes(python, tmp_path, name):
+    found = {}
+    for runtime in ("simulated", "ray"):
+        words = ["-m", "fedactors.cli", "run", name, "--smoke", "--quiet", "--runtime", runtime, "--format", "json"]
+        found[runtime] = json.loads(call(python, words, tmp_path).splitlines()[-1])
+    assert found["ray"]["metrics"] == pytest.approx(found["simulated"]["metrics"], rel=1e-6)
+    assert (found["ray"]["bytes"], found["ray"]["messages"]) == (
+        found["simulated"]["bytes"],
+        found["simulated"]["messages"],
+    )
+    assert found["ray"]["metrics"]["accuracy"] > 0.3
+
+
+@pytest.mark.ray
+def test_it_keeps_the_contract(python, tmp_path):
+    code = (
+        "from acme_protocols.plugin import FEDAVG, SPLIT_LEARNING\nfrom fedactors.testing import check_protocol\n"
+        "if __name__ == '__main__':\n"
+        "    check_protocol(SPLIT_LEARNING, on_ray=False)\n    check_protocol(FEDAVG, num_cpus=2)\n"
+    )
+    (tmp_path / "check.py").write_text(code)
+    call(python, ["check.py"], tmp_path)
+
+
+def test_each_protocol_is_short():
+    for file in (PACKAGE / "acme_protocols").glob("*.py"):
+        assert len(file.read_text().splitlines()) < 120, file.name

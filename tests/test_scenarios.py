@@ -1,0 +1,35 @@
+"""Every script under scenarios/ (benchmarks apart) runs in smoke mode, as a user would start it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = [p for p in sorted((ROOT / "scenarios").rglob("*.py")) if "benchmarks" not in p.parts]
+NEEDS_RAY = ("demo.py",)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT / "scenarios").as_posix()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=relative)
+def test_runs_in_smoke_mode(script: Path, tmp_path: Path) -> None:
+    source = script.read_text()
+    if "__main__" not in source:
+        pytest.skip("a module that scripts share")
+    if "# needs FEDACTORS_DATA" in source and "FEDACTORS_DATA" not in os.environ:
+        pytest.skip("needs the folder that FEDACTORS_DATA names")
+    words = [sys.executable, str(script), "--smoke", "--out", str(tmp_path / "runs")]
+    if "fedactors.scenario" in source and script.name not in NEEDS_RAY:
+        words += ["--runtime", "simulated", "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
