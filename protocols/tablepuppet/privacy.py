@@ -62,7 +62,8 @@ def solve_dp_sgd(
     G_n1 = np.asarray(problem.G_n, dtype=np.float64)[:, None]
     theta = theta_P.copy()
     for _ in range(steps):
-        batch = np.flatnonzero(sampling.random(n) < sampling_rate)
+        # a binomial number of rows, any as likely as any other: Poisson sampling without a draw for every row
+        batch = sampling.choice(n, sampling.binomial(n, sampling_rate), replace=False, shuffle=False)
         x = problem.x_nD[batch]
         dh = (Y_nC[batch] + problem.kappa * G_n1[batch] * predict(problem.model, theta, x)) / mean_duplicates
         total = noisy_gradient_sum(row_gradients(problem.model, theta, x, dh), clip, noise_multiplier, noise)
