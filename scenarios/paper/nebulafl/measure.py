@@ -112,7 +112,9 @@ def once(name: str, settings: Mapping[str, Any], data: str, seed: int) -> dict[s
     runtime = SimulatedRuntime(seed=seed)
     result = runtime.execute(lambda: run(config, source, runtime))
     usage = runtime.usage()
-    metrics = {name: value for name, value in result.metrics.items() if value == value}
+    metrics = dict(result.metrics)
+    if "target_accuracy" in settings:
+        metrics |= until(float(settings["target_accuracy"]), result.extra["curve"])
     return Summary(
         run=f"{name}-{seed}",
         protocol="nebulafl",
@@ -134,3 +136,15 @@ def once(name: str, settings: Mapping[str, Any], data: str, seed: int) -> dict[s
         money=usage.price,
         header_bytes=usage.header_bytes,
     ).as_dict()
+
+
+def until(target: float, curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what it took until `target` was first measured; everything that was spent if it never was."""
+    hit = next((point for point in curve if point["accuracy"] >= target), None)
+    point = hit or curve[-1]
+    return {
+        "reached": float(hit is not None),
+        "time_to_target": point["time"],
+        "dollars_to_target": point["dollars"],
+        "center_bytes_to_target": point["center_bytes"],
+    }
