@@ -22,9 +22,10 @@ EVALUATION_SECONDS = 1.0
 
 
 def default_costs(catalogue: Catalogue, centers: Sequence[str], model: str) -> Costs:
-    """Return seconds for each kind of work; the exchange distils on the fastest type of the first center."""
-    fastest = max(hardware.samples_per_second(model) for hardware in catalogue.types_of(centers[0]))
-    return Costs({TRAINING: (0.0, 1.0), EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, 1.0 / fastest)})
+    """Return seconds for each kind of work; the exchange distils on as much hardware as the first center lets."""
+    units = catalogue.centers[centers[0]]
+    speed = sum(units[t.name] * t.samples_per_second(model) for t in catalogue.types_of(centers[0]))
+    return Costs({TRAINING: (0.0, 1.0), EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, 1.0 / speed)})
 
 
 def center_links(network: InterCenterNetwork, centers: Sequence[str], exchange: str, num_bytes: int) -> Network:

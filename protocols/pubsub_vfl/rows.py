@@ -33,6 +33,7 @@ class PartyRows:
         self._run_seed = run_seed
         self._prepared: PreparedBlock | None = None
         self._order: NDArray[np.int64] | None = None
+        self._batches: tuple[int, list[NDArray[np.int64]]] = (0, [])
         self.block: PartyBlock = data.load(party)
 
     def follow(self, order_N: NDArray[np.int64]) -> None:
@@ -41,7 +42,7 @@ class PartyRows:
         parts = split(
             len(order_N), seed=self._run_seed, test_share=config.test_share, validation_share=config.validation_share
         )
-        self._order = order_N
+        self._order, self._batches = order_N, (0, [])
         self._prepared = prepare(self.block, order_N, parts, self._task)
 
     @property
@@ -65,10 +66,12 @@ class PartyRows:
         """Training rows."""
         return len(self.prepared.train.features)
 
-    def batches(self, epoch: int, batch_size: int | None = None) -> list[NDArray[np.int64]]:
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the positions of an epoch's batches in the training part, the same at every party."""
-        size = batch_size or self._config.batch_size
-        return algorithm.batches(self.num_train, size, self._run_seed, epoch)
+        if self._batches[0] != epoch:
+            made = algorithm.batches(self.num_train, self._config.batch_size, self._run_seed, epoch)
+            self._batches = (epoch, made)
+        return self._batches[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the order and the scale as plain values."""

@@ -85,7 +85,7 @@ class BatchBroker(Server):
         """Give the batches of a lost worker to others."""
         parked = self._parked.pop(worker, None)
         if parked is not None:
-            parked[1].cancel()
+            parked[1].set_result(self._nothing(parked[0]))
         self._dispatch.lose(worker, self.clock.now())
         self._wake()
 

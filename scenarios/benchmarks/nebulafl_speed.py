@@ -68,9 +68,7 @@ class PeerPartitions:
         return self.rows[index]
 
 
-def run_fedavg(
-    clients: int, per_round: int, rounds: int, linear: bool, pool: int, images: int | None = None
-) -> dict[str, Any]:
+def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: int) -> dict[str, Any]:
     """Run FedAvg with one center in this process; return accuracy, samples trained, seconds inside the run."""
     from fedactors.runtime.simulated import SimulatedRuntime
     from protocols.nebulafl.config import NebulaFLConfig
@@ -107,6 +105,24 @@ def run_fedavg(
         "tasks": result.metrics["trainings"],
         "run_seconds": time.perf_counter() - begun,
     }
+
+
+def run_tiny_containers(containers: int) -> dict[str, Any]:
+    """Run NebulaFL itself with the linear model over four centers for a few virtual seconds."""
+    from fedactors.runtime.simulated import SimulatedRuntime
+    from protocols.nebulafl.config import NebulaFLConfig
+    from protocols.nebulafl.data import load_data
+    from protocols.nebulafl.run import run
+
+    config = NebulaFLConfig(
+        model="linear", num_containers=containers, active_per_center=12, num_epochs=1, dirichlet=None, duration=8.0,
+        rotation_interval=2.0, evaluation_interval=8.0, checkpoint_interval=0,
+    )  # fmt: skip
+    data = load_data(config, "fashion-mnist", 0)
+    begun = time.perf_counter()
+    runtime = SimulatedRuntime(seed=0)
+    result = runtime.execute(lambda: run(config, data, runtime))
+    return {"accuracy": result.metrics["accuracy"], "run_seconds": time.perf_counter() - begun}
 
 
 def nebulafl_side() -> dict[str, Any]:
@@ -281,10 +297,14 @@ def measure_overhead(args: argparse.Namespace) -> dict[str, Any]:
     training.cached_rows("test:0:fashion-mnist")
     workshop.train = watched  # type: ignore[attr-defined]
     begun = time.process_time()
-    found = run_fedavg(args.containers, args.per_round, args.rounds, True, 0)
+    if args.rotate:
+        found = run_tiny_containers(args.containers)
+    else:
+        found = run_fedavg(args.containers, args.per_round, args.rounds, True, 0)
     used = time.process_time() - begun
     tasks = int(inside[2])
     return {
+        "algorithm": "nebulafl" if args.rotate else "fedavg",
         "containers": args.containers,
         "tasks": tasks,
         "bare_ms_per_task": 1e3 * inside[0] / tasks,
@@ -305,6 +325,7 @@ def main() -> None:
     parser.add_argument("--containers", type=int, default=1000)
     parser.add_argument("--per-round", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rotate", action="store_true", help="overhead of NebulaFL instead of FedAvg")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--peer-script", default="flower_fedavg.py")
     args = parser.parse_args()

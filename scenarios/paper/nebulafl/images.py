@@ -2,8 +2,8 @@
 
 python -m scenarios.paper.nebulafl.images --rows fashion-mnist-0.1 [--workers 2] [--full]
 
-Sized down: one local epoch instead of five and three virtual minutes; the paper's size is left to ``--full``. All rows but
-the last need the data sets' files.
+Sized down: one local epoch instead of five and three virtual minutes; the paper's size is left to ``--full``. All
+rows but the last need the data sets' files.
 """
 
 from scenarios.paper.nebulafl.measure import Row, measure

@@ -28,7 +28,7 @@ ABLATIONS = {
 
 def main() -> None:
     given = parser(__doc__).parse_args()
-    small = {"num_layers": 4, "hidden_size": 32, "embedding_size": 16, "num_epochs": 8, "batch_size": 32}
+    small = {"num_layers": 4, "hidden_size": 32, "embedding_size": 16, "num_epochs": 8, "batch_size": 64}
     common = {"num_epochs": 50, "batch_size": 256} if given.full else small
     points = [
         Point(

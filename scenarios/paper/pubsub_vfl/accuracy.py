@@ -36,7 +36,7 @@ def main() -> None:
                 "model": given.model,
                 "num_layers": 10 if given.model == "mlp" else 5,
                 "num_epochs": 100 if given.full else 8,
-                "batch_size": 128,
+                "batch_size": 256,
             },
         )
         for data in given.data or DATA

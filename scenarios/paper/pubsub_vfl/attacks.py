@@ -62,7 +62,7 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
         name: clip_and_noise(values, clip, sigma, rng).astype(np.float32) if sigma else values
         for name, values in embeddings["passive"].items()
     }
-    decode = inversion.train_decoder(released["test"], shadow, seed=0, num_epochs=20)
+    decode = inversion.train_decoder(released["test"], shadow, seed=0, num_epochs=50 if num_attacked is None else 6)
     guess = decode(released["train"][:num_attacked])
     found = {
         "inversion_success": inversion.success_rate(target, guess, TOLERANCE),

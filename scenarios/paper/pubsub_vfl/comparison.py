@@ -1,12 +1,15 @@
 """Time to a target AUC of every method over one grid of (w, B), in simulated settings of 64 cores (Figures 3 and 4).
 
-Costs are the fitted ones (`compute_costs.py`); a worker computes on one core; links have 1 Gbit/s and 0.5 ms.
+Costs are the fitted ones (`compute_costs.py`); a worker computes on one core; links have 1 Gbit/s and 0.5 ms, and
+the broker runs at the active party.
 Reduced: synthetic data of 20,000 rows and 40 columns and a smaller network; ``--full`` has the paper's sizes.
 """
 
 from __future__ import annotations
 
 from _study import Point, parser, perform_all
+
+from fedactors.network.links import Network
 
 SPLITS = {"32-32": (32, 32), "50-14": (50, 14)}
 ALONE = ("vfl", "avfl")
@@ -50,6 +53,7 @@ def points(split: str, full: bool) -> list[Point]:
                 "prefetch": window,
             },
             cores={"active": active, "passive": passive},
+            network=Network(hosts={"broker": "active"}),
         )
         for method, w_a, w_p, size, window in grid(split, full)
     ]

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -250,10 +252,22 @@ def test_the_config_refuses(values):
         changed(**values)
 
 
-def test_a_container_that_fails_its_attestation_is_never_called():
-    config = changed(attestation="protocols.nebulafl.test_hooks:none", duration=700.0)
-    with pytest.raises(BadInput, match="attestation"):
-        play(config)
+def test_a_container_that_fails_its_attestation_is_never_called(monkeypatch):
+    hooks = types.ModuleType("enclave_hooks")
+    asked = []
+
+    def attest(container, nonce):
+        asked.append((container, len(nonce)))
+        return not container.endswith("/0")
+
+    hooks.attest = attest
+    monkeypatch.setitem(sys.modules, "enclave_hooks", hooks)
+    _, recorder, _ = play(changed(attestation="enclave_hooks:attest", duration=1300.0))
+    assert len(asked) == 12
+    assert {length for _, length in asked} == {16}
+    called = {span["label"].split(" on ")[0] for span in spans_of(recorder)}
+    assert called
+    assert not any(container.endswith("/0") for container in called)
 
 
 def test_one_center_synchronous_is_fedavg():

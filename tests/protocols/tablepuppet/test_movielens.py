@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import os
+from functools import partial
+
 import numpy as np
 import pytest
 
+from fedactors.config import build
+from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.tablepuppet import operators
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.data import load_data
+from protocols.tablepuppet.run import run
 
 pytestmark = pytest.mark.data
 
@@ -48,3 +56,20 @@ def test_a_large_rho_is_still_far_after_ten_rounds(movielens, run_admm):
 @pytest.mark.parametrize("rho", [0.3, 1.0])
 def test_paper_exact_diverges(movielens, run_admm, rho):
     assert rmse(movielens, run_admm(movielens, "paper_exact", rho, 1e-6, 10)) > 100
+
+
+def test_the_ledger_shows_the_papers_communication_on_movielens():
+    """RFL-ADMM-V against VFL-ADMM: 4.3 times less time by the paper's formula over real bytes, 6.2 times fewer."""
+    if not os.environ.get("FEDACTORS_DATA"):
+        pytest.skip("FEDACTORS_DATA is not set")
+    sent = {}
+    for algorithm in ("rfl-admm-v", "vfl-admm"):
+        config = build(TablePuppetConfig, {"algorithm": algorithm, "rounds": 1, "task": "regression"})
+        runtime = SimulatedRuntime(seed=0)
+        result = runtime.execute(partial(run, config, load_data(config, "movielens-1m", 0), runtime))
+        sent[algorithm] = result.extra["communication"]
+    ours, theirs = sent["rfl-admm-v"], sent["vfl-admm"]
+    assert ours["us-uk"]["ledger_seconds"] == pytest.approx(0.381, rel=0.01)
+    assert theirs["us-uk"]["ledger_seconds"] == pytest.approx(1.657, rel=0.01)
+    assert theirs["us-uk"]["ledger_seconds"] / ours["us-uk"]["ledger_seconds"] == pytest.approx(4.35, abs=0.05)
+    assert theirs["epoch_bytes"] / ours["epoch_bytes"] == pytest.approx(6.2, abs=0.05)
