@@ -24,7 +24,7 @@ def colour(index: int) -> str:
 
 def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     """Return curves with their bands, axes with round ticks, and a title element per curve."""
-    width, height, left, right, top, bottom = 460.0, 290.0, 56.0, 24.0, 24.0, 40.0
+    width, height, left, right, top, bottom = 460.0, 290.0, 58.0, 36.0, 24.0, 42.0
     xs = [x for curve in curves for x in curve.x]
     lows = [m - s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
     highs = [m + s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]

@@ -172,6 +172,13 @@ def test_a_host_that_is_cut_off_ends_the_run_with_the_name_of_the_party(hosts):
     assert "passive/worker-0" in log
     assert RunFolder.open(run).manifest["status"] == "failed"
     assert RunFolder.open(run).manifest["checkpoints"]
+    # the hosts that are left take the lost one's party over
+    done, again = len(read_rounds(RunFolder.open(run))), hosts.folder / "again"
+    there = ["--place", "active=site-a,passive=site-a", "--out", str(again), "--address", hosts.dashboard]
+    command = ["submit", "pubsub-vfl", "--resume", str(run), *there, "--quiet", "--format", "json"]
+    job = json.loads(hosts.call(0, *FEDACTORS, *command).stdout)["job"]
+    wait_for_rounds(again, done + 1)
+    hosts.call(0, "ray", "job", "stop", "--address", hosts.dashboard, job)
 
 
 def wait_for_rounds(out: Path, count: int) -> Path:
