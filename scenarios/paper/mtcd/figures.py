@@ -221,7 +221,7 @@ def draw_all() -> None:
             path = curves_folder / f"dcpa-{graph}.json"
             if path.exists():
                 lines[f"dcpa-{graph}"] = json.loads(path.read_text())
-            if lines:
+            if len(lines) > 0:
                 panels.append((graph, lines, "iterations", "gap", "iterations (hops)"))
                 panels.append((graph, lines, "vectors", "gap", "vectors sent"))
         draw("figures-2-3-decentralised", panels[0::2])

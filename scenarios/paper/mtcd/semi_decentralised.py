@@ -34,6 +34,15 @@ def settings_of(num_clients: int) -> dict[str, dict[str, Any]]:
             "num_rounds": 2000,
             "record_every": 10,
         },
+        "mtcd-8-sweep": {
+            **TOGETHER,
+            "learning_rate": 8e-6,
+            "num_tokens": 8,
+            "num_hops": num_clients // 8 - 1,
+            "walk": "sweep",
+            "num_rounds": 1000,
+            "record_every": 5,
+        },
         "mtcd-4-s4": {**TOGETHER, "num_tokens": 4, "num_hops": 4, "num_rounds": 4000, "record_every": 10},
         "mtcd-4-s19": {**TOGETHER, "num_tokens": 4, "num_hops": 19, "num_rounds": 2000, "record_every": 10},
         "mtcd-1-s1": {
@@ -68,6 +77,7 @@ def main() -> None:
     """Run all settings on both graphs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", nargs="+", help="names of settings")
     parser.add_argument("--graphs", nargs="+", default=("path", "erdos-renyi"))
     args = parser.parse_args()
@@ -78,7 +88,9 @@ def main() -> None:
                 if args.only and name not in args.only:
                     continue
                 suffix = "" if num_clients == 40 else f"-{num_clients}"
-                series.record(f"semi-{graph}{suffix}", name, {**common, **settings}, range(5 if args.full else 2))
+                series.record(
+                    f"semi-{graph}{suffix}", name, {**common, **settings}, range(5 if args.full else args.seeds)
+                )
     if not args.only or "reach" in args.only:
         reach = {**TOGETHER, "num_clients": 40, "topology": "complete", "target_gap": 1e-6, "record_every": 10}
         for tokens, hops, rounds in ((4, 9, 2000), (8, 4, 4000)):
