@@ -56,8 +56,17 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
     config = build(protocol.Config, {**preset, **parse_words(words)})
     seeds = options.seeds or (options.seed or 0,)
-    data = options.data or protocol.default_data
-    return config, dataclasses.replace(options, seeds=seeds, data=data, runtime=options.runtime or "ray")
+    filled = dataclasses.replace(
+        options, seeds=seeds, data=options.data or protocol.default_data, runtime=options.runtime or "ray"
+    )
+    if filled.runtime == "ray" and filled.emulate is None and is_here(filled):
+        filled = dataclasses.replace(filled, emulate=getattr(protocol, "emulate", None))
+    return config, filled
+
+
+def is_here(options: RunOptions) -> bool:
+    """Say whether the parties of a run are on this machine."""
+    return options.address is None and "RAY_ADDRESS" not in os.environ
 
 
 def launch(protocol: Protocol, config: Any, options: RunOptions, *, scenario: str | None = None) -> list[Summary]:
@@ -180,8 +189,7 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
 def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
     with _StopSignals() as signals:
-        here = options.address is None and "RAY_ADDRESS" not in os.environ
-        data = load_data(protocol, config, options.data or protocol.default_data, seed, here)
+        data = load_data(protocol, config, options.data or protocol.default_data, seed, is_here(options))
         resolved = _resolved(protocol, config, options, seed, scenario)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
         recorder: FolderRecorder | None = None

@@ -140,6 +140,8 @@ class LazyProtocol:
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
+    emulate: float | None = None
+    """Scale at which a run on embedded Ray emulates links and costs unless told otherwise: for protocols of hours."""
 
     @property
     def Config(self) -> type[Any]:  # noqa: N802

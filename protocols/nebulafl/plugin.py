@@ -25,5 +25,6 @@ PROTOCOL = LazyProtocol(
         "duration": 3000,
         "rotation_interval": 500,
     },
+    emulate=0.002,
     full={"num_containers": 200, "active_per_center": 10, "duration": 100000},
 )
