@@ -311,13 +311,20 @@ class RayRuntime(Runtime):
         await self._drain()
 
     async def _drain(self) -> None:
-        names = list(self._actors)
-        asked = [self._actors[name].drain.remote() for name in names]
-        async with asyncio.timeout(self._call_timeout):
-            drained = await asyncio.gather(*asked, return_exceptions=True)
-        for name, found in zip(names, drained, strict=True):
-            if isinstance(found, BaseException):
-                continue
+        async def ask(actor: Any) -> Any:
+            return await actor.drain.remote()
+
+        asked = {name: asyncio.ensure_future(ask(actor)) for name, actor in self._actors.items()}
+        if not asked:
+            return
+        await asyncio.wait(asked.values(), timeout=self._call_timeout)
+        for name, answer in asked.items():
+            if not answer.done():
+                answer.cancel()
+                raise CallTimeout(name, f"its records did not come within {self._call_timeout:g} s")
+            if answer.exception() is not None:
+                continue  # it is gone, and what it had recorded since the last time with it
+            found = answer.result()
             self._process_totals[name] = found.totals
             self._waiting[name] = found.waiting_seconds
             self._cpu[name] = found.cpu_seconds
