@@ -315,9 +315,8 @@ class RayRuntime(Runtime):
             return await actor.drain.remote()
 
         asked = {name: asyncio.ensure_future(ask(actor)) for name, actor in self._actors.items()}
-        if not asked:
-            return
-        await asyncio.wait(asked.values(), timeout=self._call_timeout)
+        if asked:
+            await asyncio.wait(asked.values(), timeout=self._call_timeout)
         for name, answer in asked.items():
             if not answer.done():
                 answer.cancel()
