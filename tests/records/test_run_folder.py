@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import json
 import os
@@ -132,54 +133,49 @@ def test_line_files_may_grow_after_the_manifest_but_not_change(tmp_path):
         RunFolder.open(folder.path).verify()
 
 
-@pytest.fixture
-def file_limit():
+@contextlib.contextmanager
+def file_limit(size: int):
+    """Let no file grow beyond `size`; pytest itself may write to one, so only while something is tried."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    def limit(size: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_full_disk_while_making_the_folder_leaves_nothing(tmp_path, file_limit):
-    file_limit(10)
-    with pytest.raises(BadInput, match="no space left"):
+def test_full_disk_while_making_the_folder_leaves_nothing(tmp_path):
+    with file_limit(10), pytest.raises(BadInput, match="no space left"):
         make(tmp_path / "runs")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_full_disk_at_a_checkpoint_keeps_the_one_before(tmp_path, file_limit):
+def test_full_disk_at_a_checkpoint_keeps_the_one_before(tmp_path):
     folder = make(tmp_path)
     folder.save_checkpoint("r1", {"bank": b"small"}, b"")
-    file_limit(20_000)
-    with pytest.raises(BadInput, match="no space left"):
+    with file_limit(20_000), pytest.raises(BadInput, match="no space left"):
         folder.save_checkpoint("r2", {"bank": b"x" * 30_000}, b"")
-    file_limit(resource.RLIM_INFINITY)
     again = RunFolder.open(folder.path)
     again.verify()
     assert again.load_checkpoint().label == "r1"
     assert [p.name for p in (folder.path / "checkpoints").iterdir()] == ["r1"]
 
 
-def test_full_disk_cuts_a_line_file_back_to_its_last_whole_line(tmp_path, file_limit):
+def test_full_disk_cuts_a_line_file_back_to_its_last_whole_line(tmp_path):
     lines = LineFile(tmp_path / "lines")
     lines.append("a" * 50)
     lines.flush()
-    file_limit(80)
     lines.append("b" * 50)
-    with pytest.raises(BadInput, match="no space left"):
+    with file_limit(80), pytest.raises(BadInput, match="no space left"):
         lines.flush()
     lines.close()
     assert (tmp_path / "lines").read_text() == "a" * 50 + "\n"
 
 
-def test_atomic_write_replaces_whole_and_leaves_no_temporary_file(tmp_path, file_limit):
+def test_atomic_write_replaces_whole_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "file"
     write_atomic(path, b"old")
-    file_limit(2)
-    with pytest.raises(BadInput):
+    with file_limit(2), pytest.raises(BadInput):
         write_atomic(path, b"newer")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"

@@ -39,11 +39,15 @@ class KillingRecorder(Recorder):
         self.name = name
         self.runtime: RayRuntime | None = None
         self.pids: list[int] = []
+        self.times: list[float] = []
 
     def record_round(self, index: int, metrics: Any) -> None:
         super().record_round(index, metrics)
-        if index == 2 and self.name is not None and self.runtime is not None:
-            asyncio.get_running_loop().call_later(0.15, self._kill)
+        assert self.runtime is not None
+        self.times.append(self.runtime.clock.now())
+        if index == 2 and self.name is not None:
+            # in the middle of the next epoch, however fast this machine is
+            asyncio.get_running_loop().call_later(0.5 * (self.times[1] - self.times[0]), self._kill)
 
     def _kill(self) -> None:
         assert self.runtime is not None
@@ -99,7 +103,8 @@ def test_training_goes_on_after_kill_9_of_a_worker(name, simulated_auc):
     result, recorder = play(kill=name)
     assert result.rounds == 6
     assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.03)
-    assert recorder.rounds[2]["abandoned"] > 0
+    assert recorder.runtime is not None
+    assert recorder.runtime.processes[name] not in recorder.pids, "a fresh process took its place"
     assert not left_alive(recorder.pids)
 
 
@@ -112,5 +117,6 @@ def test_kill_9_of_the_broker_stops_with_its_name_and_the_checkpoint_resumes(sim
         runtime.execute(lambda: run(config, data, runtime))
     assert not left_alive(recorder.pids)
     result, resumed = play(resume=recorder.checkpoints["last"])
-    assert [r["round"] for r in resumed.rounds] == [3, 4, 5, 6]
+    first = len(recorder.rounds) + 1
+    assert [r["round"] for r in resumed.rounds] in (list(range(first, 7)), list(range(first - 1, 7)))
     assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.02)
