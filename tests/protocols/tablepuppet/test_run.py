@@ -280,7 +280,8 @@ def test_a_server_that_coordinates_the_union_solves_for_the_rows_and_one_that_do
     rows = reconstruct_features(np.array(adopted), np.array(predictions[1:]))
     table = data.of("items")[0].source.load(["weight", "price"])
     truth = np.stack([table[c].to_numpy() for c in ("weight", "price")], axis=1)
-    both = np.concatenate([p.source.load(["weight", "price"]).to_pandas().to_numpy() for p in data.of("items")])
+    loaded = [p.source.load(["weight", "price"]) for p in data.of("items")]
+    both = np.concatenate([np.stack([t["weight"].to_numpy(), t["price"].to_numpy()], axis=1) for t in loaded])
     truth = (truth - both.mean(axis=0)) / both.std(axis=0)
     nearest = np.array([np.abs(truth - row).max(axis=1).min() for row in rows])
     assert nearest.max() < 1e-8
