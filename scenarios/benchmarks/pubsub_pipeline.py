@@ -44,9 +44,11 @@ def seconds_alone(role: str, config: PubSubVflConfig, num_batches: int = 150) ->
         start = time.perf_counter()
         if role == "passive":
             publication, _ = algorithm.forward(bottom, x[rows])
-            algorithm.backward(bottom, publication, z)
+            bottom.apply(algorithm.backward(bottom, publication, z))
         else:
-            algorithm.active_step(bottom, top, x[rows], [z], y[rows])
+            found = algorithm.active_gradients(bottom, top, x[rows], [z], y[rows])
+            top.apply(found.top)
+            bottom.apply(found.bottom)
         if index >= 20:
             taken.append(time.perf_counter() - start)
     return statistics.median(taken)
