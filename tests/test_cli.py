@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def plugin(tmp_path, monkeypatch):
-    pytest.importorskip("fedactors.data.catalogue")
     install_plugin(tmp_path / "site", tiny_one="tests.tiny:PROTOCOL", broken="tests.no_such:PROTOCOL")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setattr(launch_module, "make_runtime", tiny.make_runtime)
@@ -259,8 +258,9 @@ def test_compare_and_report_of_real_runs(capsys):
 
 
 def test_inspect_shows_every_message(capsys, monkeypatch):
-    codec = pytest.importorskip("fedactors.network.codec")
     import types
+
+    from fedactors.network import codec
 
     @codec.message(receiver="server", reveals="the cut layer's output")
     class Embedding:

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from fedactors.options import RunOptions, add_run_flags
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +31,6 @@ if __name__ == "__main__":
 
 
 def run_script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    pytest.importorskip("fedactors.data.catalogue")
     script = folder / "my_scenario.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
