@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -45,6 +47,8 @@ class Hosts:
 
     def __init__(self, folder: Path, labels: list[dict[str, int]], num_cpus: int = 2) -> None:
         self.folder = folder
+        # sockets live below it, and the path of a socket may have 107 bytes: pytest's folders can be too deep
+        self.temp = Path(tempfile.mkdtemp(prefix="fa-"))
         self.mark = f"fa{os.getpid() % 10000}{secrets.token_hex(1)}"
         self.net = f"10.{77 + os.getpid() % 100}.{secrets.randbelow(250)}"
         self.names = [f"{self.mark}-{index}" for index in range(len(labels))]
@@ -104,12 +108,12 @@ class Hosts:
                 "--port=6379",
                 f"--dashboard-host={address}",
                 "--metrics-export-port=8090",
-                f"--temp-dir={self.folder}/ray",
+                f"--temp-dir={self.temp}/ray",
             ]
         else:
             words += [f"--address={self.net}.1:6379"]
             # each host has its own disk for what Ray unpacks: two hosts in one folder would clear away each other's
-            own = f"mkdir -p {self.folder}/ray-{index} && mount --bind {self.folder}/ray-{index} {self.folder}/ray"
+            own = f"mkdir -p {self.temp}/ray-{index} && mount --bind {self.temp}/ray-{index} {self.temp}/ray"
             words = ["sh", "-c", f'{own} && exec "$@"', "sh", *words]
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
@@ -180,3 +184,4 @@ class Hosts:
                     continue
         for name in self.names:
             run("ip", "netns", "del", name, check=False)
+        shutil.rmtree(self.temp, ignore_errors=True)
