@@ -146,7 +146,8 @@ def sending(folder: str | None, run: str | None) -> tuple[str | None, list[str],
         return folder, _LEFT_OUT, None
     if folder is None:
         path = Path(run).resolve()
-        return str(path.parent), ["/*", f"!/{path.name}", f"!/{path.name}/**"], path.name
+        # all but the run folder; "/*" would match the folder "." itself
+        return str(path.parent), ["/[!.]*", "/.[!.]*", f"!/{path.name}", f"!/{path.name}/**"], path.name
     try:
         inside = Path(run).resolve().relative_to(Path(folder).resolve())
     except ValueError:
