@@ -31,7 +31,7 @@ Model = Hashable
 ModelFactory = Callable[[Any], nn.Module]
 """Makes the module that a `Model` stands for; module-level, so that every process finds the same one."""
 ShardLoader = Callable[[str], tuple[Floats, Labels]]
-"""Loads the whole training set that a name stands for; module-level, called once in a process."""
+"""Gives the whole training set that a name stands for; it keeps what it loaded."""
 
 
 class LocalTraining(NamedTuple):
@@ -103,11 +103,6 @@ def _workspace(factory: ModelFactory, model: Model) -> _Workspace:
         return _Workspace(factory(model))
 
 
-@lru_cache(maxsize=2)
-def _training_set(load: ShardLoader, dataset: str) -> tuple[Floats, Labels]:
-    return load(dataset)
-
-
 def num_parameters(factory: ModelFactory, model: Model) -> int:
     """Return P, the length of the flat vector of `model`."""
     return _workspace(factory, model).size
@@ -168,7 +163,7 @@ def shard_training(
 
     For simulated containers: a task then carries row numbers instead of samples to the worker.
     """
-    x_NF, y_N = _training_set(load, dataset)
+    x_NF, y_N = load(dataset)
     return _train(
         _workspace(factory, model), parameters_P, x_NF, y_N, rows_N,
         seed, num_epochs, batch_size, learning_rate, momentum,

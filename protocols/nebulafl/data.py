@@ -125,6 +125,12 @@ def load_rows(key: str) -> tuple[Floats, Labels]:
     return block.features, np.asarray(block.labels, np.int64)
 
 
+@lru_cache(maxsize=64)
+def cached_rows(key: str) -> tuple[Floats, Labels]:
+    """Return the row set of a key, loaded once in this process and run."""
+    return load_rows(key)
+
+
 @lru_cache(maxsize=2)
 def _own(path: Path) -> HorizontalData:
     found = load_own(path)
@@ -139,6 +145,8 @@ def load_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
     Raises:
         BadInput: see `protocols.nebulafl.inputs` and `NebulaData.shards`.
     """
+    for cache in (cached_rows, _own):
+        cache.cache_clear()  # files may have changed since an earlier run of this process
     catalogue = read_catalogue(config.catalogue)
     centers = catalogue.first_centers(config.num_centers)
     read_network(config.network).require(centers)

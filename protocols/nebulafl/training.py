@@ -8,16 +8,14 @@ Shapes: P length of the flat vector, N samples, K classes.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from protocols.nebulafl import algorithm
-from protocols.nebulafl.algorithm import Floats, Labels
-from protocols.nebulafl.data import load_rows
+from protocols.nebulafl.algorithm import Floats
+from protocols.nebulafl.data import cached_rows
 
 Model = tuple[str, tuple[int, ...], int, str]
 Hyper = tuple[int, int, float, float]
@@ -46,12 +44,6 @@ def initial_parameters(model: Model, seed: int) -> Floats:
     vector_P = np.concatenate([entry.numpy().ravel() for entry in entries]).astype(np.float32)
     vector_P.setflags(write=False)
     return vector_P
-
-
-@lru_cache(maxsize=64)
-def cached_rows(key: str) -> tuple[Floats, Labels]:
-    """Return the row set of a key, loaded once in this process."""
-    return load_rows(key)
 
 
 def train(
