@@ -35,7 +35,8 @@ def make_module(model: Model) -> nn.Module:
     spec = model_spec(model)
     module = build_skeleton(spec, device="cpu")
     # models for tables and ``linear`` take flat samples
-    return module if spec.name not in ("linear", "mlp", "residual-mlp") else nn.Sequential(nn.Flatten(), module)
+    flat = ("linear", "mlp", "top-mlp", "residual-mlp")
+    return module if spec.name not in flat else nn.Sequential(nn.Flatten(), module)
 
 
 def initial_parameters(model: Model, seed: int) -> Floats:
