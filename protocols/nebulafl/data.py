@@ -54,6 +54,8 @@ class NebulaData:
     """Training rows held out as the public proxy set; they belong to no container."""
     num_validation: int = 0
     """Training rows held out to measure models on instead of the test rows; they belong to no container."""
+    num_training: int | None = None
+    """Rows dealt to the containers; None for all that are not held out."""
     shape: tuple[int, ...]
     """Of one sample."""
     num_classes: int
@@ -104,7 +106,7 @@ class NebulaData:
         assert self.partitioner is not None
         labels_N = self._train_labels()
         order = _holding_order(self.seed, len(labels_N))[self.num_validation :]
-        proxy, private = np.sort(order[: self.num_proxy]), np.sort(order[self.num_proxy :])
+        proxy, private = np.sort(order[: self.num_proxy]), np.sort(order[self.num_proxy :][: self.num_training])
         found = self.partitioner.over(labels_N[private])
         return [private[found.load_partition(i)] for i in range(self.num_containers)], proxy
 
@@ -168,12 +170,18 @@ def load_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
             hardware.samples_per_second(model_name(config, made))
     if made.partitioner is None:
         require_samples([len(shard.rows) for shard in made.shards()], config.dirichlet)
-    elif num_proxy + config.num_validation >= len(made._train_labels()):
-        held, rows = num_proxy + config.num_validation, len(made._train_labels())
-        raise BadInput(f"num_proxy + num_validation: {held} is not allowed: {name} has {rows} training rows")
     else:
+        _require_rows(config, made, num_proxy)
         made.shards()
     return made
+
+
+def _require_rows(config: NebulaFLConfig, made: NebulaData, num_proxy: int) -> None:
+    rows, held = len(made._train_labels()), num_proxy + config.num_validation
+    if held >= rows:
+        raise BadInput(f"num_proxy + num_validation: {held} is not allowed: {made.name} has {rows} training rows")
+    if config.num_training is not None and config.num_training > rows - held:
+        raise BadInput(f"num_training: {config.num_training} is not allowed: {made.name} has {rows - held} to deal")
 
 
 def model_name(config: NebulaFLConfig, data: NebulaData) -> str:
@@ -199,14 +207,16 @@ def _named_data(config: NebulaFLConfig, name: str, seed: int, num_proxy: int) ->
         partitioner=partitioner,
         num_proxy=num_proxy,
         num_validation=config.num_validation,
+        num_training=config.num_training,
         shape=tuple(shape),
         num_classes=max(whole.num_classes, 2),
     )
 
 
 def _own_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
-    if config.num_validation:
-        raise BadInput(f"num_validation: {config.num_validation} is not allowed with own files: give test rows of them")
+    for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
+        if count:
+            raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
     own = _own(Path(name))
     if own.num_clients != config.num_containers:
         raise BadInput(f"num_containers: {config.num_containers} is not allowed: {name} describes {own.num_clients}")

@@ -1,10 +1,10 @@
 """Choose each method's settings on validation rows: the learning rate, and the one number that is its own.
 
-python -m scenarios.paper.nebulafl.choose [--again]
+python scenarios/paper/nebulafl/choose.py [--again]
 
 300 training rows of the digits are held out and models are measured on them, never on test rows. Every method tries
 the same learning rates with the default of its own number, then its other values with the best rate; what counts is
-the mean accuracy over the last three measurements and two label distributions. All tables read what is chosen here.
+the mean accuracy over the last three measurements and two label distributions. The digits' tables read what is chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.paper.nebulafl._study import DIGITS, RESULTS, once, study
+from _study import DIGITS, flags, once, resized
+
+from fedactors.records.storage import write_atomic
+from fedactors.records.study import Study
 
 RATES = (0.01, 0.03, 0.1)
 OWN: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -31,37 +34,41 @@ SHARES = (0.1, 0.5)
 NUM_VALIDATION = 300
 
 
-def score(settings: Mapping[str, Any], common: Mapping[str, Any]) -> float:
+def score(settings: Mapping[str, Any], given: Study) -> float:
     """Return the mean validation accuracy of a method with some settings."""
-    found = []
-    for dirichlet in SHARES:
+    found: list[float] = []
+    for dirichlet in SHARES[-1:] if given.smoke else SHARES:
         fixed = {**DIGITS, "dirichlet": dirichlet, "num_validation": NUM_VALIDATION, "resource_policy": "fastest"}
-        curve = once("choice", {**fixed, **settings, **common}, "digits", 0)["extra"]["curve"]
-        found += [point["accuracy"] for point in curve[-3:]]
+        found += once("choice", {**resized(fixed, given), **settings}, "digits", 0).extra["accuracy"][-3:]
     return sum(found) / len(found)
+
+
+def best_of(trials: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the trial of greatest accuracy, the first at a tie."""
+    return max(trials, key=lambda trial: float(trial["accuracy"]))
 
 
 def main() -> None:
     """Try every method's values and write what was found and chosen."""
-    args, given = study(__doc__ or "", seeds="0")
-    path = args.out / "choice.json"
-    if path.exists() and not args.again:
-        return
-    choice: dict[str, Any] = {}
-    for method in METHODS[:1] if args.smoke else METHODS:
-        tried = [({"algorithm": method, "learning_rate": rate}, 0.0) for rate in RATES]
-        tried = [(settings, score(settings, given)) for settings, _ in tried]
-        best = max(tried, key=lambda entry: entry[1])[0]
+    given = flags(__doc__, (0,)).parse_args(namespace=Study())
+    path = given.out / "choice.json"
+    choice: dict[str, Any] = {} if given.lacks(path) else json.loads(path.read_text())
+    wanted = [name for name in METHODS if given.wants(name) and name not in choice]
+    for method in wanted[:1] if given.smoke else wanted:
         name, values = OWN.get(method, ("", ("",)))
-        tried += [({**best, name: value}, 0.0) for value in values[1:]]
-        tried = [(settings, found or score(settings, given)) for settings, found in tried]
-        settings, accuracy = max(tried, key=lambda entry: entry[1])
-        chosen = {key: value for key, value in settings.items() if key != "algorithm"}
-        trials = [{**{k: v for k, v in s.items() if k != "algorithm"}, "accuracy": round(a, 4)} for s, a in tried]
-        choice[method] = {"chosen": chosen, "validation_accuracy": round(accuracy, 4), "tried": trials}
-        print(method, chosen, round(accuracy, 4), flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(choice, indent=1, sort_keys=True) + "\n")
+        trials = []
+        for rate in RATES:
+            settings = {"learning_rate": rate, **({name: values[0]} if name else {})}
+            trials.append({**settings, "accuracy": round(score({"algorithm": method, **settings}, given), 4)})
+        rate = best_of(trials)["learning_rate"]
+        for value in values[1:]:
+            settings = {"learning_rate": rate, name: value}
+            trials.append({**settings, "accuracy": round(score({"algorithm": method, **settings}, given), 4)})
+        best = best_of(trials)
+        choice[method] = {"chosen": {k: v for k, v in best.items() if k != "accuracy"}, "tried": trials}
+        print(method, best, flush=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, (json.dumps(choice, indent=1, sort_keys=True) + "\n").encode())
 
 
 if __name__ == "__main__":
