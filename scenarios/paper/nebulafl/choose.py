@@ -20,7 +20,7 @@ from fedactors.records.study import Study
 
 RATES = (0.01, 0.03, 0.1)
 OWN: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "nebulafl": ("rotation_interval", (500.0, 1000.0)),
+    "nebulafl": ("rotation_interval", (500.0, 250.0, 1000.0)),
     "fedavg-hierarchical": ("center_rounds", (2, 1)),
     "fedhisyn": ("num_clusters", (3, 2)),
     "fedhkt": ("distillation_epochs", (20, 60)),
