@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from _study import Point, parser, perform_all
+from _study import Point, flags, perform_all
 
 PLANNED = {"num_active_workers": 8, "num_passive_workers": 10}
 EQUAL = {"num_active_workers": 8, "num_passive_workers": 8}
@@ -27,7 +27,7 @@ ABLATIONS = {
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
+    given = flags(__doc__).parse_intermixed_args()
     small = {"num_layers": 4, "hidden_size": 32, "embedding_size": 16, "num_epochs": 8, "batch_size": 64}
     common = {"num_epochs": 50, "batch_size": 256} if given.full else small
     points = [
@@ -40,7 +40,7 @@ def main() -> None:
         )
         for name, settings in ABLATIONS.items()
     ]
-    perform_all(points, given.to / "ablations", given)
+    perform_all(points, given.out / "ablations", given)
 
 
 if __name__ == "__main__":

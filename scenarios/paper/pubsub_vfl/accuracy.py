@@ -7,7 +7,7 @@ Reduced: 8 epochs, two workers a side; ``--full`` trains 100 epochs. Bank also w
 
 from __future__ import annotations
 
-from _study import Point, parser, perform_all
+from _study import Point, flags, perform_all
 
 DATA = ("bank", "bank-no-duration", "credit", "energy", "blog", "synthetic:20000x500")
 REGRESSION = ("energy", "blog")
@@ -44,7 +44,7 @@ def main() -> None:
     ]
     for metric in ("auc", "rmse"):
         chosen = [point for point in points if (point.data in REGRESSION) == (metric == "rmse")]
-        perform_all(chosen, given.to / f"accuracy-{given.model}-{metric}", given)
+        perform_all(chosen, given.out / f"accuracy-{given.model}-{metric}", given)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--data", default="bank", help="data set of a binary task")
     given = flags.parse_args()
-    folder = given.to / f"attacks-{given.data}"
+    folder = given.out / f"attacks-{given.data}"
     for point in points(given)[: 1 if given.smoke else None]:
         path = folder / f"{point.name}.json"
         if path.is_file() and not given.again:

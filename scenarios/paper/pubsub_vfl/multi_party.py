@@ -5,14 +5,14 @@ Reduced: 2 epochs, 2, 6 and 10 parties, 4 workers each, a small network; ``--ful
 
 from __future__ import annotations
 
-from _study import Point, parser, perform_all
+from _study import Point, flags, perform_all
 
 PARTIES = (2, 4, 6, 8, 10)
 METHODS = {"pubsub-vfl": 4, "avfl-ps": 4, "vfl-ps": 4, "avfl": 1}
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
+    given = flags(__doc__).parse_intermixed_args()
     small = {"num_layers": 4, "hidden_size": 32, "embedding_size": 16, "num_epochs": 2}
     points = []
     for num_parties in PARTIES if given.full else (2, 6, 10):
@@ -31,7 +31,7 @@ def main() -> None:
             cores = dict.fromkeys(["active", *passive], 8)
             name = f"{method}-{num_parties:02d}-parties"
             points.append(Point(name=name, data="blog", settings=settings, cores=cores))
-    perform_all(points, given.to / "multi-party", given)
+    perform_all(points, given.out / "multi-party", given)
 
 
 if __name__ == "__main__":

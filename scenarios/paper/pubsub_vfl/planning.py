@@ -40,8 +40,8 @@ def profiles(config: PubSubVflConfig, cores: dict[str, int]) -> tuple[PartyProfi
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
-    for folder in sorted(given.to.glob("grid-*")):
+    given = flags(__doc__).parse_intermixed_args()
+    for folder in sorted(given.out.glob("grid-*")):
         for file in sorted(folder.glob("*.json")):
             values = json.loads(file.read_text())
             settings = {k: v for k, v in values["extra"]["settings"].items() if v is not None}
@@ -59,7 +59,7 @@ def main() -> None:
             made = Summary.from_dict({**values, "metrics": metrics, "extra": {}}).as_dict()
             print(json.dumps({"point": file.stem, **metrics}))
             if not given.smoke:
-                target = given.to / folder.name.replace("grid", "planning") / file.name
+                target = given.out / folder.name.replace("grid", "planning") / file.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(json.dumps(made, indent=1) + "\n")
 
