@@ -3,8 +3,8 @@
 A point is a name and the settings of one run. Its summary carries seconds and main metric after each epoch, so that
 the time to a target can be read from it. Runs whose summary exists already are skipped unless ``--again`` is given.
 
-Two clocks are read: `seconds_to_target` with the evaluation on validation rows after each epoch, which costs all methods
-the same, and `training_to_target` without it, which is what the paper calls running time.
+Two clocks are read: `seconds_to_target` with the evaluation on validation rows after each epoch, which costs all
+methods the same, and `training_to_target` without it, which is what the paper calls running time.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def summarise(
         "waiting_per_epoch": used.waiting_seconds / result.rounds,
         "megabytes": used.bytes / 1e6,
         "utilisation": used.cpu_utilisation,
+        "abandoned": sum(int(values["abandoned"]) for values in recorder.rounds),
     }
     if cores:
         training = sum(recorder.training)
@@ -184,6 +185,7 @@ def perform_all(points: Iterable[Point], folder: Path, given: argparse.Namespace
         settings: dict[str, Any] = {**point.settings, **words}
         if given.smoke:
             settings |= {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 32}
+            settings["feature_split"] = ()
             point = dataclasses.replace(point, data="breast-cancer")
         runs = [perform(dataclasses.replace(point, settings=settings, seed=seed)) for seed in seeds]
         done[point.name] = write(path, runs)
@@ -192,8 +194,10 @@ def perform_all(points: Iterable[Point], folder: Path, given: argparse.Namespace
     return done
 
 
-def write(path: Path, runs: Sequence[Summary]) -> dict[str, Any]:
+def write(path: Path, runs: Sequence[Summary], load_average: float | None = None) -> dict[str, Any]:
     """Write one run's summary, or those of several seeds with mean and std; return what was written."""
+    if load_average is not None:
+        runs = [dataclasses.replace(run, extra={**run.extra, "load_average": load_average}) for run in runs]
     made = runs[0].as_dict() if len(runs) == 1 else combine(runs)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(made, indent=1) + "\n")

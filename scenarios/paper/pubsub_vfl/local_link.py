@@ -1,8 +1,8 @@
 """Measures what a message between two processes of one party takes on Ray: latency and bandwidth of the local link.
 
-One process asks another on the same machine for an average of its parameters, as the workers of `avfl-ps` do after each
-batch. Half a round trip, less the averaging itself, is fitted as latency + bytes / bandwidth; the comparisons take it as
-the link within a party. Usage: python scenarios/paper/pubsub_vfl/local_link.py [--smoke] [--out DIR]
+One process asks another on the same machine for an average of its parameters, as the workers of `avfl-ps` do after
+each batch. Half a round trip, less the averaging itself, is fitted as latency + bytes / bandwidth; the comparisons take
+it as the link within a party. Usage: python scenarios/paper/pubsub_vfl/local_link.py [--smoke] [--out DIR]
 """
 
 from __future__ import annotations
