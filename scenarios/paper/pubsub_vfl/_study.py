@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from fedactors.network.links import Network
 from fedactors.plugins import RunResult
 from fedactors.records.metrics import Summary
 from fedactors.records.recorder import MemoryRecorder
+from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.runtime.base import Runtime
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.pool import one_torch_thread
@@ -100,9 +100,8 @@ def perform_with_states(point: Point) -> tuple[Summary, dict[str, bytes]]:
         costs=default_costs(config, dict(point.speed)),
         reproducible_noise=point.reproducible_noise,
     )
-    start = time.perf_counter()
     result: RunResult = runtime.execute(lambda: run(config, data, runtime))
-    summary = summarise(point, config, data.task, result, recorder, runtime, time.perf_counter() - start)
+    summary = summarise(point, config, data.task, result, recorder, runtime)
     return summary, dict(recorder.checkpoints["final"].actors)
 
 
@@ -113,7 +112,6 @@ def summarise(
     result: RunResult,
     recorder: Any,
     runtime: Runtime,
-    wall_seconds: float,
 ) -> Summary:
     """Return the summary of a finished run; the time to the target is that of the first epoch that reached it."""
     used, metric = runtime.usage(), HEADLINE[task][0]
@@ -136,50 +134,38 @@ def summarise(
         metrics["training_per_epoch"] = training / result.rounds
         metrics["training_utilisation"] = sum(recorder.busy) / (cores * training)
     shown = {key: value for key, value in point.settings.items() if key != "num_epochs"}
-    return Summary(
+    extra = {**result.extra, "settings": shown, "data": point.data, "cores": dict(point.cores), "curve": curve}
+    kind = "simulated" if isinstance(runtime, SimulatedRuntime) else "ray"
+    return Summary.of(
+        result,
+        used,
         run=point.name,
         protocol="pubsub-vfl",
-        runtime="simulated" if isinstance(runtime, SimulatedRuntime) else "ray",
+        runtime=kind,
         seed=point.seed,
-        rounds=result.rounds,
         metrics=metrics,
-        extra={**result.extra, "settings": shown, "data": point.data, "cores": dict(point.cores), "curve": curve},
-        bytes=used.bytes,
-        messages=used.messages,
-        seconds=used.seconds,
-        wall_seconds=round(wall_seconds, 2),
-        cpu_utilisation=used.cpu_utilisation,
-        waiting_seconds=used.waiting_seconds,
-        header_bytes=used.header_bytes,
+        extra=extra,
     )
 
 
 def flags(description: str | None) -> argparse.ArgumentParser:
     """Return the flags that every experiment of this folder has."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--out", type=Path, default=RESULTS, help="folder under which summaries are written")
-    made.add_argument("--smoke", action="store_true", help="the smallest meaningful run")
-    made.add_argument("--full", action="store_true", help="the paper's sizes")
-    made.add_argument("--again", action="store_true", help="run also what has a summary already")
-    made.add_argument("--only", default="", help="run only what has this in its name")
-    made.add_argument("--seeds", default="0", help="for instance 0,1,2")
-    made.add_argument("words", nargs="*", metavar="key=value", help="settings instead of the experiment's")
-    return made
+    return study_flags(description, RESULTS)
 
 
-def perform_all(points: Iterable[Point], folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def perform_all(points: Iterable[Point], folder: Path, given: Study) -> dict[str, Any]:
     """Run every point with each seed and write its summary to ``folder/name.json``; with ``--smoke`` the first, tiny.
 
     Returns:
         the files' contents by name: a summary, or runs, mean and std of several seeds.
     """
     done: dict[str, Any] = {}
-    words, seeds = parse_words(given.words), [int(seed) for seed in given.seeds.split(",")]
+    words = parse_words(given.words)
     for point in points:
         path = folder / f"{point.name}.json"
-        if given.only not in point.name:
+        if not given.wants(point.name):
             continue
-        if path.is_file() and not given.again:
+        if not given.lacks(path):
             done[point.name] = json.loads(path.read_text())
             continue
         settings: dict[str, Any] = {**point.settings, **words}
@@ -187,7 +173,7 @@ def perform_all(points: Iterable[Point], folder: Path, given: argparse.Namespace
             settings |= {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 32}
             settings["feature_split"] = ()
             point = dataclasses.replace(point, data="breast-cancer")
-        runs = [perform(dataclasses.replace(point, settings=settings, seed=seed)) for seed in seeds]
+        runs = [perform(dataclasses.replace(point, settings=settings, seed=seed)) for seed in given.seeds]
         done[point.name] = write(path, runs)
         if given.smoke:
             break
@@ -199,8 +185,7 @@ def write(path: Path, runs: Sequence[Summary], load_average: float | None = None
     if load_average is not None:
         runs = [dataclasses.replace(run, extra={**run.extra, "load_average": load_average}) for run in runs]
     made = runs[0].as_dict() if len(runs) == 1 else combine(runs)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made, indent=1) + "\n")
+    write_summary(path, made)
     shown = {"point": path.stem, **runs[0].as_dict()["metrics"], "wall": runs[0].wall_seconds}
     print(json.dumps(shown), flush=True)
     return made

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from _study import Point, flags, perform_all
 
+from fedactors.records.study import Study
+
 DATA = ("bank", "credit", "energy", "blog", "synthetic:20000x500", "bank-no-duration")
 REGRESSION = ("energy", "blog")
 METHODS = {
@@ -26,7 +28,7 @@ METHODS = {
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--model", choices=("mlp", "resnet"), default="mlp", help="Table 1 or Table 7")
-    given = parser.parse_intermixed_args()
+    given = parser.parse_intermixed_args(namespace=Study())
     points = [
         Point(
             name=f"{data.partition(':')[0]}-{method}",

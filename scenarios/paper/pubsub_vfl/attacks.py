@@ -24,6 +24,7 @@ from fedactors.learning.split_network import top_gradient
 from fedactors.privacy.attacks import embedding_inversion as inversion
 from fedactors.privacy.attacks import label_inference
 from fedactors.privacy.mechanisms import clip_and_noise
+from fedactors.records.study import Study
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import derived_seed
 from protocols.pubsub_vfl import algorithm, models
@@ -91,11 +92,11 @@ def points(data: str, num_epochs: int) -> list[Point]:
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--data", default="bank", help="data set of a binary task")
-    given = parser.parse_intermixed_args()
+    given = parser.parse_intermixed_args(namespace=Study())
     size = (given.data, 50 if given.full else 3)
     for point in points(*(("breast-cancer", 1) if given.smoke else size))[: 2 if given.smoke else None]:
         path = given.out / f"attacks-{given.data}" / f"{point.name}.json"
-        if given.only not in point.name or (path.is_file() and not given.again):
+        if not given.wants(point.name) or not given.lacks(path):
             continue
         point = dataclasses.replace(point, settings={**point.settings, **parse_words(given.words)})
         summary, states = perform_with_states(point)

@@ -10,9 +10,11 @@ from __future__ import annotations
 from _study import Point, flags, perform_all
 from comparison import ALONE, PAIRED, network, settings
 
+from fedactors.records.study import Study
+
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args()
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
     points = [
         Point(
             name=method,

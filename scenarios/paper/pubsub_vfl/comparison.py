@@ -15,6 +15,7 @@ from typing import Any
 from _study import RESULTS, Point, flags, perform_all
 
 from fedactors.network.links import Link, Network
+from fedactors.records.study import Study
 
 SPLITS = {"32-32": (32, 32), "50-14": (50, 14)}
 ALONE = ("vfl", "avfl")
@@ -83,7 +84,7 @@ def points(split: str, full: bool) -> list[Point]:
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--split", choices=sorted(SPLITS), action="append", help="cores of both parties (default: all)")
-    given = parser.parse_intermixed_args()
+    given = parser.parse_intermixed_args(namespace=Study())
     for split in given.split or (list(SPLITS)[:1] if given.smoke else SPLITS):
         perform_all(points(split, given.full), given.out / f"grid-{split}", given)
 

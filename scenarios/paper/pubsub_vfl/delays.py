@@ -11,12 +11,13 @@ import json
 from _study import RESULTS, flags, write
 
 from fedactors.records.metrics import Summary
+from fedactors.records.study import Study
 
 KINDS = ("bottom-forward", "bottom-backward", "top-forward", "top-step", "active-step")
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args()
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
     model = json.loads((RESULTS / "cost_model.json").read_text())
     for kind in KINDS:
         law, affine = model["power_laws"][kind], model["kinds"][kind]

@@ -14,6 +14,7 @@ from _predict import problem
 from _study import RESULTS, flags, write
 
 from fedactors.records.metrics import Summary
+from fedactors.records.study import Study
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.planner import Objective
 
@@ -21,14 +22,21 @@ OBJECTIVES: tuple[Objective, ...] = ("epoch", "decoupled")
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args()
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
     for folder in sorted(RESULTS.glob("grid-*")):
-        files = sorted(folder.glob(f"pubsub-vfl*{given.only}*.json"))
+        files = sorted(folder.glob("pubsub-vfl*.json"))
         for file in files[:1] if given.smoke else files:
+            if not given.wants(file.stem):
+                continue
             values = json.loads(file.read_text())
             run = Summary.from_dict(values["runs"][0] if "runs" in values else values)
             settings = {key: value for key, value in run.extra["settings"].items() if value is not None}
-            made = problem(settings, run.extra["data"], run.extra["cores"], run.extra["num_rows"])
+            made = problem(
+                settings,
+                "breast-cancer" if given.smoke else run.extra["data"],
+                run.extra["cores"],
+                run.extra["num_rows"],
+            )
             setting = (settings["num_active_workers"], settings["num_passive_workers"], settings["batch_size"])
             predicted = {name: planner.cost(made, *setting, name) for name in OBJECTIVES}
             measured = run.metrics["training_per_epoch"]

@@ -20,6 +20,7 @@ from _study import flags, write
 
 from fedactors.config import build, parse_words
 from fedactors.records.metrics import Summary
+from fedactors.records.study import Study
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.pubsub_vfl import cast, planner, run
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -65,14 +66,14 @@ def measure(config: PubSubVflConfig, data_name: str, num_epochs: int) -> tuple[l
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args()
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
     data_name, num_epochs = ("synthetic:2000x10", 2) if given.smoke else (DATA, NUM_EPOCHS)
     words: dict[str, Any] = {"max_in_flight": 24, **parse_words(given.words)}
     made = profiles(build(PubSubVflConfig, words), data_name)
     sizes = BATCH_SIZES[-1:] if given.smoke else BATCH_SIZES
     for batch_size in sizes:
         path = given.out / "planning-ray" / f"w1-1-b{batch_size:04d}.json"
-        if given.only not in path.stem:
+        if not given.wants(path.stem):
             continue
         config = build(PubSubVflConfig, {**words, "batch_size": batch_size})
         taken, num_rows, runtime = measure(config, data_name, num_epochs)

@@ -14,6 +14,8 @@ from typing import Any
 from _study import Point, flags, perform_all
 from comparison import SPLITS, network, settings
 
+from fedactors.records.study import Study
+
 WORKERS = (16, 4, 8, 32)
 BATCH_SIZES = (64, 256)
 RATES = (0.01, 0.003)
@@ -62,7 +64,7 @@ def _settings(method: str, w_a: int, w_p: int, size: int, rate: float) -> dict[s
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--split", choices=sorted(SPLITS), action="append", help="cores of both parties (default: all)")
-    given = parser.parse_intermixed_args()
+    given = parser.parse_intermixed_args(namespace=Study())
     for split in given.split or (list(SPLITS)[:1] if given.smoke else SPLITS):
         perform_all(points(split), given.out / f"rates-{split}", given)
 

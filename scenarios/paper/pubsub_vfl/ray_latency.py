@@ -8,12 +8,12 @@ Reduced: Bank, 4 epochs at most, validation AUC 0.935; ``--full`` trains 20 epoc
 from __future__ import annotations
 
 import os
-import time
 
 from _study import Clocked, Point, flags, summarise, write
 
 from fedactors.config import build, parse_words
 from fedactors.network.links import Link, Network
+from fedactors.records.study import Study
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
@@ -34,13 +34,13 @@ BATCH_SIZES = (256, 64)
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args()
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
     size = ("synthetic:1000000x500", 20, 0.91) if given.full else ("bank", 4, 0.935)
     data_name, num_epochs, target = ("breast-cancer", 1, 0.99) if given.smoke else size
     names = [(link, batch_size, method) for link in LINKS for batch_size in BATCH_SIZES for method in METHODS]
     for link, batch_size, method in names[-1:] if given.smoke else names:
         path = given.out / "ray-latency" / f"{link}-{method}-b{batch_size:04d}.json"
-        if given.only not in path.stem or (path.is_file() and not given.again):
+        if not given.wants(path.stem) or not given.lacks(path):
             continue
         settings = {"num_epochs": num_epochs, "batch_size": batch_size, "target": target, **METHODS[method]}
         settings |= parse_words(given.words)
@@ -49,9 +49,8 @@ def main() -> None:
         data = load_data(config, data_name, 0)
         recorder = Clocked()
         runtime = recorder.runtime = RayRuntime(seed=0, recorder=recorder, network=LINKS[link], num_cpus=2)
-        start = time.perf_counter()
         result = runtime.execute(lambda c=config, d=data, r=runtime: run(c, d, r))  # type: ignore[misc]
-        summary = summarise(point, config, data.task, result, recorder, runtime, time.perf_counter() - start)
+        summary = summarise(point, config, data.task, result, recorder, runtime)
         write(path, [summary], load_average=os.getloadavg()[0])
 
 
