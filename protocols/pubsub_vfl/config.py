@@ -62,6 +62,9 @@ class PubSubVflConfig:
     """Epochs between parameter averages that the schedule tends to (Delta T_0)."""
     sync_schedule: Schedule = "growing"
     """``growing`` (the paper's formula), ``decreasing`` (its text), ``every`` epoch, or ``never``."""
+    sync_unit: Literal["epoch", "batch"] = "epoch"
+    """What the schedule counts: ``epoch``, or each worker's own ``batch`` (Algorithm 1's loop taken literally), where
+    workers average while they train on, and all of them after each epoch."""
     stale_gradients: Literal["drop", "apply"] = "drop"
     """What becomes of a gradient whose batch was assigned anew meanwhile: ``drop`` it, or ``apply`` it to an embedding
     computed again at the present parameters."""
