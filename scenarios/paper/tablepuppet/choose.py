@@ -1,0 +1,101 @@
+"""Choose the settings of Figures 5 to 8: the least loss on the training join at the end of a run, over grids.
+
+FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.choose [--only nycflights13-linear] [--again]
+
+Test rows play no part: of each run only the training loss is written, to ``grid-<data>-<model>/<point>.json``. The best
+points are `_study.SETTINGS`.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedactors.config import parse_words
+from fedactors.terminal import guarded
+from scenarios.paper.tablepuppet._study import Panel, study_flags, train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """An algorithm on a panel, and the values that each of its settings may have."""
+
+    panel: Panel
+    algorithm: str
+    axes: Mapping[str, Sequence[float]]
+
+    @property
+    def folder(self) -> str:
+        """Where the points are written."""
+        return f"grid-{self.panel.subject}" + ("-private" if self.panel.private else "")
+
+    def points(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Return each point's name and settings."""
+        for values in itertools.product(*self.axes.values()):
+            chosen = dict(zip(self.axes, values, strict=True))
+            yield " ".join([self.algorithm, *(f"{name}={value:g}" for name, value in chosen.items())]), chosen
+
+
+RHO, INNER_RHO = (0.03, 0.1, 0.3, 1.0), (0.001, 0.01, 0.1, 1.0)
+LINEAR, SOFTMAX = {"data": "movielens-1m"}, {"data": "movielens-1m", "task": "multiclass"}
+FLIGHTS, LATE = {"data": "nycflights13"}, {"data": "nycflights13", "task": "binary"}
+
+
+def grids(
+    given: Mapping[str, Any], rates: Sequence[float], batches: Sequence[int], axes: Mapping[str, Sequence[float]]
+) -> tuple[Grid, ...]:
+    """Return the grids of a data set and model: SGD's, ADMM's, and ADMM's with two clients in each organisation."""
+    return (
+        Grid(panel=Panel(**given), algorithm="rfl-sgd-v", axes={"learning_rate": rates, "batch_size": batches}),
+        Grid(panel=Panel(**given), algorithm="rfl-admm-v", axes={"rho": RHO}),
+        Grid(panel=Panel(**given, num_partitions=2), algorithm="rfl-admm", axes=axes),
+    )
+
+
+BOTH = {"rho": RHO, "inner_rho": INNER_RHO}
+GRIDS = (
+    *grids(LINEAR, (0.1, 0.2, 0.5), (10240,), BOTH),
+    *grids(SOFTMAX, (0.5, 1.0, 2.0), (10240,), {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)}),
+    *grids(FLIGHTS, (0.1, 0.3, 0.5), (512, 2048), BOTH),
+    *grids(LATE, (0.3, 0.5, 1.0), (512, 2048), BOTH),
+)
+"""The paper's ranges (rates 0.01 to 0.5, rho 0.1 to 10), and beyond them where the loss is less curved than the squared
+one. Four clients take the settings of two, VFL those of RFL-V, and the neural models those of the linear one."""
+SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)
+
+
+def search(grid: Grid, args: argparse.Namespace) -> None:
+    """Measure the points of a grid that are not there yet, and print the best."""
+    folder, found = args.out / grid.folder, {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chosen in grid.points():
+        path = folder / f"{name.replace(' ', '_')}.json"
+        if args.again or not path.exists():
+            words = {**grid.panel.settings(grid.algorithm), **chosen, **parse_words(args.words)}
+            summary = train(grid.panel.data, words, seed=0)
+            summary = dataclasses.replace(
+                summary, run=name, metrics={"train_loss": summary.metrics["train_loss"]}, extra={}
+            )
+            path.write_text(json.dumps(summary.as_dict(), indent=1, sort_keys=True) + "\n")
+            print(f"{name}: {summary.metrics['train_loss']:.6f} ({summary.wall_seconds:.0f} s)", flush=True)
+        loss = json.loads(path.read_text())["metrics"]["train_loss"]
+        found[name] = float("inf") if loss is None else loss
+    best = min(found, key=lambda name: found[name])
+    print(f"{grid.folder}: {best} with {found[best]:.6f}", flush=True)
+
+
+def main() -> int:
+    """Search the grids that the flags ask for."""
+    args = study_flags(__doc__ or "").parse_args()
+    for grid in SMOKE if args.smoke else GRIDS:
+        if args.only in f"{grid.folder} {grid.algorithm} ":
+            search(grid, args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
