@@ -59,7 +59,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "orders:300-linear": {"sgd": {}, "admm": {}, "partitioned admm": {}},
 }
 """By data set and model: the points of `choose.GRIDS` with the least training loss."""
-PRIVACY: dict[str, Any] = {"label_dp": 0.5, "feature_dp": 1.0, "admm": "paper_sgd"}
+PRIVACY: dict[str, Any] = {"label_dp": 0.5, "feature_dp": 1.0, "admm": "paper_sgd", "local_batch_size": 10240}
 LABEL_RANGE = {"movielens-1m": (1.0, 5.0), "nycflights13": (-60.0, 300.0)}
 """Declared ranges of the numeric labels: what a rating can be, and minutes of delay that are believed."""
 
