@@ -27,34 +27,44 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results" / "data" / "tablepuppet
 MODELS = {"regression": "linear", "binary": "logistic", "multiclass": "softmax"}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "movielens-1m-linear": {
-        "sgd": {"learning_rate": 0.5},
-        "admm": {"rho": 1.0},
-        "partitioned admm": {"rho": 1.0, "inner_rho": 0.1},
+        "sgd": {"learning_rate": 0.2},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
     },
     "movielens-1m-softmax": {
-        "sgd": {"learning_rate": 0.5},
+        "sgd": {"learning_rate": 1.0},
         "admm": {"rho": 0.1},
         "partitioned admm": {"rho": 0.1, "inner_rho": 0.01},
     },
     "movielens-1m-neural": {
         "sgd": {"learning_rate": 0.5},
-        "admm": {"rho": 1.0, "lbfgs_iterations": 10},
-        "partitioned admm": {"rho": 1.0, "inner_rho": 0.1, "lbfgs_iterations": 10},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
     },
     "nycflights13-linear": {
         "sgd": {"learning_rate": 0.3, "batch_size": 512},
-        "admm": {"rho": 0.5},
-        "partitioned admm": {"rho": 0.5, "inner_rho": 0.05},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001},
     },
     "nycflights13-logistic": {
-        "sgd": {"learning_rate": 0.5, "batch_size": 512},
-        "admm": {"rho": 0.1},
-        "partitioned admm": {"rho": 0.1, "inner_rho": 0.01},
+        "sgd": {"learning_rate": 1.0, "batch_size": 512},
+        "admm": {"rho": 0.03},
+        "partitioned admm": {"rho": 0.03, "inner_rho": 0.001},
     },
     "nycflights13-neural": {
-        "sgd": {"learning_rate": 0.3, "batch_size": 512},
-        "admm": {"rho": 0.5, "lbfgs_iterations": 10},
-        "partitioned admm": {"rho": 0.5, "inner_rho": 0.05, "lbfgs_iterations": 10},
+        "sgd": {"learning_rate": 0.001, "batch_size": 512},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
+    },
+    "movielens-1m-linear-private": {
+        "sgd": {"batch_size": 102400, "clip": 10, "learning_rate": 0.5},
+        "admm": {"rho": 1.0, "local_epochs": 1, "local_learning_rate": 0.1},
+        "partitioned admm": {"rho": 1.0, "local_epochs": 1, "local_learning_rate": 0.1},
+    },
+    "nycflights13-logistic-private": {
+        "sgd": {"batch_size": 81920, "clip": 10, "learning_rate": 2.0},
+        "admm": {"rho": 1.0, "clip": 1, "local_epochs": 1, "local_learning_rate": 0.3},
+        "partitioned admm": {"rho": 0.1, "clip": 0.1, "local_epochs": 1, "local_learning_rate": 1.0},
     },
     "orders:300-linear": {"sgd": {}, "admm": {}, "partitioned admm": {}},
 }
@@ -87,7 +97,7 @@ class Panel:
     @property
     def name(self) -> str:
         """The folder's name."""
-        return f"{self.subject}-{self.num_partitions}way" + ("-private" if self.private else "")
+        return f"{self.subject}-{self.num_partitions}way{'-private' if self.private else ''}"
 
     def settings(self, algorithm: str) -> dict[str, Any]:
         """Return what a run of `algorithm` sets."""
@@ -95,14 +105,15 @@ class Panel:
         if kind == "admm" and self.num_partitions > 1:
             kind = "partitioned admm"
         words = {"task": self.task, "num_partitions": self.num_partitions, "rounds": self.rounds}
-        words |= SETTINGS[self.subject][kind] | {"algorithm": algorithm}
+        is_private = self.private and algorithm != "centralised"
+        words |= SETTINGS[f"{self.subject}-private" if is_private else self.subject][kind] | {"algorithm": algorithm}
         if self.neural:
-            words["model"] = "neural"
+            words |= {"model": "neural", "centralised": "sgd", "lbfgs_iterations": 10}
+        elif algorithm == "centralised":
+            words |= {"rounds": 1, "lbfgs_iterations": 200}
         if self.task == "multiclass":
             words["num_classes"] = 5
-        if algorithm == "centralised":
-            words |= {"rounds": 1, "lbfgs_iterations": 200}
-        elif self.private:
+        if is_private:
             words |= PRIVACY
             if self.task == "regression":
                 words["label_range"] = LABEL_RANGE[self.data]

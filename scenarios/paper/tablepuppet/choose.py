@@ -19,6 +19,8 @@ from fedactors.config import parse_words
 from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._study import Panel, study_flags, train
 
+Axes = Mapping[str, Sequence[float]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
@@ -26,7 +28,7 @@ class Grid:
 
     panel: Panel
     algorithm: str
-    axes: Mapping[str, Sequence[float]]
+    axes: Axes
 
     @property
     def folder(self) -> str:
@@ -40,41 +42,47 @@ class Grid:
             yield " ".join([self.algorithm, *(f"{name}={value:g}" for name, value in chosen.items())]), chosen
 
 
-RHO, INNER_RHO = (0.03, 0.1, 0.3, 1.0), (0.001, 0.01, 0.1, 1.0)
 LINEAR, SOFTMAX = {"data": "movielens-1m"}, {"data": "movielens-1m", "task": "multiclass"}
 FLIGHTS, LATE = {"data": "nycflights13"}, {"data": "nycflights13", "task": "binary"}
+NEURAL, PRIVATE = {"neural": True}, {"private": True}
 
 
-def grids(
-    given: Mapping[str, Any], rates: Sequence[float], batches: Sequence[int], axes: Mapping[str, Sequence[float]]
-) -> tuple[Grid, ...]:
+def grids(given: Mapping[str, Any], sgd: Axes, admm: Axes, partitioned: Axes) -> tuple[Grid, ...]:
     """Return the grids of a data set and model: SGD's, ADMM's, and ADMM's with two clients in each organisation."""
     return (
-        Grid(panel=Panel(**given), algorithm="rfl-sgd-v", axes={"learning_rate": rates, "batch_size": batches}),
-        Grid(panel=Panel(**given), algorithm="rfl-admm-v", axes={"rho": RHO}),
-        Grid(panel=Panel(**given, num_partitions=2), algorithm="rfl-admm", axes=axes),
+        Grid(panel=Panel(**given), algorithm="rfl-sgd-v", axes=sgd),
+        Grid(panel=Panel(**given), algorithm="rfl-admm-v", axes=admm),
+        Grid(panel=Panel(**given, num_partitions=2), algorithm="rfl-admm", axes=partitioned),
     )
 
 
-BOTH = {"rho": RHO, "inner_rho": INNER_RHO}
+RHO: dict[str, tuple[float, ...]] = {"rho": (0.03, 0.1, 0.3, 1.0)}
+BOTH: dict[str, tuple[float, ...]] = {**RHO, "inner_rho": (0.001, 0.01, 0.1, 1.0)}
+FEW = {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)}
+LATE_RHO: dict[str, tuple[float, ...]] = {"rho": (0.01, *RHO["rho"])}
 GRIDS = (
-    *grids(LINEAR, (0.1, 0.2, 0.5), (10240,), BOTH),
-    *grids(SOFTMAX, (0.5, 1.0), (10240,), {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)}),
-    *grids(FLIGHTS, (0.1, 0.3, 0.5), (512, 2048), BOTH),
-    *grids(LATE, (0.3, 0.5, 1.0), (512, 2048), BOTH),
+    *grids(LINEAR, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, BOTH),
+    *grids(SOFTMAX, {"learning_rate": (0.5, 1.0)}, RHO, FEW),
+    *grids(LINEAR | NEURAL, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, FEW),
+    *grids(FLIGHTS, {"learning_rate": (0.1, 0.3, 0.5), "batch_size": (512, 2048)}, RHO, BOTH),
+    *grids(LATE, {"learning_rate": (0.1, 0.3, 0.5, 1.0), "batch_size": (512, 2048)}, LATE_RHO, BOTH | LATE_RHO),
+    *grids(FLIGHTS | NEURAL, {"learning_rate": (0.0003, 0.001, 0.003), "batch_size": (512,)}, RHO, FEW),
 )
 """The paper's ranges (rates 0.01 to 0.5, rho 0.1 to 10), and beyond them where the loss is less curved than the squared
-one. Four clients take the settings of two, VFL those of RFL-V, and the neural models those of the linear one."""
-PRIVATE_SGD = {"batch_size": (102400,), "clip": (1, 10, 30), "learning_rate": (0.2, 0.5)}
-PRIVATE_LATE = {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0)}
-PRIVATE_ADMM = {
-    "rho": (0.3, 1.0), "local_epochs": (1, 5), "local_learning_rate": (0.1, 0.3),
-}  # fmt: skip
+one. Four clients take the settings of two, and VFL those of RFL-V."""
 PRIVATE_GRIDS = (
-    Grid(panel=Panel(**LINEAR, private=True), algorithm="rfl-sgd-v", axes=PRIVATE_SGD),
-    Grid(panel=Panel(**LINEAR, private=True), algorithm="rfl-admm-v", axes=PRIVATE_ADMM),
-    Grid(panel=Panel(**LATE, private=True), algorithm="rfl-sgd-v", axes=PRIVATE_LATE),
-    Grid(panel=Panel(**LATE, private=True), algorithm="rfl-admm-v", axes=PRIVATE_ADMM),
+    *grids(
+        LINEAR | PRIVATE,
+        {"batch_size": (102400,), "clip": (1, 10, 30), "learning_rate": (0.2, 0.5)},
+        {"rho": (0.3, 1.0), "local_epochs": (1, 5), "local_learning_rate": (0.1, 0.3)},
+        {"inner_rounds": (1, 3), "inner_rho": (0.01, 0.1, 1.0)},
+    ),
+    *grids(
+        LATE | PRIVATE,
+        {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0)},
+        {"rho": (0.3, 1.0), "clip": (0.1, 1), "local_learning_rate": (0.3, 1.0)},
+        {"inner_rounds": (1, 3), "inner_rho": (0.01, 0.1, 1.0)},
+    ),
 )
 """Large batches and few local epochs: each step is one more release, so few steps with little noise beat many."""
 SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)

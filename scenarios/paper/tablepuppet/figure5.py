@@ -13,6 +13,8 @@ from scenarios.paper.tablepuppet._study import Panel, run_panels, study_flags
 V: dict[str, dict[str, Any]] = {"rfl-admm-v": {}, "rfl-sgd-v": {}}
 VERTICAL: dict[str, dict[str, Any]] = {**V, "vfl-admm": {}, "vfl-sgd": {}}
 PARTITIONED: dict[str, dict[str, Any]] = {"rfl-admm": {}, "rfl-sgd": {}}
+EXACT: dict[str, dict[str, Any]] = {"centralised lbfgs": {"centralised": "exact", "rounds": 1, "lbfgs_iterations": 200}}
+"""Beside the centralised SGD of ten epochs that the neural models are compared with: what far more steps reach."""
 MOVIELENS, FLIGHTS = "movielens-1m", "nycflights13"
 PANELS = (
     Panel(data=MOVIELENS, rows=VERTICAL),
@@ -20,7 +22,7 @@ PANELS = (
     Panel(data=MOVIELENS, num_partitions=4, rows=PARTITIONED),
     Panel(data=MOVIELENS, task="multiclass", rows=VERTICAL),
     Panel(data=MOVIELENS, task="multiclass", num_partitions=2, rows=PARTITIONED),
-    Panel(data=MOVIELENS, neural=True, rows=V),
+    Panel(data=MOVIELENS, neural=True, rows=V | EXACT),
     Panel(data=MOVIELENS, neural=True, num_partitions=2, rows=PARTITIONED),
     Panel(data=FLIGHTS, rows=VERTICAL),
     Panel(data=FLIGHTS, num_partitions=2, rows=PARTITIONED),
@@ -28,15 +30,15 @@ PANELS = (
     Panel(data=FLIGHTS, task="binary", rows=VERTICAL),
     Panel(data=FLIGHTS, task="binary", num_partitions=2, rows=PARTITIONED),
     Panel(data=FLIGHTS, task="binary", num_partitions=4, rows=PARTITIONED),
-    Panel(data=FLIGHTS, neural=True, rows=V),
+    Panel(data=FLIGHTS, neural=True, rows=V | EXACT),
     Panel(data=FLIGHTS, neural=True, num_partitions=2, rows=PARTITIONED),
 )
 """VFL on the neural models is left to ``--full``: it takes the steps of RFL-V, in many times its seconds."""
 FULL = (
     *PANELS[:5],
-    Panel(data=MOVIELENS, neural=True, rows=VERTICAL),
+    Panel(data=MOVIELENS, neural=True, rows=VERTICAL | EXACT),
     *PANELS[6:13],
-    Panel(data=FLIGHTS, neural=True, rows=VERTICAL),
+    Panel(data=FLIGHTS, neural=True, rows=VERTICAL | EXACT),
     PANELS[14],
     Panel(data=MOVIELENS, task="multiclass", num_partitions=4, rows=PARTITIONED),
     Panel(data=MOVIELENS, neural=True, num_partitions=4, rows=PARTITIONED),
