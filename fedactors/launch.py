@@ -26,7 +26,7 @@ from fedactors.config import as_dict, build, parse_words
 from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyFailed, Stopped
 from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, RunResult
-from fedactors.records.metrics import Summary, jsonable
+from fedactors.records.metrics import Summary
 from fedactors.records.progress import open_progress
 from fedactors.records.recorder import FolderRecorder, Recorder
 from fedactors.records.run_folder import SUMMARY, RunFolder
@@ -271,22 +271,8 @@ def _spell_infinities(value: Any) -> Any:
 def _summarise(
     protocol: Protocol, options: RunOptions, seed: int, folder: RunFolder, result: RunResult, usage: Usage
 ) -> Summary:
-    return Summary(
-        run=folder.place,
-        protocol=protocol.name,
-        runtime=options.runtime or "ray",
-        seed=seed,
-        rounds=result.rounds,
-        metrics=jsonable(result.metrics),
-        extra=jsonable(result.extra),
-        bytes=usage.bytes,
-        messages=usage.messages,
-        seconds=usage.seconds,
-        wall_seconds=usage.wall_seconds,
-        cpu_utilisation=usage.cpu_utilisation,
-        waiting_seconds=usage.waiting_seconds,
-        money=usage.price,
-        header_bytes=usage.header_bytes,
+    return Summary.of(
+        result, usage, run=folder.place, protocol=protocol.name, runtime=options.runtime or "ray", seed=seed
     )
 
 

@@ -7,10 +7,14 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import BadInput
 from fedactors.records.run_folder import ROUND_METRICS, SCHEMA_VERSION, SUMMARY, RunFolder
+
+if TYPE_CHECKING:
+    from fedactors.plugins import RunResult
+    from fedactors.runtime.base import Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,49 @@ class Summary:
         """Return the JSON-ready mapping."""
         made: dict[str, Any] = jsonable(dataclasses.asdict(self))
         return made
+
+    @classmethod
+    def of(
+        cls,
+        result: RunResult,
+        usage: Usage,
+        *,
+        run: str,
+        protocol: str,
+        runtime: str,
+        seed: int,
+        metrics: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Summary:
+        """Make the summary of a run that has just ended.
+
+        Args:
+            result: what the protocol's run returned.
+            usage: what the runtime says that it took.
+            run: its name or folder.
+            protocol: name of the protocol.
+            runtime: ``ray`` or ``simulated``.
+            seed: the run's seed.
+            metrics: instead of the result's own.
+            extra: instead of the result's own.
+        """
+        return cls(
+            run=run,
+            protocol=protocol,
+            runtime=runtime,
+            seed=seed,
+            rounds=result.rounds,
+            metrics=jsonable(result.metrics if metrics is None else metrics),
+            extra=jsonable(result.extra if extra is None else extra),
+            bytes=usage.bytes,
+            messages=usage.messages,
+            seconds=usage.seconds,
+            wall_seconds=usage.wall_seconds,
+            cpu_utilisation=usage.cpu_utilisation,
+            waiting_seconds=usage.waiting_seconds,
+            money=usage.price,
+            header_bytes=usage.header_bytes,
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "summary") -> Summary:
