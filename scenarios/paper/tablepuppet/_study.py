@@ -8,7 +8,6 @@ paper's formula over the bytes in the traffic ledger. Settings were chosen by tr
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import tempfile
@@ -17,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedactors.config import build, parse_words
+from fedactors.config import build
 from fedactors.launch import combine, launch, resolve
 from fedactors.options import RunOptions
 from fedactors.records.metrics import Summary
+from fedactors.records.study import Study, write_summary
 from protocols.tablepuppet.plugin import PROTOCOL
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "data" / "tablepuppet"
@@ -123,35 +123,19 @@ class Panel:
 SMOKE = (Panel(data="orders:300", rows={"rfl-admm-v": {}}, rounds=1),)
 
 
-def study_flags(description: str) -> argparse.ArgumentParser:
-    """Return the parser of a study's flags."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("words", nargs="*", metavar="key=value", help="settings beside the chosen ones")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the summaries")
-    parser.add_argument("--only", default="", help="measure only what has this text in its name")
-    parser.add_argument("--again", action="store_true", help="measure what is there already")
-    parser.add_argument("--smoke", action="store_true", help="one tiny panel on generated data")
-    parser.add_argument("--full", action="store_true", help="all that the paper's figure has")
-    parser.add_argument("--seeds", default="0", help="seeds, with a comma between them")
-    return parser
-
-
-def measure_panel(panel: Panel, args: argparse.Namespace) -> None:
+def measure_panel(panel: Panel, study: Study) -> None:
     """Run a panel, the centralised model first, and write the summaries."""
-    folder = args.out / panel.name
-    folder.mkdir(parents=True, exist_ok=True)
-    seeds, given = [int(seed) for seed in args.seeds.split(",")], parse_words(args.words)
+    folder = study.out / panel.name
     for name, more in {"centralised": {}, **panel.rows}.items():
         path = folder / f"{name.replace(' ', '-')}.json"
-        if path.exists() and not args.again:
+        if not study.lacks(path):
             continue
-        words = {**panel.settings(name.partition(" ")[0]), **more, **given}
-        found = [train(panel.data, words, seed) for seed in seeds]
+        words = {**panel.settings(name.partition(" ")[0]), **more, **study.settings}
+        found = [train(panel.data, words, seed) for seed in study.seeds]
         known = {s.seed: s for s in found} if name == "centralised" else _read(folder / "centralised.json")
         made = [compared(summary, known[summary.seed]) for summary in found]
         made = [dataclasses.replace(summary, run=panel.name) for summary in made]
-        wanted = combine(made) if len(made) > 1 else made[0].as_dict()
-        path.write_text(json.dumps(wanted, indent=1, sort_keys=True) + "\n")
+        write_summary(path, combine(made) if len(made) > 1 else made[0].as_dict())
         print(f"{panel.name} {name}: {described(made[0])}", flush=True)
 
 
@@ -197,10 +181,10 @@ def _read(path: Path) -> dict[int, Summary]:
     return {run["seed"]: Summary.from_dict(run) for run in values.get("runs", [values])}
 
 
-def run_panels(panels: Sequence[Panel], args: argparse.Namespace) -> Sequence[Panel]:
+def run_panels(panels: Sequence[Panel], study: Study) -> Sequence[Panel]:
     """Measure the panels that the flags ask for; return them all."""
-    chosen = SMOKE if args.smoke else panels
+    chosen = SMOKE if study.smoke else panels
     for panel in chosen:
-        if args.only in panel.name:
-            measure_panel(panel, args)
+        if study.wants(panel.name):
+            measure_panel(panel, study)
     return chosen

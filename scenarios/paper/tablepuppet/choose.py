@@ -6,7 +6,6 @@ Test rows play no part: of each run only the training loss is written, to ``grid
 points are `_study.SETTINGS`.
 """
 
-import argparse
 import dataclasses
 import itertools
 import json
@@ -15,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedactors.config import parse_words
+from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.terminal import guarded
-from scenarios.paper.tablepuppet._study import Panel, study_flags, train
+from scenarios.paper.tablepuppet._study import RESULTS, Panel, train
 
 Axes = Mapping[str, Sequence[float]]
 
@@ -73,13 +72,13 @@ one. Four clients take the settings of two, and VFL those of RFL-V."""
 PRIVATE_GRIDS = (
     *grids(
         LINEAR | PRIVATE,
-        {"batch_size": (102400,), "clip": (1, 10, 30), "learning_rate": (0.2, 0.5)},
-        {"rho": (0.3, 1.0), "local_epochs": (1, 5), "local_learning_rate": (0.1, 0.3)},
+        {"batch_size": (102400, 409600), "clip": (30, 100, 300), "learning_rate": (0.1, 0.2, 0.5)},
+        {"rho": (0.1, 0.3), "local_epochs": (5, 15), "clip": (1, 3), "local_learning_rate": (0.3,)},
         {"inner_rounds": (1, 3), "inner_rho": (0.01, 0.1, 1.0)},
     ),
     *grids(
         LATE | PRIVATE,
-        {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0)},
+        {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0, 5.0)},
         {"rho": (0.3, 1.0), "clip": (0.1, 1), "local_learning_rate": (0.3, 1.0)},
         {"inner_rounds": (1, 3), "inner_rho": (0.01, 0.1, 1.0)},
     ),
@@ -88,19 +87,18 @@ PRIVATE_GRIDS = (
 SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)
 
 
-def search(grid: Grid, args: argparse.Namespace) -> None:
+def search(grid: Grid, study: Study) -> None:
     """Measure the points of a grid that are not there yet, and print the best."""
-    folder, found = args.out / grid.folder, {}
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, found = study.out / grid.folder, {}
     for name, chosen in grid.points():
         path = folder / f"{name.replace(' ', '_')}.json"
-        if args.again or not path.exists():
-            words = {**grid.panel.settings(grid.algorithm), **chosen, **parse_words(args.words)}
+        if study.lacks(path):
+            words = {**grid.panel.settings(grid.algorithm), **chosen, **study.settings}
             summary = train(grid.panel.data, words, seed=0)
             summary = dataclasses.replace(
                 summary, run=name, metrics={"train_loss": summary.metrics["train_loss"]}, extra={}
             )
-            path.write_text(json.dumps(summary.as_dict(), indent=1, sort_keys=True) + "\n")
+            write_summary(path, summary.as_dict())
             print(f"{name}: {summary.metrics['train_loss']:.6f} ({summary.wall_seconds:.0f} s)", flush=True)
         loss = json.loads(path.read_text())["metrics"]["train_loss"]
         found[name] = float("inf") if loss is None else loss
@@ -110,10 +108,10 @@ def search(grid: Grid, args: argparse.Namespace) -> None:
 
 def main() -> int:
     """Search the grids that the flags ask for."""
-    args = study_flags(__doc__ or "").parse_args()
-    for grid in SMOKE if args.smoke else (*GRIDS, *PRIVATE_GRIDS):
-        if args.only in f"{grid.folder} {grid.algorithm} ":
-            search(grid, args)
+    study = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
+    for grid in SMOKE if study.smoke else (*GRIDS, *PRIVATE_GRIDS):
+        if study.wants(f"{grid.folder} {grid.algorithm} "):
+            search(grid, study)
     return 0
 
 

@@ -6,9 +6,10 @@ FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.figure6 [--only nycflig
 import sys
 from typing import Any
 
+from fedactors.records.study import Study, study_flags
 from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._drawing import draw
-from scenarios.paper.tablepuppet._study import Panel, run_panels, study_flags
+from scenarios.paper.tablepuppet._study import RESULTS, Panel, run_panels
 
 V: dict[str, dict[str, Any]] = {"rfl-admm-v": {}, "rfl-sgd-v": {}, "rfl-sgd-v clip=1": {"batch_size": 10240, "clip": 1}}
 PARTITIONED: dict[str, dict[str, Any]] = {"rfl-admm": {}, "rfl-sgd": {}}
@@ -22,8 +23,8 @@ PANELS = (
 
 def main() -> int:
     """Measure what is missing, and draw."""
-    args = study_flags(__doc__ or "").parse_args()
-    print(draw("figure6", run_panels(PANELS, args), args.out))
+    study = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
+    print(draw("figure6", run_panels(PANELS, study), study.out))
     return 0
 
 
