@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "movielens-1m-neural": {
         "sgd": {"learning_rate": 0.5},
         "admm": {"rho": 0.3},
-        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01, "lbfgs_iterations": 3},
     },
     "nycflights13-linear": {
         "sgd": {"learning_rate": 0.3, "batch_size": 512},
@@ -52,9 +52,9 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "partitioned admm": {"rho": 0.03, "inner_rho": 0.001},
     },
     "nycflights13-neural": {
-        "sgd": {"learning_rate": 0.001, "batch_size": 512},
+        "sgd": {"learning_rate": 0.003, "batch_size": 512},
         "admm": {"rho": 0.3},
-        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001, "lbfgs_iterations": 3},
     },
     "movielens-1m-linear-private": {
         "sgd": {"batch_size": 102400, "clip": 10, "learning_rate": 0.5},
@@ -106,11 +106,11 @@ class Panel:
             kind = "partitioned admm"
         words = {"task": self.task, "num_partitions": self.num_partitions, "rounds": self.rounds}
         is_private = self.private and algorithm != "centralised"
-        words |= SETTINGS[f"{self.subject}-private" if is_private else self.subject][kind] | {"algorithm": algorithm}
         if self.neural:
             words |= {"model": "neural", "centralised": "sgd", "lbfgs_iterations": 10}
         elif algorithm == "centralised":
             words |= {"rounds": 1, "lbfgs_iterations": 200}
+        words |= SETTINGS[f"{self.subject}-private" if is_private else self.subject][kind] | {"algorithm": algorithm}
         if self.task == "multiclass":
             words["num_classes"] = 5
         if is_private:

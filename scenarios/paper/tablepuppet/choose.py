@@ -62,10 +62,15 @@ LATE_RHO: dict[str, tuple[float, ...]] = {"rho": (0.01, *RHO["rho"])}
 GRIDS = (
     *grids(LINEAR, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, BOTH),
     *grids(SOFTMAX, {"learning_rate": (0.5, 1.0)}, RHO, FEW),
-    *grids(LINEAR | NEURAL, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, FEW),
+    *grids(LINEAR | NEURAL, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, {"inner_rho": (0.001, 0.01)}),
     *grids(FLIGHTS, {"learning_rate": (0.1, 0.3, 0.5), "batch_size": (512, 2048)}, RHO, BOTH),
     *grids(LATE, {"learning_rate": (0.1, 0.3, 0.5, 1.0), "batch_size": (512, 2048)}, LATE_RHO, BOTH | LATE_RHO),
-    *grids(FLIGHTS | NEURAL, {"learning_rate": (0.0003, 0.001, 0.003), "batch_size": (512,)}, RHO, FEW),
+    *grids(
+        FLIGHTS | NEURAL,
+        {"learning_rate": (0.0003, 0.001, 0.003), "batch_size": (512,)},
+        RHO,
+        {"inner_rho": (0.001, 0.01)},
+    ),
 )
 """The paper's ranges (rates 0.01 to 0.5, rho 0.1 to 10), and beyond them where the loss is less curved than the squared
 one. Four clients take the settings of two, and VFL those of RFL-V."""

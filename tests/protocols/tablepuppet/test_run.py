@@ -297,6 +297,7 @@ def test_null_keys_do_not_join_and_are_counted():
     )
     result, _, _ = execute(settings(), data)
     assert result.extra["rows_with_null_keys"] == {"orders": 20, "items": 2}
+    assert result.metrics["rows_with_null_keys"] == 22
     assert result.extra["joined_rows"] + result.extra["joined_test_rows"] == 60
 
 
