@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import BadInput
-from fedactors.options import RunOptions, run_options, run_words
+from fedactors.options import RunOptions, run_options
 from fedactors.plugins import Protocol, discover, find_protocol
+from fedactors.submission import is_shared
 from fedactors.terminal import format_value, print_json, print_table
 
 if TYPE_CHECKING:
@@ -63,6 +65,12 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
     from fedactors.launch import combine, launch, resolve
 
     config, options = resolve(protocol, words, options)
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and not is_shared(options.out):
+        print(
+            f"warning: --out {options.out} is relative: the run folder lies in the job's own directory, and goes with "
+            "it; give a path that all hosts share, an address such as s3://bucket/runs, or use fedactors submit",
+            file=sys.stderr,
+        )
     several = len(options.seeds or ()) > 1
     summaries = launch(protocol, config, options)
     if options.format == "json":
@@ -79,56 +87,6 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
         for name, mean in both["mean"]["metrics"].items():
             print(f"{name}: {format_value(mean)} +- {format_value(both['std']['metrics'][name])}")
     return 0
-
-
-def submit_command(args: argparse.Namespace) -> int:
-    """Run something on a cluster, as a job."""
-    from fedactors.runtime.ray.jobs import Jobs, last_json
-
-    script = args.target.endswith(".py")
-    if script and not Path(args.target).is_file():
-        raise BadInput(f"{args.target!r}: no such script")
-    if not script and not args.working_dir:
-        find_protocol(args.target)
-    options = run_options(args)
-    _warn_of_out(options.out)
-    command = ["python", args.target] if script else ["python", "-m", "fedactors.cli", "run", args.target]
-    jobs = Jobs(args.address)
-    folder = args.working_dir or ("." if script else None)
-    job = jobs.submit([*command, *run_words(options, args.words), "--format", "json"], working_dir=folder)
-    if not args.wait:
-        if args.format == "json":
-            print_json({"job": job, "address": jobs.address})
-        else:
-            print(f"job: {job}\nfollow it: ray job logs --follow --address {jobs.address} {job}")
-        return 0
-    log: list[str] = []
-
-    def show(text: str) -> None:
-        log.append(text)
-        print(text, end="", file=sys.stderr if args.format == "json" else sys.stdout, flush=True)
-
-    try:
-        end = jobs.follow(job, show)
-    except KeyboardInterrupt:
-        print(f"fedactors: the job goes on; stop it: ray job stop --address {jobs.address} {job}", file=sys.stderr)
-        raise
-    if args.format == "json":
-        found = next(last_json("".join(log)), None)
-        result = None if found is None else json.loads(found)
-        print_json({"job": job, "status": end.status, "exit_code": end.exit_code, "result": result})
-    elif end.exit_code:
-        print(f"fedactors: the job ended with code {end.exit_code} ({end.status})", file=sys.stderr)
-    return end.exit_code
-
-
-def _warn_of_out(out: str) -> None:
-    if "://" not in out and not Path(out).is_absolute():
-        print(
-            f"fedactors: --out {out} is relative: the run folder will lie in the job's own directory on the head host "
-            "and go with it; give a path that all hosts share, or an address such as s3://bucket/runs",
-            file=sys.stderr,
-        )
 
 
 def doctor_command(args: argparse.Namespace) -> int:

@@ -24,6 +24,9 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from fedactors.learning.averaging import batches
 
+MEAN_BLOCK = 32768
+"""Parameters that `weighted_mean` adds at a time."""
+
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Model = Hashable
@@ -31,7 +34,7 @@ Model = Hashable
 ModelFactory = Callable[[Any], nn.Module]
 """Makes the module that a `Model` stands for; module-level, so that every process finds the same one."""
 ShardLoader = Callable[[str], tuple[Floats, Labels]]
-"""Loads the whole training set that a name stands for; module-level, called once in a process."""
+"""Gives the whole training set that a name stands for; it keeps what it loaded."""
 
 
 class LocalTraining(NamedTuple):
@@ -103,11 +106,6 @@ def _workspace(factory: ModelFactory, model: Model) -> _Workspace:
         return _Workspace(factory(model))
 
 
-@lru_cache(maxsize=2)
-def _training_set(load: ShardLoader, dataset: str) -> tuple[Floats, Labels]:
-    return load(dataset)
-
-
 def num_parameters(factory: ModelFactory, model: Model) -> int:
     """Return P, the length of the flat vector of `model`."""
     return _workspace(factory, model).size
@@ -168,7 +166,7 @@ def shard_training(
 
     For simulated containers: a task then carries row numbers instead of samples to the worker.
     """
-    x_NF, y_N = _training_set(load, dataset)
+    x_NF, y_N = load(dataset)
     return _train(
         _workspace(factory, model), parameters_P, x_NF, y_N, rows_N,
         seed, num_epochs, batch_size, learning_rate, momentum,
@@ -198,8 +196,8 @@ def _train(
             total = 0.0
             for index_B in batches(num_samples, batch_size, order, space.smallest_batch):
                 rows_B = rows_N[index_B]
-                x_BF, y_B = torch.from_numpy(x_NF[rows_B]), torch.from_numpy(y_N[rows_B])
-                value = space.step(cross_entropy(space.module(x_BF), y_B), learning_rate, momentum)
+                y_B = torch.from_numpy(y_N[rows_B])
+                value = space.step(cross_entropy(space.module(_inputs(x_NF[rows_B])), y_B), learning_rate, momentum)
                 total += value * len(rows_B)
                 squares += value * value
                 num_batches += 1
@@ -209,6 +207,19 @@ def _train(
         loss_rms=float(np.sqrt(squares / max(num_batches, 1))),
         num_samples=num_samples,
     )
+
+
+def _inputs(x_BF: Floats) -> torch.Tensor:
+    """Copy samples into a tensor; images with channels last, in which CPU convolutions are up to twice as fast.
+
+    The strides are stated because torch takes images of one channel for channels first otherwise.
+    """
+    x = torch.tensor(x_BF)
+    if x.ndim != 4:
+        return x
+    _, channels, height, width = x.shape
+    strides = (channels * height * width, 1, width * channels, channels)
+    return x.contiguous(memory_format=torch.channels_last).as_strided(x.shape, strides)
 
 
 @contextlib.contextmanager
@@ -221,15 +232,14 @@ def _dropout_seed(draws: bool, seed: int) -> Iterator[None]:
         yield
 
 
-def logits(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, batch_size: int = 500) -> Floats:
+def logits(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, batch_size: int = 100) -> Floats:
     """Return what a model says of each sample before the softmax, shape (N, K)."""
     space = _workspace(factory, model)
     space.fill(parameters_P)
     space.module.eval()
     with torch.no_grad():
         parts = [
-            space.module(torch.tensor(x_NF[first : first + batch_size])).numpy()
-            for first in range(0, len(x_NF), batch_size)
+            space.module(_inputs(x_NF[first : first + batch_size])).numpy() for first in range(0, len(x_NF), batch_size)
         ]
     return np.concatenate(parts)
 
@@ -267,7 +277,7 @@ def distil(
         for _ in range(num_epochs):
             total = 0.0
             for rows_B in batches(len(x_NF), batch_size, order, space.smallest_batch):
-                said_BK = log_softmax(space.module(torch.from_numpy(x_NF[rows_B])) / temperature, dim=1)
+                said_BK = log_softmax(space.module(_inputs(x_NF[rows_B])) / temperature, dim=1)
                 wanted_BK = torch.from_numpy(target_NK[rows_B])
                 loss = kl_div(said_BK, wanted_BK, reduction="batchmean") * temperature**2
                 value = space.step(loss, learning_rate, momentum)
@@ -300,7 +310,15 @@ def weighted_mean(models: Sequence[Floats], weights: Sequence[float]) -> Floats:
     if (shares < 0).any():
         raise ValueError("a weight is negative")
     shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(models), 1.0 / len(models))
-    mean_P = np.zeros(models[0].shape, dtype=np.float64)
-    for share, model_P in zip(shares, models, strict=True):
-        mean_P += share * model_P
-    return mean_P.astype(models[0].dtype)
+    mean_P = np.empty_like(models[0])
+    sum_P, term_P = np.empty(MEAN_BLOCK), np.empty(MEAN_BLOCK)
+    for first in range(0, mean_P.size, MEAN_BLOCK):  # block by block, so that sums stay in the processor's cache
+        place = slice(first, min(first + MEAN_BLOCK, mean_P.size))
+        sums, terms = sum_P[: place.stop - first], term_P[: place.stop - first]
+        sums[:] = 0.0
+        for share, model_P in zip(shares, models, strict=True):
+            terms[:] = model_P[place]
+            terms *= share
+            sums += terms
+        mean_P[place] = sums
+    return mean_P

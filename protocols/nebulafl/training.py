@@ -8,16 +8,14 @@ Shapes: P length of the flat vector, N samples, K classes.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from protocols.nebulafl import algorithm
-from protocols.nebulafl.algorithm import Floats, Labels
-from protocols.nebulafl.data import load_rows
+from protocols.nebulafl.algorithm import Floats
+from protocols.nebulafl.data import cached_rows
 
 Model = tuple[str, tuple[int, ...], int, str]
 Hyper = tuple[int, int, float, float]
@@ -37,7 +35,8 @@ def make_module(model: Model) -> nn.Module:
     spec = model_spec(model)
     module = build_skeleton(spec, device="cpu")
     # models for tables and ``linear`` take flat samples
-    return module if spec.name not in ("linear", "mlp", "residual-mlp") else nn.Sequential(nn.Flatten(), module)
+    flat = ("linear", "mlp", "top-mlp", "residual-mlp")
+    return module if spec.name not in flat else nn.Sequential(nn.Flatten(), module)
 
 
 def initial_parameters(model: Model, seed: int) -> Floats:
@@ -46,12 +45,6 @@ def initial_parameters(model: Model, seed: int) -> Floats:
     vector_P = np.concatenate([entry.numpy().ravel() for entry in entries]).astype(np.float32)
     vector_P.setflags(write=False)
     return vector_P
-
-
-@lru_cache(maxsize=64)
-def cached_rows(key: str) -> tuple[Floats, Labels]:
-    """Return the row set of a key, loaded once in this process."""
-    return load_rows(key)
 
 
 def train(

@@ -1,7 +1,4 @@
-"""Write the example databases of `own_databases.py` into a folder: DuckDB, SQLite, Parquet and CSV.
-
-python scenarios/tablepuppet/make_databases.py folder=shop orders=5000
-"""
+"""The example databases of `own_databases.py`: a shop's DuckDB, a warehouse's SQLite, two banks' Parquet and CSV."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ from fedactors.data.tables import load_tables
 
 
 def write_databases(folder: Path, num_orders: int = 5000) -> None:
-    """Write the four files, unless the folder is there already."""
-    if folder.exists():
-        return
-    folder.mkdir(parents=True)
+    """Write the four files into an empty folder."""
     tables = load_tables(f"orders:{num_orders}")
     with duckdb.connect(str(folder / "orders.duckdb")) as connection:
         connection.register("incoming", tables["orders"])
