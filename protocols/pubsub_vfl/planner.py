@@ -7,8 +7,8 @@
 The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `decoupled` T is the time of one
 worker that computes on one core, and w/C times that when more workers than cores share them. Where a latency is stated,
 both also count what the paper's model leaves out: an epoch's beginning and end, and a window too small to hide the hops
-of a batch. The search tries all settings (the paper calls it dynamic programming); ties go to fewer workers, then to the
-smaller batch.
+of a batch. The search tries all settings (the paper calls it dynamic programming); ties go to fewer workers, then to
+the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
 """
@@ -26,7 +26,7 @@ from fedactors.network.codec import message
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
 HOPS_PER_BATCH = 8
-"""One-way messages between parties from a batch's assignment to the acknowledgement of its gradient, one after another."""
+"""Messages between parties, one after another, from a batch's assignment to its gradient's acknowledgement."""
 HOPS_PER_EPOCH = 16
 """Likewise from the order to begin an epoch to the average at its end, one batch's hops included."""
 Objective = Literal["epoch", "decoupled", "literal", "literal-per-sample"]

@@ -17,7 +17,8 @@ _SHOWN = 10
 def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the best setting for the profiles of one active and one or more passive parties.
 
-    A profile may carry ``num_rows``, ``bandwidth`` (bytes per second) and ``latency`` (seconds) beside the fields of `PartyProfile`.
+    A profile may carry ``num_rows``, ``bandwidth`` (bytes per second) and ``latency`` (seconds) beside the fields of
+    `PartyProfile`.
 
     Raises:
         BadInput: not exactly one active party, no passive one, or a profile that is incomplete.
