@@ -9,6 +9,7 @@ from fedactors.config import build
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_network import BottomNetwork
+from fedactors.network.links import LAN
 from fedactors.runtime.base import Work
 from protocols.pubsub_vfl import models, planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -18,7 +19,7 @@ from protocols.pubsub_vfl.planner import PartyProfile, Plan, PowerLaw, Problem
 
 
 def problem(settings: Mapping[str, Any], data_name: str, cores: Mapping[str, int], num_rows: int) -> Problem:
-    """Return what is planned for in simulation: links are not shared there, so bandwidth is left out.
+    """Return what is planned for in simulation, where each message has the link's bandwidth to itself.
 
     Args:
         settings: of the run; sizes of the networks count.
@@ -49,7 +50,16 @@ def problem(settings: Mapping[str, Any], data_name: str, cores: Mapping[str, int
             *law("bottom-backward", size(party), updates=True),
         )
         passive.append(PartyProfile("passive", cores[party], phases, 0, nothing, 1, 0.0))
-    return Problem(active=active, passive=planner.weakest(passive), num_rows=num_rows)
+    return Problem(
+        active=active,
+        passive=planner.weakest(passive),
+        num_rows=num_rows,
+        row_bytes=2.0 * config.embedding_size * (8 if config.float64 else 4),
+        bandwidth=LAN.bandwidth,
+        shared_link=False,
+        latency=LAN.latency,
+        in_flight_per_worker=config.max_in_flight / config.num_passive_workers,
+    )
 
 
 def parameters_of(spec: ModelSpec) -> int:

@@ -134,6 +134,8 @@ def summarise(
         metrics["training_per_epoch"] = training / result.rounds
         metrics["training_utilisation"] = sum(recorder.busy) / (cores * training)
     shown = {key: value for key, value in point.settings.items() if key != "num_epochs"}
+    metrics |= {"w_a": config.num_active_workers, "w_p": config.num_passive_workers, "B": config.batch_size}
+    metrics["learning_rate"] = config.learning_rate
     extra = {**result.extra, "settings": shown, "data": point.data, "cores": dict(point.cores), "curve": curve}
     kind = "simulated" if isinstance(runtime, SimulatedRuntime) else "ray"
     return Summary.of(
@@ -148,9 +150,9 @@ def summarise(
     )
 
 
-def flags(description: str | None) -> argparse.ArgumentParser:
+def flags(description: str | None, seeds: Sequence[int] = (0,)) -> argparse.ArgumentParser:
     """Return the flags that every experiment of this folder has."""
-    return study_flags(description, RESULTS)
+    return study_flags(description, RESULTS, seeds=seeds)
 
 
 def perform_all(points: Iterable[Point], folder: Path, given: Study) -> dict[str, Any]:
@@ -173,7 +175,8 @@ def perform_all(points: Iterable[Point], folder: Path, given: Study) -> dict[str
             settings |= {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 32}
             settings["feature_split"] = ()
             point = dataclasses.replace(point, data="breast-cancer")
-        runs = [perform(dataclasses.replace(point, settings=settings, seed=seed)) for seed in given.seeds]
+        seeds = given.seeds[:1] if given.smoke else given.seeds
+        runs = [perform(dataclasses.replace(point, settings=settings, seed=seed)) for seed in seeds]
         done[point.name] = write(path, runs)
         if given.smoke:
             break

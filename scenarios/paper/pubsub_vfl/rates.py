@@ -4,7 +4,8 @@ The paper trains all methods with 0.001. A method that averages w workers takes 
 that adds up their steps, so that one rate is not fair to all: each method is run with 0.003 and 0.01, AVFL-PS, which
 adds up, also with 0.0003; rows with 0.001 are those of `comparison.py`. PubSub-VFL averages at epochs' ends
 (``pubsub-vfl``) or within epochs (``pubsub-vfl-rounds``, `sync_unit=batch`), where it is run with 0.001 too.
-Of 50:14 only what differs from 32:32 is run. Reduced: Bank, two batch sizes, 8 epochs at most, one window.
+Of 50:14 only what differs from 32:32 is run. Reduced: Bank, batches of 64 rows, at 32:32 with up to eight workers also
+of 256 (``--full``: 64, 256 and 1024 throughout), 8 epochs at most, one window.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from comparison import SPLITS, network, settings
 from fedactors.records.study import Study
 
 WORKERS = (16, 4, 8, 32)
-BATCH_SIZES = (64, 256)
+BATCH_SIZES = (64, 256, 1024)
+MOST_WORKERS = {64: 64, 256: 8, 1024: 0}
+"""In the reduced grid at 32:32, by batch size; at 50:14 there are batches of 64 rows only."""
 RATES = (0.01, 0.003)
 MORE_RATES = {"avfl-ps": (0.0003,), "pubsub-vfl-rounds": (0.001,)}
 METHODS = ("pubsub-vfl-rounds", "avfl-ps", "vfl-ps", "pubsub-vfl", "avfl", "vfl")
@@ -32,10 +35,10 @@ def pairs(method: str, split: str) -> list[tuple[int, int]]:
     # up to 14 workers have a core each in both splits; the parties' workers may differ in number only in PubSub-VFL
     if method in ("avfl", "vfl"):
         return []
-    return [(passive, passive), *([(18, passive), (32, passive)] if method.startswith("pubsub") else [(32, 32)])]
+    return [(passive, passive), *([(18, passive), (32, passive)] if method.startswith("pubsub") else [])]
 
 
-def points(split: str) -> list[Point]:
+def points(split: str, full: bool) -> list[Point]:
     """Return the runs of one split of the cores, the most telling first."""
     active, passive = SPLITS[split]
     return [
@@ -46,10 +49,11 @@ def points(split: str) -> list[Point]:
             cores={"active": active, "passive": passive},
             network=network(),
         )
-        for size in (BATCH_SIZES if split == "32-32" else BATCH_SIZES[:1])
+        for size in (BATCH_SIZES if full or split == "32-32" else BATCH_SIZES[:1])
         for method in METHODS
         for rate in (*RATES, *MORE_RATES.get(method, ()))
         for w_a, w_p in pairs(method, split)
+        if full or w_a <= MOST_WORKERS[size]
     ]
 
 
@@ -66,7 +70,7 @@ def main() -> None:
     parser.add_argument("--split", choices=sorted(SPLITS), action="append", help="cores of both parties (default: all)")
     given = parser.parse_intermixed_args(namespace=Study())
     for split in given.split or (list(SPLITS)[:1] if given.smoke else SPLITS):
-        perform_all(points(split), given.out / f"rates-{split}", given)
+        perform_all(points(split, given.full), given.out / f"rates-{split}", given)
 
 
 if __name__ == "__main__":
