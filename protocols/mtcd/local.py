@@ -105,13 +105,26 @@ class LocalData:
         return NetworkBlock(self._config, self._client, part.train, part.test, self.labels.train, classes)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the order of the rows and labels that came from elsewhere."""
+        """Return the order of the rows, labels that came from elsewhere, and the scale, which predictions need."""
         if not isinstance(self._data, VerticalData):
             return {}
-        return {"rows": self.rows, "labels": self.labels}
+        return {"rows": self.rows, "labels": self.labels, "scale": self._scale()}
+
+    def _scale(self) -> dict[str, Any] | None:
+        prepared = self._prepared
+        if prepared is None:
+            return None
+        return {
+            "feature_names": list(prepared.feature_names),
+            "mean": prepared.mean,
+            "deviation": prepared.deviation,
+            "label_mean": prepared.label_mean,
+            "label_deviation": prepared.label_deviation,
+            "class_names": list(prepared.class_names),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a snapshot."""
+        """Continue from a snapshot; the scale follows from the rows."""
         if state.get("rows") is not None:
             self.take_rows(state["rows"])
             self.labels = state["labels"]

@@ -184,7 +184,7 @@ class _Epoch:
     """What an active worker has in hand during an epoch."""
 
     def __init__(self, worker: ActiveWorker, epoch: int, broker: BatchBroker) -> None:
-        self.reports = Reports()
+        self.reports = Reports(worker.config.report_interval)
         self.loss_sum = 0.0
         self.num_rows = 0
         self._worker = worker
@@ -221,13 +221,16 @@ class _Epoch:
         self._graded.append((batch_id, sequence, out))
 
     def _report(self) -> None:
-        held = len(self._claims) + self._num_fetching
+        held, now = len(self._claims) + self._num_fetching, self._worker.clock.now()
+        if self.reports.may_wait(len(self._claims), now):
+            return
         room = max(0, self._worker.config.prefetch - held - self.reports.room_asked)
         wait = not self._claims and not self.reports.parked and room > 0
         if not (self._graded or wait or (room and not self.reports.parked)):
             return
         report = ActiveReport(self._worker.name, tuple(self._graded), room, wait)
         self._graded.clear()
+        self.reports.sent(now)
         self.reports.send(self._broker.report_active(report), room, wait, self._take)
 
     def _take(self, orders: ActiveOrders) -> None:

@@ -224,7 +224,7 @@ class _Epoch:
     """What a passive worker has in hand during an epoch."""
 
     def __init__(self, worker: PassiveWorker, epoch: int, broker: BatchBroker) -> None:
-        self.reports = Reports()
+        self.reports = Reports(worker.config.report_interval)
         self._worker = worker
         self._epoch = epoch
         self._broker = broker
@@ -264,14 +264,17 @@ class _Epoch:
             self._done.append(stamp)
 
     def _report(self) -> None:
-        idle = not self._todo and not self._gradients
+        held, now = len(self._todo) + len(self._gradients), self._worker.clock.now()
+        if self.reports.may_wait(held, now):
+            return
         room = max(0, self._worker.config.prefetch - len(self._todo) - self.reports.room_asked)
-        wait = idle and not self.reports.parked
+        wait = not held and not self.reports.parked
         if not (self._published or self._done or wait or (room and not self.reports.parked)):
             return
         report = PassiveReport(self._worker.name, tuple(self._published), tuple(self._done), room, wait)
         self._published.clear()
         self._done.clear()
+        self.reports.sent(now)
         self.reports.send(self._broker.report_passive(report), room, wait, self._take)
 
     def _take(self, orders: PassiveOrders) -> None:
