@@ -87,7 +87,8 @@ def fetch_command(args: argparse.Namespace) -> int:
     from fedactors.records.storage import local_path
     from fedactors.runtime.ray.jobs import Jobs
 
-    fetched = [str(path) for path in Jobs(args.address).fetch(args.job, local_path(args.out))]
+    out = local_path(args.out)
+    fetched = [str(path) for path in Jobs(args.address).fetch(args.job, out)]
     if args.format == "json":
         print_json({"job": args.job, "fetched": fetched})
     else:
