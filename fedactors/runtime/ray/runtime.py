@@ -35,7 +35,7 @@ from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Run
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
-from fedactors.runtime.ray.placement import cause, labelled
+from fedactors.runtime.ray.placement import cause, check_strict, labelled
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR
 
@@ -190,6 +190,7 @@ class RayRuntime(Runtime):
             return self._places
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
         bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
+        check_strict(castings, self._placement, [node["Resources"] for node in ray.nodes() if node["Alive"]])
         group = placement_group(bundles, strategy=self._placement)
         self._groups.append(group)
         try:
