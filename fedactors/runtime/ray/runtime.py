@@ -313,7 +313,10 @@ class RayRuntime(Runtime):
 
     async def _drain(self) -> None:
         async def ask(actor: Any) -> Any:
-            return await actor.drain.remote()
+            try:
+                return await actor.drain.remote()
+            except RayActorError:
+                return None  # it is gone, and what it had recorded since the last time with it
 
         asked = {name: asyncio.ensure_future(ask(actor)) for name, actor in self._actors.items()}
         if asked:
@@ -322,9 +325,9 @@ class RayRuntime(Runtime):
             if not answer.done():
                 answer.cancel()
                 raise CallTimeout(name, f"its records did not come within {self._call_timeout:g} s")
-            if answer.exception() is not None:
-                continue  # it is gone, and what it had recorded since the last time with it
             found = answer.result()
+            if found is None:
+                continue
             self._process_totals[name] = found.totals
             self._waiting[name] = found.waiting_seconds
             self._cpu[name] = found.cpu_seconds
