@@ -14,8 +14,8 @@ is current whenever theirs are. A document marks where the table goes:
     compare = "ratio"         # or "difference" (measured - against), or "value" (measured alone)
     aim = "<= 0.5"
 
-``rows`` are summaries without ``.json``, a pattern or several if ``take`` says which of them (``least`` or ``most``). ``column``
-may be a table of columns with weights, whose sum is meant.
+``rows`` are summaries without ``.json``, a pattern or several if ``take`` says which of them (``least`` or ``most``).
+``column`` may be a table of columns with weights, whose sum is meant.
 """
 
 from __future__ import annotations
