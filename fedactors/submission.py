@@ -88,7 +88,10 @@ def fetch_command(args: argparse.Namespace) -> int:
     from fedactors.runtime.ray.jobs import Jobs
 
     out = local_path(args.out)
-    fetched = [str(path) for path in Jobs(args.address).fetch(args.job, out)]
+    jobs = Jobs(args.address)
+    if args.wait:
+        jobs.follow(args.job, lambda text: print(text, end="", file=sys.stderr, flush=True))
+    fetched = [str(path) for path in jobs.fetch(args.job, out)]
     if args.format == "json":
         print_json({"job": args.job, "fetched": fetched})
     else:
