@@ -23,7 +23,7 @@ from protocols.nebulafl.messages import CenterReport, MasterModel, SharedModel
 from protocols.nebulafl.rotation import RotationTimer, rotation_partners
 from protocols.nebulafl.training import Trained, initial_parameters
 from protocols.nebulafl.versioning import CenterModels
-from protocols.nebulafl.workshop import Workshop, center_containers
+from protocols.nebulafl.workshop import Site, Workshop, center_containers
 
 
 class NebulaCenter(DataCenter):
@@ -32,26 +32,16 @@ class NebulaCenter(DataCenter):
     Args:
         config: of the run.
         data: who holds what.
-        place: number of this center among those of the run.
-        centers: names of all centers, in their order.
-        exchange: name of the actor that aggregates masters in the ablation without rotation.
-        run_seed: seed of the run, of which the first model and the order of samples are made.
+        site: where the center is among the others.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("models", "floor", "timer", "present", "num_trained", "stopped", "began_at")
+    state: ClassVar[tuple[str, ...]] = (
+        "models", "floor", "timer", "present", "num_trained", "stopped", "began_at", "model_facts",
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        config: NebulaFLConfig,
-        data: NebulaData,
-        place: int,
-        centers: tuple[str, ...],
-        exchange: str,
-        run_seed: int,
-    ) -> None:
-        self._config, self._data, self._place = config, data, place
-        self._exchange, self._run_seed = exchange, run_seed
-        self.present = list(centers)
+    def __init__(self, config: NebulaFLConfig, data: NebulaData, site: Site) -> None:
+        self._config, self._data, self._site = config, data, site
+        self.present = list(site.centers)
         self.num_trained = 0
         self.stopped = False
         self.began_at: float | None = None
@@ -63,15 +53,16 @@ class NebulaCenter(DataCenter):
             self,
             config,
             self._data,
-            center_containers(config, self._data, self._place),
+            center_containers(config, self._data, self._site.place),
             self.rng("decisions"),
-            self._run_seed,
+            self._site.run_seed,
             gap_of=lambda slot: self.models.gap(slot),
             done=self._trained,
             broken=lambda request: self._ask(request.slot),
         )
         self.floor = self._workshop.floor
-        start_P = initial_parameters(self._workshop.model, derived_seed(self._run_seed, "all parties", "model"))
+        self.model_facts = self._workshop.model
+        start_P = initial_parameters(self.model_facts, derived_seed(self._site.run_seed, "all parties", "model"))
         planets = [start_P] * config.active_per_center
         self.models = CenterModels(planets, start_P, config.rotation_interval, config.paper_literal)
         self.timer = RotationTimer(config.rotation_interval, paper_literal=config.paper_literal)
@@ -129,7 +120,7 @@ class NebulaCenter(DataCenter):
         parameters_P, version = self.models.send()
         parameters_P.setflags(write=False)
         master = MasterModel(self.name, rotation, version, parameters_P)
-        receiver = rotation_partners(self.present, rotation)[self.name] if self._rotates else self._exchange
+        receiver = rotation_partners(self.present, rotation)[self.name] if self._rotates else self._site.exchange
         if receiver == self.name:
             await self.receive(master)
             return
@@ -137,7 +128,7 @@ class NebulaCenter(DataCenter):
             if self._rotates:
                 await self.peer(receiver, NebulaCenter).receive(master)
             else:
-                await self.peer(self._exchange, MeanExchange).collect(master)
+                await self.peer(self._site.exchange, MeanExchange).collect(master)
         except PartyLost:
             if not self._rotates:
                 raise

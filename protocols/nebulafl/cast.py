@@ -23,7 +23,7 @@ from protocols.nebulafl.exchanges import RoundExchange, TaskExchange
 from protocols.nebulafl.inputs import read_catalogue, read_network
 from protocols.nebulafl.messages import CenterReport, MasterModel, SharedModel
 from protocols.nebulafl.order_center import OrderCenter
-from protocols.nebulafl.workshop import AUDITOR
+from protocols.nebulafl.workshop import AUDITOR, Site
 
 BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
 
@@ -133,8 +133,8 @@ def assemble(config: NebulaFLConfig, data: NebulaData, runtime: Runtime) -> Cast
             simulated_cores=sum(catalogue.centers[name].values()) + 2 * config.center_sizes[place],
         )
         cls: type[Any] = NebulaCenter if config.algorithm == "nebulafl" else OrderCenter
-        arguments = (config, data, place, names, exchange, runtime.seed)
-        centers[name] = runtime.spawn(cls, name, *arguments, resources=resources)
+        site = Site(place=place, centers=names, exchange=exchange, run_seed=runtime.seed)
+        centers[name] = runtime.spawn(cls, name, config, data, site, resources=resources)
     cast = Cast(config, runtime, auditor, centers)
     present = tuple(centers)
     if config.algorithm in BY_CENTER:

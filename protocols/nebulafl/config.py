@@ -65,6 +65,10 @@ class NebulaFLConfig:
     """Hierarchical FedAvg: rounds inside the centers between two aggregations over all."""
     num_clusters: int = Field(default=3, ge=1)
     """Clusters of FedHiSyn (by training time) and FedHKT (by labels)."""
+    num_training: int | None = Field(default=None, ge=1)
+    """Deal only so many training samples, drawn at random; none for all."""
+    num_validation: int = Field(default=0, ge=0)
+    """Held-out training samples on which models are measured instead of the test rows, for choosing settings."""
     num_proxy: int = Field(default=200, ge=1)
     """FedHKT: held-out training samples on which clients share logits."""
     distillation_epochs: int = Field(default=20, ge=1)

@@ -52,6 +52,10 @@ class NebulaData:
     """How a named set is dealt; None for one's own files."""
     num_proxy: int
     """Training rows held out as the public proxy set; they belong to no container."""
+    num_validation: int = 0
+    """Training rows held out to measure models on instead of the test rows; they belong to no container."""
+    num_training: int | None = None
+    """Rows dealt to the containers; None for all that are not held out."""
     shape: tuple[int, ...]
     """Of one sample."""
     num_classes: int
@@ -63,8 +67,9 @@ class NebulaData:
 
     @property
     def test_key(self) -> str:
-        """Key of the test rows."""
-        return f"test:{self.seed}:{self.name}"
+        """Key of the rows that models are measured on."""
+        part = f"validation={self.num_validation}" if self.num_validation else "test"
+        return f"{part}:{self.seed}:{self.name}"
 
     def shards(self) -> list[Shard]:
         """Return every container's rows.
@@ -100,10 +105,15 @@ class NebulaData:
     def _dealt(self) -> tuple[list[Rows], Rows]:
         assert self.partitioner is not None
         labels_N = self._train_labels()
-        order = np.random.default_rng([self.seed, 17]).permutation(len(labels_N))
-        proxy, private = np.sort(order[: self.num_proxy]), np.sort(order[self.num_proxy :])
+        order = _holding_order(self.seed, len(labels_N))[self.num_validation :]
+        proxy, private = np.sort(order[: self.num_proxy]), np.sort(order[self.num_proxy :][: self.num_training])
         found = self.partitioner.over(labels_N[private])
         return [private[found.load_partition(i)] for i in range(self.num_containers)], proxy
+
+
+def _holding_order(seed: int, num_rows: int) -> Rows:
+    """Return the order in which training rows are held out: validation first, then proxy, then the containers'."""
+    return np.random.default_rng([seed, 17]).permutation(num_rows)
 
 
 def load_rows(key: str) -> tuple[Floats, Labels]:
@@ -122,7 +132,16 @@ def load_rows(key: str) -> tuple[Floats, Labels]:
     else:
         whole = horizontal(name, IidPartitioner(num_partitions=1), seed=int(seed))
         block = whole.test().load() if part == "test" else whole.client(0).load()
+        if part.startswith("validation="):
+            held = _holding_order(int(seed), len(block.labels))[: int(part.partition("=")[2])]
+            return block.features[held], np.asarray(block.labels, np.int64)[held]
     return block.features, np.asarray(block.labels, np.int64)
+
+
+@lru_cache(maxsize=64)
+def cached_rows(key: str) -> tuple[Floats, Labels]:
+    """Return the row set of a key, loaded once in this process and run."""
+    return load_rows(key)
 
 
 @lru_cache(maxsize=2)
@@ -139,6 +158,8 @@ def load_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
     Raises:
         BadInput: see `protocols.nebulafl.inputs` and `NebulaData.shards`.
     """
+    for cache in (cached_rows, _own):
+        cache.cache_clear()  # files may have changed since an earlier run of this process
     catalogue = read_catalogue(config.catalogue)
     centers = catalogue.first_centers(config.num_centers)
     read_network(config.network).require(centers)
@@ -149,11 +170,18 @@ def load_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
             hardware.samples_per_second(model_name(config, made))
     if made.partitioner is None:
         require_samples([len(shard.rows) for shard in made.shards()], config.dirichlet)
-    elif not 0 <= num_proxy < len(made._train_labels()):
-        raise BadInput(f"num_proxy: {num_proxy} is not allowed: {name} has {len(made._train_labels())} training rows")
     else:
+        _require_rows(config, made, num_proxy)
         made.shards()
     return made
+
+
+def _require_rows(config: NebulaFLConfig, made: NebulaData, num_proxy: int) -> None:
+    rows, held = len(made._train_labels()), num_proxy + config.num_validation
+    if held >= rows:
+        raise BadInput(f"num_proxy + num_validation: {held} is not allowed: {made.name} has {rows} training rows")
+    if config.num_training is not None and config.num_training > rows - held:
+        raise BadInput(f"num_training: {config.num_training} is not allowed: {made.name} has {rows - held} to deal")
 
 
 def model_name(config: NebulaFLConfig, data: NebulaData) -> str:
@@ -178,12 +206,17 @@ def _named_data(config: NebulaFLConfig, name: str, seed: int, num_proxy: int) ->
         num_containers=count,
         partitioner=partitioner,
         num_proxy=num_proxy,
+        num_validation=config.num_validation,
+        num_training=config.num_training,
         shape=tuple(shape),
         num_classes=max(whole.num_classes, 2),
     )
 
 
 def _own_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
+    for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
+        if count:
+            raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
     own = _own(Path(name))
     if own.num_clients != config.num_containers:
         raise BadInput(f"num_containers: {config.num_containers} is not allowed: {name} describes {own.num_clients}")

@@ -40,7 +40,7 @@ DISTILLATION = "distillation"
 class TaskExchange(DataCenter):
     """The coordinator of a flat baseline, with its messages."""
 
-    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at")
+    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at", "model_facts")
 
     def __init__(self, config: NebulaFLConfig, data: NebulaData, centers: tuple[str, ...], run_seed: int) -> None:
         self._config, self._data, self._centers, self._run_seed = config, data, centers, run_seed
@@ -49,14 +49,14 @@ class TaskExchange(DataCenter):
 
     async def load(self) -> None:
         """Build the first model and the coordinator."""
+        self.model_facts = run_model(self._config, self._data)
         sizes = self._config.center_sizes
         self._first = dict(zip(self._centers, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
         self._last = {center: self._first[center] + size for center, size in zip(self._centers, sizes, strict=True)}
         self._make(np.ones(sum(sizes), np.int64), np.ones(sum(sizes)))
 
     def _make(self, sizes_C: np.ndarray, seconds_C: np.ndarray) -> None:
-        model = run_model(self._config, self._data)
-        start_P = initial_parameters(model, derived_seed(self._run_seed, "all parties", "model"))
+        start_P = initial_parameters(self.model_facts, derived_seed(self._run_seed, "all parties", "model"))
         self.coordinator = Coordinator(self._config, start_P, sizes_C, seconds_C, self.rng("containers"))
 
     async def open(self) -> None:
@@ -166,7 +166,9 @@ class TaskExchange(DataCenter):
 class RoundExchange(DataCenter):
     """Rounds over the centers."""
 
-    state: ClassVar[tuple[str, ...]] = ("present", "round", "parameters_P", "called", "results", "began_at")
+    state: ClassVar[tuple[str, ...]] = (
+        "present", "round", "parameters_P", "called", "results", "began_at", "model_facts",
+    )  # fmt: skip
 
     def __init__(self, config: NebulaFLConfig, data: NebulaData, centers: tuple[str, ...], run_seed: int) -> None:
         self._config, self._data, self._centers, self._run_seed = config, data, centers, run_seed
@@ -179,9 +181,9 @@ class RoundExchange(DataCenter):
 
     async def load(self) -> None:
         """Build the first model."""
-        self._model = run_model(self._config, self._data)
+        self.model_facts = run_model(self._config, self._data)
         seed = derived_seed(self._run_seed, "all parties", "model")
-        self.parameters_P = initial_parameters(self._model, seed)
+        self.parameters_P = initial_parameters(self.model_facts, seed)
 
     @property
     def now(self) -> float:
@@ -245,7 +247,7 @@ class RoundExchange(DataCenter):
         config, proxy = self._config, self._data.proxy()
         self.parameters_P = await self.compute(
             distil,
-            self._model,
+            self.model_facts,
             self.parameters_P,
             proxy.key,
             proxy.rows,

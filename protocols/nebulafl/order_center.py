@@ -31,7 +31,7 @@ from protocols.nebulafl.messages import (
     Withdrawal,
 )
 from protocols.nebulafl.training import Trained
-from protocols.nebulafl.workshop import Workshop, center_containers
+from protocols.nebulafl.workshop import Site, Workshop, center_containers
 
 if TYPE_CHECKING:
     from protocols.nebulafl.exchanges import RoundExchange, TaskExchange
@@ -43,25 +43,13 @@ class OrderCenter(DataCenter):
     Args:
         config: of the run.
         data: who holds what.
-        place: number of this center among those of the run.
-        centers: names of all centers, in their order.
-        exchange: name of the actor that gives the orders.
-        run_seed: seed of the run, from which the order of samples is made.
+        site: where the center is among the others.
     """
 
     state: ClassVar[tuple[str, ...]] = ("floor", "desk", "num_trained", "num_given_up", "stopped", "began_at")
 
-    def __init__(
-        self,
-        config: NebulaFLConfig,
-        data: NebulaData,
-        place: int,
-        centers: tuple[str, ...],
-        exchange: str,
-        run_seed: int,
-    ) -> None:
-        self._config, self._data, self._place = config, data, place
-        self._exchange, self._run_seed = exchange, run_seed
+    def __init__(self, config: NebulaFLConfig, data: NebulaData, site: Site) -> None:
+        self._config, self._data, self._site = config, data, site
         self.desk = RoundDesk()
         self.num_trained = self.num_given_up = 0
         self.stopped = False
@@ -70,7 +58,7 @@ class OrderCenter(DataCenter):
     async def load(self) -> None:
         """Deal the containers' rows and set hardware up."""
         config, data = self._config, self._data
-        containers = center_containers(config, data, self._place)
+        containers = center_containers(config, data, self._site.place)
         self._rng = self.rng("samples of containers")
         self._counts_CK: np.ndarray | None = None
         if config.algorithm == "fedhkt":
@@ -82,7 +70,7 @@ class OrderCenter(DataCenter):
             data,
             containers,
             self.rng("decisions"),
-            self._run_seed,
+            self._site.run_seed,
             gap_of=lambda slot: 0.0,
             done=self._trained,
             broken=self._workshop_broke,
@@ -163,7 +151,7 @@ class OrderCenter(DataCenter):
             self._answer()
             return
         seconds = now - assignment.start
-        exchange: TaskExchange = self.peer(self._exchange, object)  # type: ignore[assignment]
+        exchange: TaskExchange = self.peer(self._site.exchange, object)  # type: ignore[assignment]
         result = TrainingResult(request.slot, self.name, num_samples, loss_rms, seconds, parameters_P)
         self.background(exchange.arrive(result))
 
@@ -171,7 +159,7 @@ class OrderCenter(DataCenter):
         round_ = self.desk.round
         if round_ is None or not round_.complete:
             return
-        exchange: RoundExchange = self.peer(self._exchange, object)  # type: ignore[assignment]
+        exchange: RoundExchange = self.peer(self._site.exchange, object)  # type: ignore[assignment]
         if self._config.algorithm == "fedhkt":
             self.background(exchange.take_logits(self._cluster_logits(round_.logits)))
         else:
@@ -221,7 +209,7 @@ class OrderCenter(DataCenter):
             if waiting:
                 self._round_lost(container)
             return
-        exchange: TaskExchange = self.peer(self._exchange, object)  # type: ignore[assignment]
+        exchange: TaskExchange = self.peer(self._site.exchange, object)  # type: ignore[assignment]
         news = ContainerNews(self.name, container, False, waiting[0] if waiting else -1)
         self.background(exchange.container_news(news))
 
@@ -229,7 +217,7 @@ class OrderCenter(DataCenter):
         """A container is back."""
         self._workshop.regain(container)
         if self._config.algorithm not in ("fedavg-hierarchical", "fedhisyn", "fedhkt"):
-            exchange: TaskExchange = self.peer(self._exchange, object)  # type: ignore[assignment]
+            exchange: TaskExchange = self.peer(self._site.exchange, object)  # type: ignore[assignment]
             self.background(exchange.container_news(ContainerNews(self.name, container, True, -1)))
 
     # --- the driver's questions ---

@@ -8,20 +8,18 @@ Shapes: P length of the flat vector, N samples, K classes.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from protocols.nebulafl import algorithm
-from protocols.nebulafl.algorithm import Floats, Labels
-from protocols.nebulafl.data import load_rows
+from protocols.nebulafl.algorithm import Floats
+from protocols.nebulafl.data import cached_rows
 
 Model = tuple[str, tuple[int, ...], int, str]
 Hyper = tuple[int, int, float, float]
-"""(epochs, batch size, learning rate, momentum)."""
+"""The values of an `algorithm.Sgd`."""
 Trained = tuple[Floats, float, int, Floats | None]
 """(parameters (P,), root mean square of the batch losses, samples, logits (N, K) or None)."""
 
@@ -37,7 +35,8 @@ def make_module(model: Model) -> nn.Module:
     spec = model_spec(model)
     module = build_skeleton(spec, device="cpu")
     # models for tables and ``linear`` take flat samples
-    return module if spec.name not in ("linear", "mlp", "residual-mlp") else nn.Sequential(nn.Flatten(), module)
+    flat = ("linear", "mlp", "top-mlp", "residual-mlp")
+    return module if spec.name not in flat else nn.Sequential(nn.Flatten(), module)
 
 
 def initial_parameters(model: Model, seed: int) -> Floats:
@@ -46,12 +45,6 @@ def initial_parameters(model: Model, seed: int) -> Floats:
     vector_P = np.concatenate([entry.numpy().ravel() for entry in entries]).astype(np.float32)
     vector_P.setflags(write=False)
     return vector_P
-
-
-@lru_cache(maxsize=64)
-def cached_rows(key: str) -> tuple[Floats, Labels]:
-    """Return the row set of a key, loaded once in this process."""
-    return load_rows(key)
 
 
 def train(
@@ -65,7 +58,6 @@ def train(
     proxy_rows_N: NDArray[np.int64] | None = None,
 ) -> Trained:
     """Train a model on a container's rows; with proxy rows also say what it thinks of those (FedHKT)."""
-    num_epochs, batch_size, learning_rate, momentum = hyper
     found = algorithm.shard_training(
         make_module,
         _hashable(model),
@@ -74,10 +66,7 @@ def train(
         key,
         rows_N,
         seed=seed,
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
+        sgd=algorithm.Sgd(*hyper),
     )
     found.parameters.setflags(write=False)
     logits_NK = None
@@ -104,7 +93,6 @@ def distil(
     hyper: Hyper,
 ) -> Floats:
     """Fit a model to class probabilities of the proxy rows (FedHKT)."""
-    num_epochs, batch_size, learning_rate, momentum = hyper
     found = algorithm.distil(
         make_module,
         _hashable(model),
@@ -112,10 +100,7 @@ def distil(
         cached_rows(key)[0][rows_N],
         target_NK,
         seed=seed,
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
+        sgd=algorithm.Sgd(*hyper),
     )
     found.parameters.setflags(write=False)
     return found.parameters

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,20 @@ TRAINING = "training"
 
 Done = Callable[[Assignment, Request, Trained], None]
 Broken = Callable[[Request], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A center's place in the run."""
+
+    place: int
+    """Its number among the centers of the run."""
+    centers: tuple[str, ...]
+    """Names of all centers, in their order."""
+    exchange: str
+    """Name of the actor that aggregates, or gives the orders of a baseline."""
+    run_seed: int
+    """Seed of the run, of which the first model and the order of samples are made."""
 
 
 def run_model(config: NebulaFLConfig, data: NebulaData) -> Model:

@@ -1,23 +1,24 @@
 """Figure 2: bytes and transfers of models between centers: rotation, aggregation, baselines by center and flat.
 
-python -m scenarios.paper.nebulafl.figure_2 [--workers 2]
+python scenarios/paper/nebulafl/figure_2.py
 
-NebulaFL's first self turn comes at rotation |C| - 1; the counts are over whole cycles of |C| rotations.
+NebulaFL's first self turn comes at rotation |C| - 1; eight rotations are whole cycles for four and eight centers.
 """
 
-from scenarios.paper.nebulafl.measure import Row, measure
+from _study import DIGITS, Row, measure
 
 METHODS = {"nebulafl": {}, "aggregation": {"ablation": "aggregation"}} | {
-    name: {"algorithm": name} for name in ("fedavg", "fedavg-hierarchical", "fedbuff")
+    name: {"algorithm": name} for name in ("fedavg", "fedavg-hierarchical", "fedhisyn", "fedsa", "pisces", "fedbuff")
 }
 ROWS = [
     Row(f"{centers}-centers-{name}", {"num_centers": centers, "num_containers": 10 * centers, **settings})
     for centers in (4, 6, 8)
     for name, settings in METHODS.items()
 ]
+COMMON = {
+    **DIGITS, "num_epochs": 1, "rotation_interval": 250.0, "duration": 2100.0, "evaluation_interval": 2100.0,
+    "active_per_center": 2,
+}  # fmt: skip
 
 if __name__ == "__main__":
-    measure(
-        "figure-2", ROWS, seeds="0", num_epochs=1, rotation_interval=250.0, duration=2100.0, evaluation_interval=2100.0,
-        active_per_center=2,
-    )  # fmt: skip
+    measure(__doc__, "figure-2", ROWS, seeds=(0,), common=COMMON)

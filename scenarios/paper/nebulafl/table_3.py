@@ -1,15 +1,16 @@
 """Table III: NebulaFL with a part taken away: container choice, hardware choice, its cost or its time factor.
 
-python -m scenarios.paper.nebulafl.table_3 [--workers 2] [--full]
+python scenarios/paper/nebulafl/table_3.py [--full]
 """
 
-from scenarios.paper.nebulafl.measure import Row, measure
+from _study import DIGITS, Row, chosen, measure
 
-ROWS = [Row("nebulafl")] + [
-    Row(name, {"ablation": name})
+ROWS = [Row("nebulafl", {**chosen("nebulafl"), "dirichlet": 0.5})] + [
+    Row(name, {**chosen("nebulafl"), "dirichlet": 0.5, "ablation": name})
     for name in ("random", "random-resource", "random-container", "without-cost", "without-time")
 ]
-ROWS.append(Row("paper-literal", {"paper_literal": True}))
+ROWS.append(Row("paper-literal", {**chosen("nebulafl"), "dirichlet": 0.5, "paper_literal": True}))
+COMMON = {**DIGITS, "duration": 8000.0, "evaluation_interval": 250.0}
 
 if __name__ == "__main__":
-    measure("table-3", ROWS, seeds="0,1,2", target=0.85, dirichlet=0.5, duration=8000.0, evaluation_interval=500.0)
+    measure(__doc__, "table-3", ROWS, seeds=(0, 1, 2), targets=(0.9, 0.94), common=COMMON)

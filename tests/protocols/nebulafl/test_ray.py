@@ -1,12 +1,16 @@
 """NebulaFL on a real Ray cluster, its hardware and links emulated at a stated scale."""
 
 import dataclasses
+import itertools
+import json
 import os
 import signal
 
 import pytest
 
+from fedactors.errors import Stopped
 from fedactors.records.recorder import MemoryRecorder
+from fedactors.runtime.base import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.nebulafl.config import NebulaFLConfig
@@ -28,10 +32,15 @@ SMALL = NebulaFLConfig(
 )
 
 
-def play(config, scale=0.005):
+def play(config, scale=0.005, resume=None):
     data, recorder = load_data(config, "digits", 0), MemoryRecorder()
     runtime = RayRuntime(seed=0, recorder=recorder, emulate=True, scale=scale)
-    return runtime.execute(lambda: run(config, data, runtime)), recorder, runtime
+    return runtime.execute(lambda: run(config, data, runtime), resume), recorder, runtime
+
+
+def counted_once(result):
+    """Say whether every training is in exactly one planet's version."""
+    return sum(sum(versions) for versions in result.extra["versions"].values()) == result.metrics["trainings"]
 
 
 def test_the_emulated_run_keeps_the_simulated_account():
@@ -44,7 +53,7 @@ def test_the_emulated_run_keeps_the_simulated_account():
     assert 0 < result.metrics["trainings"] <= 1.5 * expected.metrics["trainings"]
     assert result.metrics["dollars"] == pytest.approx(runtime.usage().price)
     assert result.metrics["transfers"] > 0
-    assert sum(sum(v) for v in result.extra["versions"].values()) == result.metrics["trainings"]
+    assert counted_once(result)
 
 
 def test_a_synchronous_baseline_gives_the_simulation_s_numbers():
@@ -75,3 +84,48 @@ def test_a_killed_center_comes_back(monkeypatch):
     assert runtime.processes["virginia"] != killed[0]
     assert set(result.extra["versions"]) == {"oregon", "virginia"}
     assert result.metrics["dollars"] == pytest.approx(runtime.usage().price)
+    spans = [json.loads(line) for line in recorder.lines]
+    trained = [s for s in spans if s["type"] == "span" and s["kind"] == "train" and s["actor"] == "virginia"]
+    assert any(s["start"] > 2700.0 for s in trained)
+    units = {}
+    for span in trained:
+        units.setdefault(span["label"].split(" on ")[1], []).append((span["start"], span["end"]))
+    for intervals in units.values():
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(intervals)))
+
+
+def test_a_container_that_is_away_is_not_called():
+    config = dataclasses.replace(SMALL, outages="oregon/0@100-1100 virginia/2@300-900")
+    result, recorder, _ = play(config)
+    spans = [json.loads(line) for line in recorder.lines]
+    called = [s for s in spans if s["type"] == "span" and s["kind"] == "train"]
+    slack = 30.0  # the wall clock is 0.005 s for each of these seconds
+    for container, begin, end in (("oregon/0", 100.0, 1100.0), ("virginia/2", 300.0, 900.0)):
+        assert not [
+            s for s in called if s["label"].startswith(f"{container} ") and begin + slack < s["start"] < end - slack
+        ]
+    assert counted_once(result)
+
+
+def test_a_run_stopped_between_two_rotations_resumes():
+    config = dataclasses.replace(SMALL, checkpoint_interval=1)
+    data = load_data(config, "digits", 0)
+
+    class Stopper(MemoryRecorder):
+        def record_round(self, index, metrics):
+            super().record_round(index, metrics)
+            if index == 2:
+                runtime.request_stop(143)
+
+    recorder = Stopper()
+    runtime = RayRuntime(seed=0, recorder=recorder, emulate=True, scale=0.005)
+    with pytest.raises(Stopped):
+        runtime.execute(lambda: run(config, data, runtime))
+    found = recorder.checkpoints["last"]  # taken at 400 s, between the rotations of 300 s and 600 s
+    result, resumed, after = play(config, resume=Snapshot(found.actors, found.driver))
+    first = resumed.rounds[0]["round"]
+    assert first in (2, 3)
+    assert [entry["round"] for entry in resumed.rounds] == list(range(first, 4))
+    assert resumed.rounds[-1]["transfers"] == 2 * 2  # of four rotations of two centers every second is a self turn
+    assert counted_once(result)
+    assert result.metrics["dollars"] == pytest.approx(after.usage().price)

@@ -1,8 +1,6 @@
 """Whole runs in the simulated runtime: repeatable, resumable in mid-rotation, and every dollar on the log."""
 
-import dataclasses
 import itertools
-import json
 import math
 import sys
 import types
@@ -10,46 +8,10 @@ import types
 import numpy as np
 import pytest
 
-from fedactors.errors import BadInput, Stopped
+from fedactors.errors import BadInput
 from fedactors.network.ledger import INTER_DATA_CENTER
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data, load_rows
-from protocols.nebulafl.run import run
-
-SMALL = NebulaFLConfig(
-    num_centers=3,
-    num_containers=12,
-    active_per_center=2,
-    duration=2600.0,
-    rotation_interval=500.0,
-    evaluation_interval=650.0,
-    num_epochs=1,
-    batch_size=200,
-    catalogue="scarce",
-    network="scarce",
-)
-BASELINES = (
-    "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff",
-)  # fmt: skip
-
-
-def play(config, *, seed=0, resume=None, recorder=None, name="digits", **options):
-    data = load_data(config, name, seed)
-    recorder = recorder if recorder is not None else MemoryRecorder()
-    runtime = SimulatedRuntime(seed=seed, recorder=recorder, **options)
-    result = runtime.execute(lambda: run(config, data, runtime), resume)
-    return result, recorder, runtime
-
-
-def changed(config=SMALL, **values):
-    return dataclasses.replace(config, **values)
-
-
-def rounds(recorder):
-    return [json.dumps(entry, sort_keys=True) for entry in recorder.rounds]
+from tests.protocols.nebulafl.runs import BASELINES, SMALL, changed, cut, play, rounds, spans_of
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +36,6 @@ def test_learning_happens(whole):
 
 
 # --- money ---
-
-
-def spans_of(recorder):
-    events = [json.loads(line) for line in recorder.lines]
-    return [e for e in events if e["type"] == "span" and e["kind"] in ("train", "given up")]
 
 
 PRICES = {"rtx-3080": 0.12, "rtx-4090": 0.30, "a100": 0.60}
@@ -139,31 +96,6 @@ def test_no_row_is_in_any_message(whole):
 # --- resume ---
 
 
-class CutRecorder(MemoryRecorder):
-    """Asks the runtime to stop while trainings are under way, between two rotations."""
-
-    def __init__(self, after, runtime_of):
-        super().__init__()
-        self.after, self.runtime_of = after, runtime_of
-
-    def record_span(self, actor, kind, label, start, end):
-        super().record_span(actor, kind, label, start, end)
-        self.after -= kind == "train"
-        if self.after == 0:
-            self.runtime_of().request_stop(143)
-
-
-def cut(config, after, **options):
-    holder = {}
-    recorder = CutRecorder(after, lambda: holder["runtime"])
-    data = load_data(config, "digits", 0)
-    runtime = holder["runtime"] = SimulatedRuntime(seed=0, recorder=recorder, **options)
-    with pytest.raises(Stopped):
-        runtime.execute(lambda: run(config, data, runtime))
-    found = recorder.checkpoints["last"]
-    return recorder, Snapshot(found.actors, found.driver)
-
-
 @pytest.mark.parametrize(("after", "workers"), [(3, 0), (11, 0), (17, 2)])
 def test_a_run_cut_between_rotations_goes_on_exactly(whole, after, workers):
     first, snapshot = cut(SMALL, after, pool=workers)
@@ -180,48 +112,6 @@ def test_baselines_repeat_and_resume(algorithm):
     second = play(config, resume=snapshot)[1]
     assert rounds(first) + rounds(second) == rounds(recorder)
     assert recorder.rounds[-1]["trainings"] > 6
-
-
-# --- losses ---
-
-
-def test_a_container_that_is_away_is_skipped_and_nothing_is_counted_twice():
-    result, recorder, _ = play(changed(outages="oregon/0@100-1500 virginia/1@700-2000"))
-    away = [s for s in spans_of(recorder) if s["label"].startswith("oregon/0 ")]
-    assert not any(100 < s["start"] < 1500 for s in away)
-    counted = sum(sum(v) for v in result.extra["versions"].values())
-    assert counted == result.metrics["trainings"] == sum(s["kind"] == "train" for s in spans_of(recorder))
-
-
-def test_an_outage_cut_in_the_middle_goes_on_exactly():
-    config = changed(outages="oregon/0@100-1500")
-    _, recorder, _ = play(config)
-    first, snapshot = cut(config, 6)
-    assert rounds(first) + rounds(play(config, resume=snapshot)[1]) == rounds(recorder)
-
-
-@pytest.mark.parametrize("algorithm", ["nebulafl", *BASELINES])
-def test_a_center_lost_and_back(algorithm):
-    config = changed(algorithm=algorithm, restart_seconds=700.0)
-    result, recorder, runtime = play(config, faults={"virginia": 710.0})
-    spans = spans_of(recorder)
-    gone = [s for s in spans if s["actor"] == "virginia" and 710.0 < s["start"] < 1410.0]
-    assert not gone
-    assert any(s["actor"] == "virginia" and s["start"] >= 1410.0 for s in spans)
-    # money: every rental of the auditor's log, the broken-off ones until the loss
-    assert result.metrics["dollars"] == pytest.approx(runtime.usage().price, rel=1e-9)
-    if algorithm == "nebulafl":
-        # the ring closed without it: rotation 1 (at 1000 s) ran over two centers
-        masters = [r for r in recorder.ledger_rows if r[4] == "MasterModel" and 999 < r[0] < 1001]
-        assert {(r[1], r[2]) for r in masters} <= {("oregon", "frankfurt"), ("frankfurt", "oregon")}
-        assert result.extra["versions"]["virginia"] != [0, 0]
-
-
-def test_a_center_gone_for_good():
-    config = changed(on_party_loss="continue")
-    result, recorder, _ = play(config, faults={"virginia": 710.0})
-    assert set(result.extra["versions"]) == {"oregon", "frankfurt"}
-    assert not any(s["actor"] == "virginia" and s["start"] > 710.0 for s in spans_of(recorder))
 
 
 # --- bad input ---

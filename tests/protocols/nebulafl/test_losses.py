@@ -1,0 +1,90 @@
+"""Containers and centers that are lost, for good or for a while, in the simulated runtime."""
+
+import pytest
+
+from fedactors.errors import PartyLost
+from tests.protocols.nebulafl.runs import BASELINES, changed, cut, play, rounds, spans_of
+
+
+def test_a_container_that_is_away_is_skipped_and_nothing_is_counted_twice():
+    result, recorder, _ = play(changed(outages="oregon/0@100-1500 virginia/1@700-2000"))
+    away = [s for s in spans_of(recorder) if s["label"].startswith("oregon/0 ")]
+    assert not any(100 < s["start"] < 1500 for s in away)
+    counted = sum(sum(v) for v in result.extra["versions"].values())
+    assert counted == result.metrics["trainings"] == sum(s["kind"] == "train" for s in spans_of(recorder))
+
+
+def test_an_outage_cut_in_the_middle_goes_on_exactly():
+    config = changed(outages="oregon/0@100-1500")
+    _, recorder, _ = play(config)
+    first, snapshot = cut(config, 6)
+    assert rounds(first) + rounds(play(config, resume=snapshot)[1]) == rounds(recorder)
+
+
+@pytest.mark.parametrize("algorithm", ["nebulafl", *BASELINES])
+def test_a_center_lost_and_back(algorithm):
+    config = changed(algorithm=algorithm, restart_seconds=700.0)
+    result, recorder, runtime = play(config, faults={"virginia": 710.0})
+    spans = spans_of(recorder)
+    gone = [s for s in spans if s["actor"] == "virginia" and 710.0 < s["start"] < 1410.0]
+    assert not gone
+    assert any(s["actor"] == "virginia" and s["start"] >= 1410.0 for s in spans)
+    # money: every rental of the auditor's log, the broken-off ones until the loss
+    assert result.metrics["dollars"] == pytest.approx(runtime.usage().price, rel=1e-9)
+    if algorithm == "nebulafl":
+        # the ring closed without it: rotation 1 (at 1000 s) ran over two centers
+        masters = [r for r in recorder.ledger_rows if r[4] == "MasterModel" and 999 < r[0] < 1001]
+        assert {(r[1], r[2]) for r in masters} <= {("oregon", "frankfurt"), ("frankfurt", "oregon")}
+        assert result.extra["versions"]["virginia"] != [0, 0]
+
+
+def test_a_center_gone_for_good():
+    config = changed(on_party_loss="continue")
+    result, recorder, _ = play(config, faults={"virginia": 710.0})
+    assert set(result.extra["versions"]) == {"oregon", "frankfurt"}
+    assert not any(s["actor"] == "virginia" and s["start"] > 710.0 for s in spans_of(recorder))
+
+
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
+@pytest.mark.parametrize("when", [500.0, 1000.0])
+def test_a_center_lost_in_the_instant_of_a_rotation(algorithm, when):
+    config = changed(algorithm=algorithm, restart_seconds=300.0)
+    result, recorder, runtime = play(config, faults={"frankfurt": when})
+    assert any(s["actor"] == "frankfurt" and s["start"] >= when + 300.0 for s in spans_of(recorder))
+    assert result.metrics["dollars"] == pytest.approx(runtime.usage().price, rel=1e-9)
+    assert rounds(play(config, faults={"frankfurt": when})[1]) == rounds(recorder)
+
+
+def test_a_center_lost_while_another_is_away():
+    config = changed(restart_seconds=400.0)
+    result, recorder, runtime = play(config, faults={"virginia": 710.0, "oregon": 930.0})
+    for center, back in (("virginia", 1110.0), ("oregon", 1330.0)):
+        assert any(s["actor"] == center and s["start"] >= back for s in spans_of(recorder))
+    assert result.metrics["dollars"] == pytest.approx(runtime.usage().price, rel=1e-9)
+
+
+def test_a_planet_whose_container_is_lost_trains_elsewhere_at_once():
+    whole = spans_of(play(changed(duration=1300.0))[1])
+    container = next(s["label"].split(" on ")[0] for s in whole if s["start"] < 300.0 < s["end"])
+    spans = spans_of(play(changed(duration=1300.0, outages=f"{container}@300-900"))[1])
+    there = [s for s in spans if s["actor"] == container.partition("/")[0]]
+    broken = [s for s in there if s["kind"] == "given up" and s["end"] == 300.0]
+    assert [s["label"].split(" on ")[0] for s in broken] == [container]
+    elsewhere = [s["label"].split(" on ")[0] for s in there if s["start"] == 300.0]
+    assert len(elsewhere) == 1
+    assert elsewhere != [container]
+    assert not any(s["label"].startswith(f"{container} ") for s in there if 300.0 <= s["start"] < 900.0)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ablation", "victim"),
+    [("nebulafl", "none", "auditor"), ("nebulafl", "aggregation", "exchange"), ("fedbuff", "none", "exchange")],
+)
+def test_who_cannot_be_lost_stops_the_run_by_name(algorithm, ablation, victim):
+    with pytest.raises(PartyLost, match=victim):
+        play(changed(algorithm=algorithm, ablation=ablation), faults={victim: 700.0})
+
+
+def test_stop_means_stop():
+    with pytest.raises(PartyLost, match="virginia"):
+        play(changed(on_party_loss="stop"), faults={"virginia": 700.0})
