@@ -30,9 +30,9 @@ SETTINGS = {
     "start": "all-clients",
     "num_samples": 20_000,
     "num_features": 800,
-    "num_local_steps": 40,
+    "num_local_steps": 60,
     "num_hops": 3,
-    "num_rounds": 3,
+    "num_rounds": 2,
     "learning_rate": 1e-6,
     "measure_gap": False,
 }

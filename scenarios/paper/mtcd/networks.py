@@ -36,7 +36,7 @@ TASKS = {
         settings={"network": "mlp", "num_clients": 8, "num_features": 784, "batch_size": 256},
         data="fashion-mnist",
         rounds_per_epoch=164,
-        epochs=4,
+        epochs=3,
         num_seeds=5,
     ),
     "views": Task(
