@@ -57,10 +57,16 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
     submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
     add_run_flags(submit)
-    submit.add_argument("--wait", action="store_true", help="follow the log; exit with the job's code")
+    submit.add_argument("--wait", action="store_true", help="follow the log, fetch the run folder; exit with its code")
     submit.add_argument(
         "--working-dir", metavar="DIR", help="folder to send along (default: the present one for a script, else none)"
     )
+
+    fetch = add("fetch", "bring the run folder of an ended job here, if its --out was not a shared place")
+    fetch.add_argument("job", metavar="JOB", help="id of the job, as submit names it")
+    fetch.add_argument("--address", metavar="A", help="dashboard of the cluster: http://HEAD:8265")
+    fetch.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
+    add_format_flag(fetch)
 
     doctor = add("doctor", "say what this installation has, and what a cluster leaves open")
     doctor.add_argument("--address", metavar="A", help="dashboard of a cluster: http://HEAD:8265")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import BadInput
-from fedactors.options import RunOptions, run_options, run_words
+from fedactors.options import RunOptions, run_options
 from fedactors.plugins import Protocol, discover, find_protocol
+from fedactors.submission import fetch_command as fetch_command
+from fedactors.submission import is_shared
+from fedactors.submission import submit_command as submit_command
 from fedactors.terminal import format_value, print_json, print_table
 
 if TYPE_CHECKING:
@@ -63,6 +67,12 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
     from fedactors.launch import combine, launch, resolve
 
     config, options = resolve(protocol, words, options)
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and not is_shared(options.out):
+        print(
+            f"warning: --out {options.out} is relative: the run folder lies in the job's own directory, and goes with "
+            "it; give a path that all hosts share, an address such as s3://bucket/runs, or use fedactors submit",
+            file=sys.stderr,
+        )
     several = len(options.seeds or ()) > 1
     summaries = launch(protocol, config, options)
     if options.format == "json":
@@ -79,56 +89,6 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
         for name, mean in both["mean"]["metrics"].items():
             print(f"{name}: {format_value(mean)} +- {format_value(both['std']['metrics'][name])}")
     return 0
-
-
-def submit_command(args: argparse.Namespace) -> int:
-    """Run something on a cluster, as a job."""
-    from fedactors.runtime.ray.jobs import Jobs, last_json
-
-    script = args.target.endswith(".py")
-    if script and not Path(args.target).is_file():
-        raise BadInput(f"{args.target!r}: no such script")
-    if not script and not args.working_dir:
-        find_protocol(args.target)
-    options = run_options(args)
-    _warn_of_out(options.out)
-    command = ["python", args.target] if script else ["python", "-m", "fedactors.cli", "run", args.target]
-    jobs = Jobs(args.address)
-    folder = args.working_dir or ("." if script else None)
-    job = jobs.submit([*command, *run_words(options, args.words), "--format", "json"], working_dir=folder)
-    if not args.wait:
-        if args.format == "json":
-            print_json({"job": job, "address": jobs.address})
-        else:
-            print(f"job: {job}\nfollow it: ray job logs --follow --address {jobs.address} {job}")
-        return 0
-    log: list[str] = []
-
-    def show(text: str) -> None:
-        log.append(text)
-        print(text, end="", file=sys.stderr if args.format == "json" else sys.stdout, flush=True)
-
-    try:
-        end = jobs.follow(job, show)
-    except KeyboardInterrupt:
-        print(f"fedactors: the job goes on; stop it: ray job stop --address {jobs.address} {job}", file=sys.stderr)
-        raise
-    if args.format == "json":
-        found = next(last_json("".join(log)), None)
-        result = None if found is None else json.loads(found)
-        print_json({"job": job, "status": end.status, "exit_code": end.exit_code, "result": result})
-    elif end.exit_code:
-        print(f"fedactors: the job ended with code {end.exit_code} ({end.status})", file=sys.stderr)
-    return end.exit_code
-
-
-def _warn_of_out(out: str) -> None:
-    if "://" not in out and not Path(out).is_absolute():
-        print(
-            f"fedactors: --out {out} is relative: the run folder will lie in the job's own directory on the head host "
-            "and go with it; give a path that all hosts share, or an address such as s3://bucket/runs",
-            file=sys.stderr,
-        )
 
 
 def doctor_command(args: argparse.Namespace) -> int:
@@ -185,7 +145,9 @@ def report_command(args: argparse.Namespace) -> int:
     if not args.to and is_remote(folder.place):
         raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
     path = local_path(args.to, "--to") if args.to else folder.path / "report.html"
-    write_atomic(path, render_report(runs).encode())
+    if path.is_dir():
+        raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
+    write_atomic(path, render_report(runs).encode(), "--to")
     if args.format == "json":
         print_json({"report": str(path)})
     else:
@@ -274,9 +236,9 @@ def predict_command(args: argparse.Namespace) -> int:
 
             buffer = io.BytesIO()
             np.save(buffer, predictions, allow_pickle=False)
-            write_atomic(path, buffer.getvalue())
+            write_atomic(path, buffer.getvalue(), "--to")
         else:
-            write_atomic(path, "".join(f"{line}\n" for line in _csv_lines(predictions)).encode())
+            write_atomic(path, "".join(f"{line}\n" for line in _csv_lines(predictions)).encode(), "--to")
     if args.format == "json":
         shown = {"to": args.to} if args.to else {"predictions": jsonable(predictions)}
         print_json({"run": str(folder.path), "count": len(predictions), **shown})
@@ -300,7 +262,7 @@ def export_command(args: argparse.Namespace) -> int:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
     own = {name: state for name, state in states.items() if name.partition("/")[0] == args.party}
     target = local_path(args.to, "--to") if args.to else folder.path / "exported"
-    with disk_errors(target):
+    with disk_errors(target, "--to"):
         target.mkdir(parents=True, exist_ok=True)
         written = [str(path) for path in protocol.export(config, args.party, own, target)]
     if args.format == "json":

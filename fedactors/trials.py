@@ -127,7 +127,16 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
             os.kill(runtime.processes[kill], signal.SIGKILL)
 
     keeper = _Keeper(on_round=kill_once)
-    runtime = RayRuntime(seed=subject.seed, recorder=keeper, num_cpus=subject.num_cpus, reproducible_noise=True)
+    # a protocol whose parties wait for hours of their own says how fast they pass on embedded Ray
+    scale = getattr(subject.protocol, "emulate", None)
+    runtime = RayRuntime(
+        seed=subject.seed,
+        recorder=keeper,
+        num_cpus=subject.num_cpus,
+        reproducible_noise=True,
+        emulate=scale is not None,
+        scale=scale or 1.0,
+    )
 
     def give_up() -> None:
         hanging = CallTimeout("the run", f"it had not ended after {subject.timeout:g} s")

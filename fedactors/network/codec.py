@@ -84,6 +84,7 @@ def message_types(module: Any) -> list[type]:
 
 # --- freezing and measuring ----------------------------------------------------------------------------------------
 
+_NUMBERS = frozenset({int, float, bool})
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
 
 
@@ -158,13 +159,16 @@ def _writable_by_anyone(array: np.ndarray) -> bool:
 
 
 def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool) -> tuple[Any, int]:
-    total, changed, parts = 0, False, []
+    total, changed = 0, False
+    parts = []
     for name in names:
         item = getattr(value, name)
-        frozen, size = freeze(item, copy)
-        total += size
-        changed = changed or frozen is not item
-        parts.append(frozen)
+        if item.__class__ not in _NUMBERS:
+            frozen, size = freeze(item, copy)
+            total += size
+            if frozen is not item:
+                item, changed = frozen, True
+        parts.append(item)
     if not changed:
         return value, total
     made = cls.__new__(cls)

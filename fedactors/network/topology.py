@@ -57,11 +57,13 @@ def make_graph(name: str, num_clients: int, *, edge_probability: float = 0.3, se
 def read_graph(path: Path, num_clients: int | None = None) -> Any:
     """Read a graph from an edge list (``.edgelist``, ``.edges``, ``.txt``), GraphML, or networkx node-link JSON.
 
-    Nodes are 0..K-1, or any names, which are then numbered in sorted order.
+    Nodes are client numbers, those that the file leaves out having no edge; or any names, which are then numbered in
+    sorted order.
 
     Raises:
         DataMissing: there is no such file.
-        BadInput: it cannot be parsed, is directed, or has another number of nodes than `num_clients`.
+        BadInput: it cannot be parsed, is directed, has an unknown client, or another number of names than
+            `num_clients`; an edge list's line is named.
     """
     if not path.is_file():
         raise DataMissing(f"graph: {path} is not a file")
@@ -75,10 +77,11 @@ def read_graph(path: Path, num_clients: int | None = None) -> Any:
         raise BadInput(f"graph: {path} is directed; links between clients go both ways")
     if graph.number_of_nodes() == 0:
         raise BadInput(f"graph: {path} has no nodes")
-    graph = _numbered(graph)
+    if all(str(node).isdecimal() for node in graph):
+        return _with_all_clients(graph, path, num_clients)
     if num_clients is not None and graph.number_of_nodes() != num_clients:
         raise BadInput(f"graph: {path} has {graph.number_of_nodes()} nodes, but there are {num_clients} clients")
-    return graph
+    return _renamed(graph, {node: index for index, node in enumerate(sorted(graph, key=str))}, len(graph))
 
 
 def detect_clusters(graph: Any, method: str, *, num_clusters: int | None = None, seed: int = 0) -> Clusters:
@@ -210,7 +213,9 @@ def _read_edges(path: Path) -> Any:
             continue
         if len(words) > 2:
             raise ValueError(f"line {number} has {len(words)} words; an edge has two, a lone node one")
-        graph.add_node(words[0])
+        for word in words:
+            if word not in graph:
+                graph.add_node(word, line=number)
         if len(words) == 2:
             graph.add_edge(*words)
     return graph
@@ -222,15 +227,19 @@ def _read_json(path: Path) -> Any:
     return nx.node_link_graph({"directed": False, "multigraph": False, **content}, edges=links)
 
 
-def _numbered(graph: Any) -> Any:
-    """Return a simple graph on 0..K-1: nodes that are these numbers keep them, others are sorted by name."""
-    names = [str(node) for node in graph]
-    if all(name.isdecimal() for name in names):
-        order = sorted(graph, key=lambda node: int(str(node)))
-    else:
-        order = sorted(graph, key=str)
-    place = {node: index for index, node in enumerate(order)}
+def _with_all_clients(graph: Any, path: Path, num_clients: int | None) -> Any:
+    """Return the graph over all clients by their numbers; `num_clients` by default ends at the largest number."""
+    count = max(int(str(node)) for node in graph) + 1 if num_clients is None else num_clients
+    for node, facts in graph.nodes(data=True):
+        if int(str(node)) >= count:
+            where = f", line {facts['line']}" if "line" in facts else ""
+            raise BadInput(f"graph: {path}{where}: client {node} is unknown, allowed are 0 to {count - 1}")
+    return _renamed(graph, {node: int(str(node)) for node in graph}, count)
+
+
+def _renamed(graph: Any, place: dict[Any, int], num_nodes: int) -> Any:
+    """Return a simple graph on 0..K-1."""
     made = nx.Graph()
-    made.add_nodes_from(range(len(order)))
+    made.add_nodes_from(range(num_nodes))
     made.add_edges_from((place[a], place[b]) for a, b in graph.edges() if a != b)
     return made

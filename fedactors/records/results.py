@@ -5,6 +5,7 @@ A document marks where a table goes; everything between the marks is replaced:
     <!-- results: folder=pubsub columns=auc,bytes,seconds -->
     <!-- end -->
 
+``<!-- headlines: FILE -->`` marks a table over several of them, see `fedactors.records.headlines`.
 The folder is relative to the document and holds one JSON file per row, as `fedactors run --format json` prints it (with
 several seeds: runs, mean and std); the file's name is the row's. ``python -m fedactors.records.results docs/results``
 writes, and with ``--check`` only compares and ends with 1 if a document is not current.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
+from fedactors.records.headlines import headline_table
 from fedactors.records.metrics import Summary
 from fedactors.records.storage import write_atomic
 from fedactors.terminal import format_value, guarded
@@ -29,6 +31,7 @@ _MARK = re.compile(
     r"(?P<open><!-- results: folder=(?P<folder>\S+) columns=(?P<columns>\S+) -->\n).*?(?P<close><!-- end -->)",
     re.DOTALL,
 )
+_HEADLINES = re.compile(r"(?P<open><!-- headlines: (?P<file>\S+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 
 
 def render_document(text: str, base: Path) -> str:
@@ -42,7 +45,10 @@ def render_document(text: str, base: Path) -> str:
         made = markdown_table(base / match["folder"], match["columns"].split(","))
         return f"{match['open']}{made}{match['close']}"
 
-    return _MARK.sub(table, text)
+    def headlines(match: re.Match[str]) -> str:
+        return f"{match['open']}{headline_table(base / match['file'])}{match['close']}"
+
+    return _HEADLINES.sub(headlines, _MARK.sub(table, text))
 
 
 def markdown_table(folder: Path, columns: Sequence[str]) -> str:

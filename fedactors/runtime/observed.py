@@ -128,16 +128,12 @@ class ObservedRuntime(SimulatedRuntime):
 
     def send(self, sender: str, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.observed.message(sender, receiver, method, (*args, *kwargs.values()))
-        reply = super().send(sender, receiver, method, args, kwargs)
-        # the inner task, not the reply: a sender that stops waiting does not stop the receiver from answering
-        next(reversed(self.wire.calls.values()))[3].add_done_callback(
-            lambda task: self._note_reply(receiver, sender, f"{method} reply", task)
-        )
-        return reply
+        # of the wire, not of what is returned: a sender that stops waiting does not stop the receiver from answering
+        self.wire.watch_replies = self._note_reply
+        return super().send(sender, receiver, method, args, kwargs)
 
-    def _note_reply(self, sender: str, receiver: str, what: str, task: Any) -> None:
-        if not task.cancelled() and task.exception() is None and task.result() is not None:
-            self.observed.message(sender, receiver, what, task.result())
+    def _note_reply(self, sender: str, receiver: str, method: str, reply: Any) -> None:
+        self.observed.message(sender, receiver, f"{method} reply", reply)
 
     async def _bring_up(self, contexts: list[SimulatedContext], state: Any) -> None:
         for context in contexts:

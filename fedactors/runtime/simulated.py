@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -126,6 +127,8 @@ class SimulatedRuntime(Runtime):
             if fault is not None and not (self.resumed and fault <= self.loop.time()):
                 self.loop.call_at_keyed(fault, "", "fault", self.kill, context.name)
         await self._bring_up(contexts, self._resume)
+        # what lives as long as the run (features, graphs, actors) is not searched for rubbish again and again
+        gc.freeze()
 
     async def _bring_up(self, contexts: list[SimulatedContext], state: Snapshot | None) -> None:
         for context in contexts:
@@ -218,6 +221,7 @@ class SimulatedRuntime(Runtime):
         return result
 
     def _tear_down(self) -> None:
+        gc.unfreeze()
         # in the order of their start, so that what their ends record is in the same order each time
         names = {task.get_name(): task for task in asyncio.all_tasks(self.loop)}
         pending = [names[name] for name in sorted(names, key=lambda name: (len(name), name))]
@@ -331,9 +335,7 @@ class SimulatedRuntime(Runtime):
         return False
 
     def _waits(self) -> str:
-        waits = [
-            f"{receiver}.{method} (called by {sender})" for sender, receiver, method, _ in self.wire.calls.values()
-        ]
+        waits = [f"{call.receiver.name}.{call.method} (called by {call.sender})" for call in self.wire.calls.values()]
         if self.num_passing_waits:
             waits.append(f"{self.num_passing_waits} sleeps, timeouts, computes or payloads of loops")
         if self._wanted:
@@ -388,9 +390,7 @@ class SimulatedRuntime(Runtime):
         if not context.alive:
             return
         context.alive = False
-        for _, receiver, _, task in list(self.wire.calls.values()):
-            if receiver == name:
-                task.cancel()
+        self.wire.lose(name)
         for background in list(context.tasks):
             background.cancel()
         lost = PartyLost(name, "its process is gone")

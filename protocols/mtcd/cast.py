@@ -46,14 +46,7 @@ def make_graph(config: MtcdConfig, seed: int) -> nx.Graph:
         raise BadInput(f"topology: {name!r} is not known, use {', '.join(topology.GRAPH_NAMES)}, or a file's path")
     if not Path(name).is_file():
         raise BadInput(f"topology: {name!r} is not a file")
-    graph = topology.read_graph(Path(name))
-    if len(graph) > config.num_clients:
-        unknown = sorted(set(graph) - set(range(config.num_clients)))
-        raise BadInput(
-            f"topology: {name} has edges to unknown client {unknown[0]}, allowed are 0 to {config.num_clients - 1}"
-        )
-    graph.add_nodes_from(range(config.num_clients))
-    return graph
+    return topology.read_graph(Path(name), config.num_clients)
 
 
 def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> Cast:

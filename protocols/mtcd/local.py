@@ -105,13 +105,17 @@ class LocalData:
         return NetworkBlock(self._config, self._client, part.train, part.test, self.labels.train, classes)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the order of the rows and labels that came from elsewhere."""
+        """Return the order of the rows, labels that came from elsewhere, and the scale, which predictions need."""
         if not isinstance(self._data, VerticalData):
             return {}
-        return {"rows": self.rows, "labels": self.labels}
+        return {
+            "rows": self.rows,
+            "labels": self.labels,
+            "scale": None if self._prepared is None else self._prepared.scale,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a snapshot."""
+        """Continue from a snapshot; the scale follows from the rows."""
         if state.get("rows") is not None:
             self.take_rows(state["rows"])
             self.labels = state["labels"]

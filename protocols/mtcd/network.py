@@ -278,6 +278,13 @@ def predict(
     return float(loss), float(accuracy)
 
 
+def classify(fusion: nn.Module, theta_0: Mapping[str, FloatArray], z: FloatArray) -> NDArray[np.int64]:
+    """Return the likeliest class of each row of Z (B,)."""
+    with torch.no_grad():
+        logits_BC: Tensor = functional_call(fusion, _tensors(theta_0), (_tensor(z),))
+    return np.asarray(logits_BC.argmax(dim=1).numpy())
+
+
 def _loss(fusion: nn.Module, head: Mapping[str, Tensor], z: Tensor, labels_B: Tensor) -> Tensor:
     return nn.functional.cross_entropy(functional_call(fusion, dict(head), (z,)), labels_B)
 

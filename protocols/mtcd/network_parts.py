@@ -105,6 +105,14 @@ def fusion_steps(
     return network.fusion_steps(fusion(shapes), theta_0, z, labels_B, step=step, num_steps=num_steps)
 
 
+def classes(
+    config: MtcdConfig, theta_0: network.Parameters, representations: list[FloatArray], num_classes: int
+) -> Labels:
+    """Return the likeliest class of each row, from all clients' representations in their order."""
+    z = network.aggregate(representations, config.aggregation)
+    return network.classify(fusion(shapes_of(config, (), num_classes)), theta_0, z)
+
+
 class NetworkBlock:
     """A client's features and labels, and its representation model; see `glm.GlmBlock` for the methods."""
 

@@ -14,6 +14,7 @@ from fedactors.runtime.base import Runtime, derived_seed
 from protocols.pubsub_vfl.active import ActiveWorker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.dispatch import Dispatch
+from protocols.pubsub_vfl.mixing import MixingActiveWorker, MixingPassiveWorker
 from protocols.pubsub_vfl.passive import PassiveWorker
 from protocols.pubsub_vfl.servers import AveragingServer, BatchBroker
 
@@ -117,13 +118,16 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> C
         is_active = party == data.label_party
         count = config.num_active_workers if is_active else config.num_passive_workers
         names = tuple(f"{party}/worker-{i}" for i in range(count))
+        mixes = config.algorithm == "pubsub-vfl" and config.sync_unit == "batch" and count > 1
         for name in names:
             siblings = names[1:] if name == names[0] else ()
             resources = Resources(num_cpus=config.cpus_per_worker)
             if is_active:
-                active[name] = runtime.spawn(ActiveWorker, name, config, data, seed, siblings, resources=resources)
+                active_kind = MixingActiveWorker if mixes else ActiveWorker
+                active[name] = runtime.spawn(active_kind, name, config, data, seed, siblings, resources=resources)
             else:
-                passive[name] = runtime.spawn(PassiveWorker, name, config, data, seed, siblings, resources=resources)
+                passive_kind = MixingPassiveWorker if mixes else PassiveWorker
+                passive[name] = runtime.spawn(passive_kind, name, config, data, seed, siblings, resources=resources)
         if count > 1:
             server_of[party] = f"{party}/ps"
             runtime.spawn(AveragingServer, server_of[party], names)

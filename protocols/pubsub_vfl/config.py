@@ -62,11 +62,16 @@ class PubSubVflConfig:
     """Epochs between parameter averages that the schedule tends to (Delta T_0)."""
     sync_schedule: Schedule = "growing"
     """``growing`` (the paper's formula), ``decreasing`` (its text), ``every`` epoch, or ``never``."""
+    sync_unit: Literal["epoch", "batch"] = "epoch"
+    """What the schedule counts: ``epoch``, or each worker's own ``batch`` (Algorithm 1's loop taken literally), where
+    workers average while they train on, and all of them after each epoch."""
     stale_gradients: Literal["drop", "apply"] = "drop"
     """What becomes of a gradient whose batch was assigned anew meanwhile: ``drop`` it, or ``apply`` it to an embedding
     computed again at the present parameters."""
     prefetch: Positive = 2
     """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency."""
+    report_interval: Annotated[float, Field(ge=0)] = 0.004
+    """Seconds within which a worker that has enough to do collects what it tells the broker into one report."""
     push_every: Annotated[int, Field(ge=0)] = 1
     """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
     servers average by `sync_schedule`, as in ``pubsub-vfl``."""

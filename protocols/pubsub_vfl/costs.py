@@ -12,11 +12,11 @@ from fedactors.runtime.base import Costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 FITTED: dict[str, tuple[float, float, float]] = {
-    "bottom-forward": (9.881e-07, 8.31e-06, 2.173e-11),
-    "bottom-backward": (8.621e-05, 1.103e-05, 4.173e-11),
-    "active-step": (0.0002902, 1.044e-05, 6.726e-11),
-    "top-forward": (2.036e-05, 0, 2.174e-11),
-    "average": (1.007e-05, 0, 3.962e-10),
+    "bottom-forward": (3.195e-06, 7.974e-06, 2.005e-11),
+    "bottom-backward": (9.547e-05, 9.559e-06, 3.649e-11),
+    "active-step": (0.0002989, 7.55e-06, 5.48e-11),
+    "top-forward": (2.027e-05, 0, 2.195e-11),
+    "average": (1.017e-05, 0, 3.825e-10),
 }
 """Kind of work to (fixed, per_layer, per_operation), in seconds."""
 

@@ -50,6 +50,7 @@ class PairEpoch:
         self._their_servers = servers[1:] or ("",) * len(self._peers)
         self._batches = worker.rows.batches(epoch)
         self._step = 0
+        self._push: asyncio.Future[None] | None = None
 
     async def run(self) -> dict[str, float]:
         """Train the pair's batches; return ``loss_sum`` over the rows trained on, and their number ``rows``."""
@@ -72,6 +73,7 @@ class PairEpoch:
             num_rows += len(positions)
         for answer in window:
             await answer
+        await self._end_push()
         return {"loss_sum": loss_sum, "rows": float(num_rows)}
 
     async def _train(
@@ -101,5 +103,11 @@ class PairEpoch:
             self._step += 1
             with worker.span("wait", "average"):
                 await worker.replica.step_together(own, num_rows, server, self._epoch, self._step)
-        else:
-            await worker.replica.step_shared(own, server, self._epoch, worker.config.push_every)
+        elif worker.replica.step_towards_push(own, worker.config.push_every):
+            await self._end_push()
+            # the next batch is computed while parameters are pushed and pulled
+            self._push = asyncio.ensure_future(worker.replica.follow(server, self._epoch))
+
+    async def _end_push(self) -> None:
+        if self._push is not None:
+            await self._push

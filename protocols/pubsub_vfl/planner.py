@@ -5,8 +5,10 @@
     decoupled  ceil(n/B) max(T_A / w_a, T_P / w_p, (E + G) / bandwidth) + synchronisation
 
 The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `decoupled` T is the time of one
-worker that computes on one core, and w/C times that when more workers than cores share them. The search tries all
-settings (the paper calls it dynamic programming); ties go to fewer workers, then to the smaller batch.
+worker that computes on one core, and w/C times that when more workers than cores share them. Where a latency is stated,
+both also count what the paper's model leaves out: an epoch's beginning and end, and a window too small to hide the hops
+of a batch. The search tries all settings (the paper calls it dynamic programming); ties go to fewer workers, then to
+the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
 """
@@ -23,6 +25,10 @@ from fedactors.network.codec import message
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
+HOPS_PER_BATCH = 8
+"""Messages between parties, one after another, from a batch's assignment to its gradient's acknowledgement."""
+HOPS_PER_EPOCH = 16
+"""Likewise from the order to begin an epoch to the average at its end, one batch's hops included."""
 Objective = Literal["epoch", "decoupled", "literal", "literal-per-sample"]
 
 
@@ -70,6 +76,12 @@ class Problem:
     num_rows: int = 1
     row_bytes: float = 0.0
     bandwidth: float = math.inf
+    shared_link: bool = True
+    """Whether batches in flight share the bandwidth; otherwise each has it, and a transfer only adds to its way."""
+    latency: float = 0.0
+    """Seconds of one hop between the parties."""
+    in_flight_per_worker: float = math.inf
+    """Batches in flight for each worker of the passive party."""
 
     def communication(self, batch_size: int) -> float:
         """Return (E + G) / bandwidth of a batch (Eq. 9)."""
@@ -103,9 +115,19 @@ def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objec
     t_a, t_p = t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores)
     num_batches = math.ceil(problem.num_rows / batch_size)
     synchronisation = max(active.sync_seconds * w_a, passive.sync_seconds * w_p)
+    window, ends = _hops(problem, w_p, t_a + t_p + transfer)
+    busy = transfer if problem.shared_link else 0.0
     if objective == "epoch":
-        return num_batches * (max(t_a, t_p) / min(w_a, w_p) + transfer) + synchronisation
-    return num_batches * max(t_a / w_a, t_p / w_p, transfer) + synchronisation
+        return num_batches * max(max(t_a, t_p) / min(w_a, w_p) + busy, window) + ends + synchronisation
+    return num_batches * max(t_a / w_a, t_p / w_p, busy, window) + ends + synchronisation
+
+
+def _hops(problem: Problem, w_p: int, seconds_of_batch: float) -> tuple[float, float]:
+    """Return the seconds per batch that the window allows, and those that an epoch takes beyond its batches."""
+    if not problem.latency:
+        return 0.0, 0.0
+    way = HOPS_PER_BATCH * problem.latency + seconds_of_batch
+    return way / (problem.in_flight_per_worker * w_p), HOPS_PER_EPOCH * problem.latency + seconds_of_batch
 
 
 def epoch_cost_of_shared_cores(problem: Problem, w_a: int, w_p: int, batch_size: int) -> float:

@@ -17,7 +17,8 @@ _SHOWN = 10
 def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the best setting for the profiles of one active and one or more passive parties.
 
-    A profile may carry ``num_rows`` and ``bandwidth`` (bytes per second) beside the fields of `PartyProfile`.
+    A profile may carry ``num_rows``, ``bandwidth`` (bytes per second) and ``latency`` (seconds) beside the fields of
+    `PartyProfile`.
 
     Raises:
         BadInput: not exactly one active party, no passive one, or a profile that is incomplete.
@@ -34,6 +35,7 @@ def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict
         num_rows=int(max(values.get("num_rows", 0) for values in profiles) or 100_000),
         row_bytes=2.0 * config.embedding_size * itemsize,
         bandwidth=float(min(values.get("bandwidth", LAN.bandwidth) for values in profiles)),
+        latency=float(max(values.get("latency", 0.0) for values in profiles)),
     )
     found: dict[str, Any] = {}
     for objective in ("epoch", "decoupled", "literal"):

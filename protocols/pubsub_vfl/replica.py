@@ -66,10 +66,17 @@ class Replica:
 
     async def step_shared(self, gradients: Sequence[Vector], server: AveragingServer, epoch: int, every: int) -> None:
         """Step, and after `every` steps push the change since the last push and continue from all workers' changes."""
+        if self.step_towards_push(gradients, every):
+            await self.follow(server, epoch)
+
+    def step_towards_push(self, gradients: Sequence[Vector], every: int) -> bool:
+        """Step, and say whether to `follow` now: after `every` steps, if no push is under way."""
         self.step(gradients)
         self._unpushed += 1
-        if every and self._unpushed >= every and not self._pushing:
-            await self.follow(server, epoch)
+        if not every or self._unpushed < every or self._pushing:
+            return False
+        self._pushing = True
+        return True
 
     async def follow(self, server: AveragingServer, epoch: int) -> None:
         """Push the change since the last push, and continue from the sum of all workers' changes.

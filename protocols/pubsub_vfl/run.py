@@ -44,9 +44,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     while state["epoch"] < config.num_epochs and stopping.num_bad < patience and not state.get("reached"):
         epoch = state["epoch"] + 1
         trained = await train_epoch(config, epoch, state["num_rows"], cast)
-        if config.averages and (
-            algorithm.syncs(epoch, config.sync_interval, config.sync_schedule) or epoch == config.num_epochs
-        ):
+        if averages_after(config, epoch):
             await cast.with_server("average", epoch)
         found = await evaluate("validation", cast)
         is_best = keeper.update(epoch, found[metric])
@@ -65,6 +63,15 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     await runtime.checkpoint("final")
     extra = {"num_rows": state["num_rows"], "task": data.task, "privacy": privacy}
     return RunResult(rounds=state["epoch"], metrics={**test, "best_epoch": keeper.best_round}, extra=extra)
+
+
+def averages_after(config: PubSubVflConfig, epoch: int) -> bool:
+    """Say whether the workers of each party average their parameters at the end of an epoch (Algorithm 1, line 30)."""
+    if not config.averages:
+        return False
+    if config.sync_unit == "batch" or epoch == config.num_epochs:
+        return True
+    return algorithm.syncs(epoch, config.sync_interval, config.sync_schedule)
 
 
 def is_better(one: float, other: float, mode: Mode) -> bool:

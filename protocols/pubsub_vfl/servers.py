@@ -102,8 +102,11 @@ class BatchBroker(Server):
         dispatch, worker = self._dispatch, report.worker
         room = report.room
         if isinstance(report, PassiveReport):
-            assigned = dispatch.assign(worker.partition("/")[0], worker, room, self.clock.now())
             box = dispatch.outbox(worker)
+            # gradients are on their way to a worker with enough under way: new batches come with the next of them
+            will_hear = report.wait and dispatch.in_flight_of(worker) > room and not (box.gradients or box.abandoned)
+            given = 0 if will_hear else room
+            assigned = dispatch.assign(worker.partition("/")[0], worker, given, self.clock.now())
             if not (assigned or box.gradients or box.abandoned or dispatch.finished):
                 return None
             return PassiveOrders(assigned, box.gradients, box.abandoned, dispatch.finished)
@@ -146,6 +149,8 @@ class AveragingServer(ParameterServer):
         self._complete: asyncio.Future[Parameters] | None = None
         self._last: Parameters | None = None
         self._adding = asyncio.Lock()
+        self._newest: dict[str, tuple[np.ndarray, ...]] = {}
+        self._sums: list[np.ndarray] = []
         self.changes: list[np.ndarray] = []
 
     async def average(self, parameters: Parameters) -> Parameters:
@@ -157,6 +162,7 @@ class AveragingServer(ParameterServer):
         if last is not None and (last.epoch, last.step) == (parameters.epoch, parameters.step):
             return last
         self._pushed[parameters.worker] = parameters
+        self._newest, self._sums = {}, []
         if self._complete is None:
             self._complete = asyncio.get_running_loop().create_future()
         complete = self._complete
@@ -171,6 +177,21 @@ class AveragingServer(ParameterServer):
             self._last = Parameters(self.party, parameters.epoch, parameters.step, sum(weights), tuple(means))
             complete.set_result(self._last)
         return await asyncio.shield(complete)
+
+    async def mix(self, parameters: Parameters) -> Parameters:
+        """Take a worker's newest parameters; return the mean of the newest of all that pushed since `average`."""
+        size = sum(vector.size for vector in parameters.vectors)
+        async with self._adding:
+            before = self._newest.get(parameters.worker)
+            own = list(parameters.vectors)
+            gone = [np.zeros_like(part) for part in own] if before is None else list(before)
+            changes = [new.astype(np.float64) - old for new, old in zip(own, gone, strict=True)]
+            self._newest[parameters.worker] = parameters.vectors
+            self._sums = await self.compute(add_changes, self._sums, changes, work=Work("average", 2 * size))
+            means = tuple(
+                (total / len(self._newest)).astype(part.dtype) for total, part in zip(self._sums, own, strict=True)
+            )
+        return Parameters(self.party, parameters.epoch, parameters.step, 1.0, means)
 
     async def add(self, change: Parameters) -> Parameters:
         """Add a worker's change to those of all workers since the beginning, and return the sum."""

@@ -50,7 +50,11 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     await runtime.checkpoint("final")
     return RunResult(
         rounds=state["round"],
-        metrics={**state["metrics"], **{f"trivial_{name}": value for name, value in state["trivial"].items()}},
+        metrics={
+            **state["metrics"],
+            **{f"trivial_{name}": value for name, value in state["trivial"].items()},
+            **left_out(state["facts"]),
+        },
         extra={
             **state["facts"],
             "task": data.task,
@@ -59,6 +63,12 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
             "communication": communication,
         },
     )
+
+
+def left_out(facts: dict[str, Any]) -> dict[str, float]:
+    """Return how many rows a NULL key kept out of the join, to be printed with the result; nothing if none."""
+    count = sum(facts["rows_with_null_keys"].values())
+    return {"rows_with_null_keys": float(count)} if count else {}
 
 
 async def map_tables(cast: Cast) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """Table mapping of a generated star join over three tables, against the same join of the same hashes by DuckDB alone.
 
-    python scenarios/benchmarks/tablepuppet_mapping.py num_facts=5000000 repeats=5
+    python scenarios/benchmarks/tablepuppet_mapping.py [--smoke] [--out DIR] num_facts=5000000 repeats=5
 
 One fact table joins two tables, one of which has two rows for each key, so the join has 2 * num_facts rows.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import resource
 import statistics
-import sys
 import time
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -60,8 +62,8 @@ def join_alone(hashes: dict[str, list[np.ndarray]], threads: int | None) -> int:
         return len(next(iter(connection.sql(ALONE).fetchnumpy().values())))
 
 
-def main(settings: MappingBenchmark) -> None:
-    """Print the medians, their ratio and the peak memory."""
+def measure(settings: MappingBenchmark) -> dict[str, float]:
+    """Print and return the medians, their ratio and the peak memory."""
     rng = np.random.default_rng(0)
     n, k = settings.num_facts, settings.num_keys
     tables = {
@@ -75,7 +77,8 @@ def main(settings: MappingBenchmark) -> None:
         name: [hash_keys(t, e, name, b"benchmark", settings.threads) for e in plan.edges_of(name)]
         for name, t in tables.items()
     }
-    print(f"hashing at the clients       {time.perf_counter() - start:8.3f} s")
+    hashing = time.perf_counter() - start
+    print(f"hashing at the clients       {hashing:8.3f} s")
     mapped, alone = [], []
     for _ in range(settings.repeats):
         start = time.perf_counter()
@@ -86,10 +89,26 @@ def main(settings: MappingBenchmark) -> None:
         mapped.append(time.perf_counter() - start)
         assert mapping.num_joined == num_joined
     ours, theirs = statistics.median(mapped), statistics.median(alone)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"table mapping                {ours:8.3f} s for {num_joined:,} joined rows")
     print(f"DuckDB alone, same hashes    {theirs:8.3f} s (ratio {ours / theirs:.2f}, at most 2)")
-    print(f"peak memory                  {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:8.2f} GiB")
+    print(f"peak memory                  {peak:8.2f} GiB")
+    return {"hashing_s": hashing, "mapping_s": ours, "duckdb_s": theirs, "joined_rows": num_joined, "peak_gib": peak}
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("words", nargs="*", metavar="key=value", help="settings")
+    parser.add_argument("--smoke", action="store_true", help="a small join")
+    parser.add_argument("--out", type=Path, help="folder for tablepuppet_mapping.json")
+    args = parser.parse_args()
+    small = {"num_facts": 5000, "num_keys": 500, "repeats": 1} if args.smoke else {}
+    found = measure(build(MappingBenchmark, small | parse_words(args.words)))
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "tablepuppet_mapping.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(build(MappingBenchmark, parse_words(sys.argv[1:])))
+    main()

@@ -1,6 +1,6 @@
 """Compute of one RFL-ADMM-V round and one RFL-SGD-V epoch on MovieLens-1M, beside a plain PyTorch epoch.
 
-    FEDACTORS_DATA=... OMP_NUM_THREADS=1 python scenarios/benchmarks/tablepuppet_training.py
+    FEDACTORS_DATA=... OMP_NUM_THREADS=1 python scenarios/benchmarks/tablepuppet_training.py [--out DIR]
 
 All parties' work runs one after the other in this process on one thread, so seconds are the sum over the parties; each
 is the best of several repetitions of the wall clock, since other work on a machine only adds to it. Beside them stand
@@ -11,7 +11,9 @@ not notice.
 
 from __future__ import annotations
 
+import argparse
 import io
+import json
 import os
 import time
 import zipfile
@@ -93,6 +95,21 @@ def load() -> tuple[list[np.ndarray], np.ndarray, dict[str, pa.Table]]:
         "u": pa.table({"user": u[:, 0].astype(np.int64)}),
     }
     return x, r[:, 2].astype(np.float64), keys
+
+
+def generate() -> tuple[list[np.ndarray], np.ndarray, dict[str, pa.Table]]:
+    """Return the same of a small made-up set, for ``--smoke``."""
+    rng = np.random.default_rng(0)
+    r = np.stack([rng.integers(0, 60, 2000), rng.integers(0, 40, 2000)], axis=1)
+    movie, user = np.repeat(np.arange(40), 2), np.arange(60)
+    x = [np.ones((len(r), 1)), rng.normal(size=(len(movie), 4)), rng.normal(size=(len(user), 3))]
+    rating = 3 + x[1][2 * r[:, 1], 0] + x[2][r[:, 0], 0] + rng.normal(size=len(r))
+    keys = {
+        "r": pa.table({"user": r[:, 0], "movie": r[:, 1]}),
+        "m": pa.table({"movie": movie}),
+        "u": pa.table({"user": user}),
+    }
+    return x, rating, keys
 
 
 def train_admm(mode: str, rounds: int, joined: Joined) -> tuple[list[np.ndarray], float, float]:
@@ -180,39 +197,61 @@ def best_seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def main() -> None:
-    """Print seconds and the RMSE on the training join."""
+    """Print seconds and the RMSE on the training join, and write them if there is a folder for it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--smoke", action="store_true", help="a small made-up set")
+    parser.add_argument("--out", type=Path, help="folder for tablepuppet_training.json")
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    x, rating, keys = load()
+    x, rating, keys = generate() if args.smoke else load()
     plan = make_plan(parse_query(QUERY), SCHEMAS, "rating")
     mapping = table_mapping(plan, {n: [hash_keys(t, e, n, b"k") for e in plan.edges_of(n)] for n, t in keys.items()})
     rows = [operators.row_index(mapping, i) for i in range(3)]
     joined = Joined(x, mapping, rows, rating[rows[0]])
+    made = {"joined_rows": float(mapping.num_joined), "trivial": float(joined.y.std())}
     print(f"joined rows {mapping.num_joined:,}; trivial predictor {joined.y.std():.4f}")
-    ridge = np.sqrt(2 * centralised_loss(joined))
+    ridge = float(np.sqrt(2 * centralised_loss(joined)))
     for mode, rounds in (("boyd", 10), ("paper_sgd", 4)):
         theta, spent, clients = train_admm(mode, rounds, joined)
         h = operators.gather_join([a @ t[:, None] for a, t in zip(x, theta, strict=True)], rows)
         rmse = float(np.sqrt(np.mean((h[:, 0] - joined.y) ** 2)))
+        made |= {f"{mode}_round_s": spent, f"{mode}_clients_s": clients, f"{mode}_rmse": rmse, "ridge_rmse": ridge}
         print(
             f"RFL-ADMM-V {mode:10} {spent:7.3f} s a round ({RELEASED_ROUND / spent:.0f}x the released code's), of it"
             f" clients {clients:.3f} s; RMSE {rmse:.4f} after {rounds} (centralised {ridge:.4f})"
         )
-    batches = operators.epoch_batches(mapping.num_joined, BATCH_SIZE, np.random.default_rng(0))
-    apart = np.concatenate(sgd_epoch(joined, batches))
+    made |= compare_epochs(joined)
+    made |= compare_duplicates(joined)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "tablepuppet_training.json").write_text(json.dumps(made, indent=1) + "\n")
+
+
+def compare_epochs(joined: Joined) -> dict[str, float]:
+    """Time an epoch of RFL-SGD-V and one of PyTorch on the materialised join, which take the same steps."""
+    x, rows = joined.x, joined.rows
+    batches = operators.epoch_batches(joined.mapping.num_joined, BATCH_SIZE, np.random.default_rng(0))
+    found = np.concatenate(sgd_epoch(joined, batches))
     ours = best_seconds(lambda: sgd_epoch(joined, batches), 4)
     materialised = torch.from_numpy(np.hstack([a[r] for a, r in zip(x, rows, strict=True)]))
     labels = torch.from_numpy(joined.y)[:, None]
-    apart = np.abs(apart - torch_epoch(materialised, labels, batches)).max()
+    apart = float(np.abs(found - torch_epoch(materialised, labels, batches)).max())
     theirs = best_seconds(lambda: torch_epoch(materialised, labels, batches), 3)
     print(
         f"RFL-SGD-V {ours:.3f} s an epoch, PyTorch on the join {theirs:.3f} s (ratio {ours / theirs:.2f}, at most 2);"
         f" {RELEASED_EPOCH / ours:.1f}x the released code's; parameters differ by {apart:.1e}"
     )
+    return {"epoch_s": ours, "torch_epoch_s": theirs, "parameters_apart": apart}
+
+
+def compare_duplicates(joined: Joined) -> dict[str, float]:
+    """Time the clients' round with every duplicate count doubled at equal n_i, in turns."""
     once, twice = client_round(joined, 1), client_round(joined, 2)
     seconds = [best_seconds(work, 1) for _ in range(40) for work in (once, twice)]
-    first, second = min(seconds[0::2]), min(seconds[1::2])
+    first, second = min(seconds[0::2]) / 20, min(seconds[1::2]) / 20
     change = 100 * abs(second / first - 1)
-    print(f"clients' round {first / 20:.4f} s at N, {second / 20:.4f} s at 2 N joined rows: {change:.1f} % apart (10)")
+    print(f"clients' round {first:.4f} s at N, {second:.4f} s at 2 N joined rows: {change:.1f} % apart (10)")
+    return {"clients_round_s": first, "clients_round_doubled_s": second, "apart_%": change}
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ def test_named_and_lone_nodes(tmp_path):
         ("g.json", '{"nodes": [{"id": 0}], "edges": [{"source": 0}]}', "cannot be read"),
         ("g.edgelist", "0 1 2 3", "line 1 has 4 words"),
         ("g.edgelist", "# nothing", "no nodes"),
-        ("g.edgelist", "0 1", "2 nodes, but there are 3"),
+        ("g.edgelist", "lyon bonn", "2 nodes, but there are 3"),
+        ("g.edgelist", "0 1\n\n1 7", r"g.edgelist, line 3: client 7 is unknown, allowed are 0 to 2"),
+        ("g.json", '{"nodes": [{"id": 0}, {"id": 3}], "edges": []}', "client 3 is unknown"),
         ("g.json", '{"directed": true, "nodes": [{"id": 0}], "edges": []}', "directed"),
     ],
 )
@@ -83,6 +85,15 @@ def test_broken_files_name_themselves(tmp_path, name, text, match):
     with pytest.raises(BadInput, match=match) as raised:
         read_graph(path, 3)
     assert name in str(raised.value)
+
+
+def test_numbers_keep_their_clients_and_those_left_out_are_alone(tmp_path):
+    path = tmp_path / "g.txt"
+    path.write_text("0 3\n")
+    graph = read_graph(path, 5)
+    assert sorted(graph) == [0, 1, 2, 3, 4]
+    assert list(graph.edges()) == [(0, 3)]
+    assert len(read_graph(path)) == 4
 
 
 def test_binary_and_missing_files(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedactors.runtime.simulation.virtual_loop import VirtualLoop, current_actor
+from fedactors.runtime.simulation.virtual_loop import Instant, VirtualLoop, current_actor
 
 
 @pytest.fixture
@@ -158,3 +158,50 @@ def test_time_can_start_late(loop: VirtualLoop) -> None:
         return loop.time()
 
     assert run(loop, main) == 13.5
+
+
+def test_an_instant_wakes_its_task_at_its_time_in_the_order_of_events(loop: VirtualLoop) -> None:
+    order: list[Any] = []
+
+    async def main() -> None:
+        async def wait(when: float, party: str) -> None:
+            await Instant(loop, when, party, "")
+            order.append((loop.time(), party))
+
+        await asyncio.gather(wait(2.0, "b"), wait(2.0, "a"), wait(1.0, "c"))
+
+    run(loop, main)
+    assert order == [(1.0, "c"), (2.0, "a"), (2.0, "b")]
+
+
+@pytest.mark.parametrize("at", [0.5, 1.0])
+def test_a_task_cancelled_before_its_instant_or_at_it_ends_once(loop: VirtualLoop, at: float) -> None:
+    ended: list[Any] = []
+
+    async def main() -> None:
+        async def wait() -> None:
+            try:
+                await Instant(loop, 1.0, "b", "")
+                ended.append("woken")
+            except asyncio.CancelledError:
+                ended.append(loop.time())
+                raise
+
+        task = asyncio.ensure_future(wait())
+        # party a: at the same time its event comes first
+        loop.call_at_keyed(at, "a", "", task.cancel)
+        await asyncio.sleep(3)
+        assert task.cancelled()
+
+    run(loop, main)
+    assert ended == [at]
+
+
+def test_a_timeout_ends_the_wait_for_an_instant(loop: VirtualLoop) -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await Instant(loop, 5.0, "a", "")
+        assert loop.time() == 1.0
+
+    run(loop, main)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from fedactors.errors import BadInput, FedactorsError
+from fedactors.runtime.ray.handback import archive_of, unpack
 
 CONNECT_SECONDS = 10.0
 STOP_SECONDS = 60
@@ -58,16 +61,17 @@ class Jobs:
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             raise BadInput(f"--address: {self.address!r} refuses jobs: {_first_line(error)}") from None
 
-    def submit(self, words: Sequence[str], *, working_dir: str | None = None) -> str:
+    def submit(self, words: Sequence[str], *, working_dir: str | None = None, left_out: Sequence[str] = ()) -> str:
         """Submit a command and return the job's id.
 
         Args:
             words: the command; Python is the one that the cluster's hosts find first.
             working_dir: folder that is sent along and becomes the job's own; nothing is sent by default.
+            left_out: patterns, as in a .gitignore, of what in it is not sent.
         """
         environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
         if working_dir is not None:
-            environment |= {"working_dir": working_dir, "excludes": _LEFT_OUT}
+            environment |= {"working_dir": working_dir, "excludes": list(left_out)}
         try:
             # exec: a shell in between would keep the signal that stops the job from its command
             made: str = self._client.submit_job(entrypoint=f"exec {shlex.join(words)}", runtime_env=environment)
@@ -97,6 +101,28 @@ class Jobs:
             code = 0
         return JobEnd(status=str(info.status.value), exit_code=int(code), message=str(info.message or ""))
 
+    def fetch(self, job: str, out: Path) -> list[Path]:
+        """Write the run folders that an ended job left for its submitter under `out`, and return them.
+
+        Raises:
+            BadInput: no such job, it goes on, or it left none; see also `handback.unpack`.
+        """
+        try:
+            info = self._client.get_job_info(job)
+        except RuntimeError as error:
+            raise BadInput(f"job: {self.address} does not know {job!r}: {_first_line(error)}") from None
+        if not info.status.is_terminal():
+            raise BadInput(f"job: {job} goes on ({info.status.value}); its run folder can be fetched when it has ended")
+        wanted = {"node_id": info.driver_node_id, "filename": archive_of(f"job-driver-{job}.log"), "lines": -1}
+        answer = self._client._do_request("GET", f"/api/v0/logs/file?{urlencode(wanted)}&timeout=300", stream=True)
+        if answer.status_code != 200:
+            raise BadInput(f"job: {job} left no run folder to fetch (it does if --out was relative and a run began)")
+        with tempfile.NamedTemporaryFile(prefix="fedactors-", suffix=".tar.gz") as file:
+            for chunk in answer.iter_content(1 << 20):
+                file.write(chunk)
+            file.flush()
+            return unpack(Path(file.name), out)
+
     def stop(self, job: str) -> None:
         """Ask a job to stop; it writes a checkpoint first."""
         self._client.stop_job(job)
@@ -104,6 +130,30 @@ class Jobs:
     def status(self, job: str) -> str:
         """Return the job's status in Ray's words."""
         return str(self._client.get_job_status(job).value)
+
+
+def sending(folder: str | None, run: str | None) -> tuple[str | None, list[str], str | None]:
+    """Return what is sent along with a job: a folder, the patterns of what in it stays here, and the run's path in it.
+
+    Args:
+        folder: folder that is sent in any case, or None.
+        run: run folder that the job goes on from, or None; of its neighbours none is sent.
+
+    Raises:
+        BadInput: the run folder is not inside `folder`.
+    """
+    if run is None:
+        return folder, _LEFT_OUT, None
+    if folder is None:
+        path = Path(run).resolve()
+        # all but the run folder; "/*" would match the folder "." itself
+        return str(path.parent), ["/[!.]*", "/.[!.]*", f"!/{path.name}", f"!/{path.name}/**"], path.name
+    try:
+        inside = Path(run).resolve().relative_to(Path(folder).resolve())
+    except ValueError:
+        raise BadInput(f"--resume: {run!r} is not in {folder!r}, the folder that is sent along") from None
+    around = [] if len(inside.parts) == 1 else [f"!/{inside.parent.as_posix()}", f"/{inside.parent.as_posix()}/*"]
+    return folder, [*_LEFT_OUT, *around, f"!/{inside.as_posix()}", f"!/{inside.as_posix()}/**"], str(inside)
 
 
 def job_address(address: str | None) -> str:

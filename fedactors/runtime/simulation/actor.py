@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import copy
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fedactors.actor import Actor
@@ -15,7 +15,7 @@ from fedactors.errors import BadInput, FedactorsError, PayloadGone
 from fedactors.network.codec import freeze, type_name
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import Casting, Clock, Context, Job, Ref, Work, as_party_error
-from fedactors.runtime.simulation.virtual_loop import current_actor, finish
+from fedactors.runtime.simulation.virtual_loop import Instant, current_actor, finish
 
 if TYPE_CHECKING:
     from fedactors.runtime.simulated import SimulatedRuntime
@@ -80,11 +80,13 @@ class SimulatedContext(Context):
         return self._runtime.send(self.name, receiver, method, args, kwargs)
 
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
-        due, result = self._runtime.cores.start(self.name, function, args, work)
-        future: asyncio.Future[None] = self._runtime.loop.create_future()
-        self._runtime.loop.call_at_keyed(due, self.name, f"compute {work.kind}", finish, future)
-        with self._runtime.passing_wait():
-            await future
+        runtime = self._runtime
+        due, result = runtime.cores.start(self.name, function, args, work)
+        runtime.num_passing_waits += 1
+        try:
+            await Instant(runtime.loop, due, self.name, f"compute {work.kind}")
+        finally:
+            runtime.num_passing_waits -= 1
         return cast(T, result())
 
     def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
@@ -120,7 +122,12 @@ class SimulatedContext(Context):
         async def go_on() -> None:
             await awaitable
 
-        task = self._runtime.loop.create_task(go_on(), context=self.variables.copy())
+        task: asyncio.Future[Any]
+        if isinstance(awaitable, asyncio.Future):
+            task = awaitable
+        else:
+            coroutine = awaitable if isinstance(awaitable, Coroutine) else go_on()
+            task = self._runtime.loop.create_task(coroutine, context=self.variables.copy())
         self.tasks[task] = None
         task.add_done_callback(self._background_done)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import heapq
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedactors.runtime.base import CostModel, MissingCost, Work
 from fedactors.runtime.simulation.pool import Pool
@@ -38,15 +38,13 @@ class Cores:
         if self.costs is None:
             raise MissingCost(f"{actor}: no cost model was given, so {work.kind!r} has no duration")
         seconds = self.costs.seconds(actor, work)
-        group = actor.partition("/")[0]
-        if group not in self._shared:
-            group = actor
+        group = self._group(actor) if self._shared else actor
         free_at = self.free_at.get(group)
         if free_at is None:
             free_at = self.free_at[group] = [0.0] * self._count(group)
-        start = max(self._runtime.loop.time(), heapq.heappop(free_at))
+        start = max(self._runtime.loop.time(), free_at[0])
         due = start + seconds
-        heapq.heappush(free_at, due)
+        heapq.heapreplace(free_at, due)
         self.busy_seconds += seconds
         self._runtime.record_span(actor, "compute", work.kind, start, due)
         return due, self.run(function, args)
@@ -55,19 +53,26 @@ class Cores:
         """Run `function` here or in the pool; calling what is returned gives the result, or raises its error."""
         if self.pool is not None:
             return self.pool.submit(function, args).result
-        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
-            done.set_result(function(*args))
+            value = function(*args)
         except Exception as error:
-            done.set_exception(error)
-        return done.result
+            return partial(_raise, error)
+        return lambda: value
 
     def capacity(self) -> int:
         """Return the cores that have been used at all."""
         return sum(map(self._count, self.free_at))
+
+    def _group(self, actor: str) -> str:
+        party = actor.partition("/")[0]
+        return party if party in self._shared else actor
 
     def _count(self, group: str) -> int:
         if group in self._shared:
             return self._shared[group]
         asked = self._runtime.resources_of(group)
         return max(1, int(asked.num_cpus if asked.simulated_cores is None else asked.simulated_cores))
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

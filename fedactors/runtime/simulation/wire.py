@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import BadInput, PartyLost
@@ -17,7 +19,7 @@ from fedactors.network.ledger import kind_of
 from fedactors.network.links import Link, SharedTransfers
 from fedactors.runtime.base import DRIVER, as_party_error, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext
-from fedactors.runtime.simulation.virtual_loop import finish
+from fedactors.runtime.simulation.virtual_loop import Instant, finish
 
 if TYPE_CHECKING:
     from fedactors.runtime.simulated import SimulatedRuntime
@@ -26,13 +28,33 @@ Route = tuple[str, Link, bool]
 """Kind of traffic, link, and whether a host's finite capacity limits it."""
 
 
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call that is not yet answered.
+
+    `timer` is its arrival while it is on the way, `task` what its receiver does about it from then on.
+    """
+
+    number: int
+    sender: str
+    receiver: SimulatedContext
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reply: asyncio.Future[Any]
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+
+
 class Wire:
     """What is under way between the actors of `runtime`."""
 
     def __init__(self, runtime: SimulatedRuntime) -> None:
-        self.calls: dict[int, tuple[str, str, str, asyncio.Task[Any]]] = {}
-        """Calls not yet answered: (sender, receiver, method, the receiver's task) by number."""
+        self.calls: dict[int, Call] = {}
+        """Calls not yet answered, by number."""
         self.arrivals: dict[int, asyncio.Future[None]] = {}
+        self.watch_replies: Callable[[str, str, str, Any], None] | None = None
+        """Is told of every reply: who replied, to whom, to which method, and what."""
         self._runtime = runtime
         self._num_sent = 0
         self.reroute()
@@ -53,74 +75,112 @@ class Wire:
             kwargs, more = freeze(kwargs)
             size += more
         route = self.routes.get((sender, receiver)) or self._route(sender, receiver)
+        kind, link, shared = route
+        loop = self._runtime.loop
+        now = loop.time()
         name = type_name(args[0], method) if args else method
-        self._runtime.ledger.record(self._runtime.loop.time(), sender, receiver, route[0], name, size)
+        self._runtime.ledger.record(now, sender, receiver, kind, name, size)
         self._num_sent += 1
         number = self._num_sent
-        context = self._runtime.contexts[receiver]
-        task = self._runtime.loop.create_task(
-            self._deliver(number, sender, context, method, frozen_args, kwargs, size, route),
-            context=context.variables.copy(),
-        )
-        self.calls[number] = (sender, receiver, method, task)
-        # the receiver goes on even if the sender stops waiting, as on Ray
-        return asyncio.shield(task)
+        # no task of the sender's: the receiver goes on even if the sender stops waiting, as on Ray
+        reply: asyncio.Future[Any] = loop.create_future()
+        call = Call(number, sender, self._runtime.contexts[receiver], method, frozen_args, kwargs, reply)
+        self.calls[number] = call
+        if shared:
+            self._start(call, self._travel_and_serve(call, size + HEADER_BYTES, link))
+        elif link.latency or not math.isinf(link.bandwidth):
+            arrival = now + link.seconds(size + HEADER_BYTES)
+            call.timer = loop.call_at_keyed(arrival, sender, f"{receiver}.{method}", self._arrive, call)
+        else:
+            self._arrive(call)
+        return reply
 
     def _route(self, sender: str, receiver: str) -> Route:
-        if receiver not in self._runtime.contexts:
+        runtime = self._runtime
+        if receiver not in runtime.contexts:
             raise BadInput(
-                f"{sender} calls {receiver!r}, which does not exist (there are: {', '.join(self._runtime.contexts)})"
+                f"{sender} calls {receiver!r}, which does not exist (there are: {', '.join(runtime.contexts)})"
             )
-        kind = kind_of(sender, self._runtime.role_of(sender), receiver, self._runtime.role_of(receiver))
+        kind = kind_of(sender, runtime.role_of(sender), receiver, runtime.role_of(receiver))
         if kind == DRIVER_KIND:
-            route = (kind, self._runtime.network.local, False)
+            route = (kind, runtime.network.local, False)
         else:
-            link = self._runtime.network.link(sender, receiver, kind)
-            route = (kind, link, self._runtime.network.is_shared(sender, receiver))
+            network = runtime.network
+            shared = bool(network.capacity) and network.is_shared(sender, receiver)
+            route = (kind, network.link(sender, receiver, kind), shared)
         self.routes[(sender, receiver)] = route
         return route
 
-    async def _deliver(
-        self,
-        number: int,
-        sender: str,
-        context: SimulatedContext,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        size: int,
-        route: Route,
-    ) -> Any:
-        receiver = context.name
+    def _arrive(self, call: Call) -> None:
+        call.timer = None
+        self._start(call, self._serve(call))
+
+    def _start(self, call: Call, coroutine: Coroutine[Any, Any, None]) -> None:
+        call.task = self._runtime.loop.create_task(coroutine, context=call.receiver.variables.copy())
+
+    async def _travel_and_serve(self, call: Call, size: int, link: Link) -> None:
         try:
-            _, link, shared = route
-            if shared or link.latency or not math.isinf(link.bandwidth):
-                await self._travel(sender, receiver, method, size + HEADER_BYTES, link, shared)
-            if not context.alive:
-                raise PartyLost(receiver, f"its process is gone; {method} was not done")
-            reply = await getattr(context.actor, method)(*args, **kwargs)
-            if reply is None:
-                return None
-            frozen, size = freeze(reply)
-            back = self.routes.get((receiver, sender)) or self._route_back(receiver, sender)
-            self._runtime.ledger.record(
-                self._runtime.loop.time(), receiver, sender, back[0], type_name(reply, f"{method} reply"), size
-            )
-            _, link, shared = back
-            if shared or link.latency or not math.isinf(link.bandwidth):
-                await self._travel(receiver, sender, method, size + HEADER_BYTES, link, shared)
-            return frozen
+            await self._travel(call.sender, call.receiver.name, call.method, size, link, True)
         except asyncio.CancelledError:
+            self._end_cancelled(call)
+            return
+        await self._serve(call)
+
+    async def _serve(self, call: Call) -> None:
+        """Let the receiver do what is called for, and bring its reply, or its failure, back to the sender."""
+        context, method = call.receiver, call.method
+        try:
             if not context.alive:
-                raise PartyLost(receiver, f"its process was lost during {method}") from None
-            raise
+                raise PartyLost(context.name, f"its process is gone; {method} was not done")
+            reply = await getattr(context.actor, method)(*call.args, **call.kwargs)
+            if reply is not None:
+                reply = await self._bring_back(call, reply)
+        except asyncio.CancelledError:
+            self._end_cancelled(call)
         except Exception as error:
-            failed = as_party_error(receiver, error)
-            if failed is error:
-                raise
-            raise failed from first_error(error)
-        finally:
-            del self.calls[number]
+            failed = as_party_error(context.name, error)
+            if failed is not error:
+                failed.__cause__ = first_error(error)
+            del self.calls[call.number]
+            if not call.reply.done():
+                call.reply.set_exception(failed)
+        else:
+            del self.calls[call.number]
+            if self.watch_replies is not None and reply is not None:
+                self.watch_replies(context.name, call.sender, method, reply)
+            if not call.reply.done():
+                call.reply.set_result(reply)
+
+    async def _bring_back(self, call: Call, reply: Any) -> Any:
+        frozen, size = freeze(reply)
+        replier, sender, method = call.receiver.name, call.sender, call.method
+        kind, link, shared = self.routes.get((replier, sender)) or self._route_back(replier, sender)
+        self._runtime.ledger.record(
+            self._runtime.loop.time(), replier, sender, kind, type_name(reply, f"{method} reply"), size
+        )
+        if shared or link.latency or not math.isinf(link.bandwidth):
+            await self._travel(replier, sender, method, size + HEADER_BYTES, link, shared)
+        return frozen
+
+    def lose(self, name: str) -> None:
+        """End the calls to an actor whose process is lost, on the way or under way."""
+        for call in [call for call in self.calls.values() if call.receiver.name == name]:
+            if call.task is not None:
+                call.task.cancel()
+            else:
+                assert call.timer is not None
+                call.timer.cancel()
+                self._end_cancelled(call)
+
+    def _end_cancelled(self, call: Call) -> None:
+        del self.calls[call.number]
+        if call.reply.done():
+            return
+        if call.receiver.alive:
+            call.reply.cancel()
+        else:
+            name = call.receiver.name
+            call.reply.set_exception(PartyLost(name, f"its process was lost during {call.method}"))
 
     def _route_back(self, receiver: str, sender: str) -> Route:
         if sender != DRIVER:
@@ -140,8 +200,8 @@ class Wire:
 
     async def _travel(self, sender: str, receiver: str, key: str, size: int, link: Link, shared: bool) -> None:
         loop = self._runtime.loop
-        arrival: asyncio.Future[None] = loop.create_future()
         if shared:
+            arrival: asyncio.Future[None] = loop.create_future()
             self._num_sent += 1
             number = self._num_sent
             self.arrivals[number] = arrival
@@ -149,11 +209,9 @@ class Wire:
             self._shared.start(loop.time(), number, source, target, link, size)
             self._shared_changed = True
             await arrival
-            arrival = loop.create_future()
-            loop.call_at_keyed(loop.time() + link.latency, sender, f"{receiver}.{key}", finish, arrival)
+            await Instant(loop, loop.time() + link.latency, sender, f"{receiver}.{key}")
         else:
-            loop.call_at_keyed(loop.time() + link.seconds(size), sender, f"{receiver}.{key}", finish, arrival)
-        await arrival
+            await Instant(loop, loop.time() + link.seconds(size), sender, f"{receiver}.{key}")
 
     def plan(self) -> None:
         """Set the timer to the end of the next transfer through a shared host, if anything has changed."""

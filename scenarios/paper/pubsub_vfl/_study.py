@@ -2,6 +2,9 @@
 
 A point is a name and the settings of one run. Its summary carries seconds and main metric after each epoch, so that
 the time to a target can be read from it. Runs whose summary exists already are skipped unless ``--again`` is given.
+
+Two clocks are read: `seconds_to_target` with the evaluation on validation rows after each epoch, which costs all
+methods the same, and `training_to_target` without it, which is what the paper calls running time.
 """
 
 from __future__ import annotations
@@ -9,16 +12,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.config import build
+from fedactors.config import build, parse_words
+from fedactors.launch import combine
 from fedactors.network.links import Network
 from fedactors.plugins import RunResult
 from fedactors.records.metrics import Summary
 from fedactors.records.recorder import MemoryRecorder
+from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.runtime.base import Runtime
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.pool import one_torch_thread
@@ -44,19 +48,37 @@ class Point:
     reproducible_noise: bool = False
 
 
-class _Clocked(MemoryRecorder):
-    """Notes the runtime's seconds after each epoch."""
+class Clocked(MemoryRecorder):
+    """Notes the runtime's seconds after each epoch and, in simulation, those of its training and of busy cores.
+
+    An epoch's evaluation begins when the first workers of the passive parties embed the validation rows: it is the last
+    such forward pass before the epoch's metrics. The two hops before it count as training.
+    """
 
     runtime: Runtime | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
+        self.training: list[float] = []
+        self.busy: list[float] = []
+        self._computes: list[tuple[float, float, str]] = []
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        if kind == "compute":
+            self._computes.append((start, end, f"{label} {actor}"))
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         super().record_round(index, metrics)
-        if self.runtime is not None:
-            self.seconds.append(self.runtime.usage().seconds)
+        if self.runtime is None:
+            return
+        before, now = self.seconds[-1] if self.seconds else 0.0, self.runtime.usage().seconds
+        last = {what: start for start, _, what in self._computes if what.startswith("bottom-forward passive")}
+        evaluated = min((at for what, at in last.items() if what.endswith("/worker-0")), default=now)
+        self.seconds.append(now)
+        self.training.append(evaluated - before)
+        self.busy.append(sum(min(end, evaluated) - start for start, end, _ in self._computes if start < evaluated))
+        self._computes.clear()
 
 
 def perform(point: Point) -> Summary:
@@ -69,7 +91,7 @@ def perform_with_states(point: Point) -> tuple[Summary, dict[str, bytes]]:
     one_torch_thread()
     config = build(PubSubVflConfig, dict(point.settings))
     data = load_data(config, point.data, point.seed)
-    recorder = _Clocked()
+    recorder = Clocked()
     runtime = recorder.runtime = SimulatedRuntime(
         seed=point.seed,
         recorder=recorder,
@@ -78,9 +100,8 @@ def perform_with_states(point: Point) -> tuple[Summary, dict[str, bytes]]:
         costs=default_costs(config, dict(point.speed)),
         reproducible_noise=point.reproducible_noise,
     )
-    start = time.perf_counter()
     result: RunResult = runtime.execute(lambda: run(config, data, runtime))
-    summary = summarise(point, config, data.task, result, recorder, runtime, time.perf_counter() - start)
+    summary = summarise(point, config, data.task, result, recorder, runtime)
     return summary, dict(recorder.checkpoints["final"].actors)
 
 
@@ -91,10 +112,10 @@ def summarise(
     result: RunResult,
     recorder: Any,
     runtime: Runtime,
-    wall_seconds: float,
 ) -> Summary:
     """Return the summary of a finished run; the time to the target is that of the first epoch that reached it."""
     used, metric = runtime.usage(), HEADLINE[task][0]
+    cores = sum(point.cores.values())
     curve = [[s, r[metric]] for s, r in zip(recorder.seconds, recorder.rounds, strict=True)]
     reached = runtime.state.get("reached", False)
     metrics = {
@@ -105,53 +126,69 @@ def summarise(
         "waiting_per_epoch": used.waiting_seconds / result.rounds,
         "megabytes": used.bytes / 1e6,
         "utilisation": used.cpu_utilisation,
+        "abandoned": sum(int(values["abandoned"]) for values in recorder.rounds),
     }
+    if cores:
+        training = sum(recorder.training)
+        metrics["training_to_target"] = training if reached else "not reached"
+        metrics["training_per_epoch"] = training / result.rounds
+        metrics["training_utilisation"] = sum(recorder.busy) / (cores * training)
     shown = {key: value for key, value in point.settings.items() if key != "num_epochs"}
-    return Summary(
+    metrics |= {"w_a": config.num_active_workers, "w_p": config.num_passive_workers, "B": config.batch_size}
+    metrics["learning_rate"] = config.learning_rate
+    extra = {**result.extra, "settings": shown, "data": point.data, "cores": dict(point.cores), "curve": curve}
+    kind = "simulated" if isinstance(runtime, SimulatedRuntime) else "ray"
+    return Summary.of(
+        result,
+        used,
         run=point.name,
         protocol="pubsub-vfl",
-        runtime="simulated" if isinstance(runtime, SimulatedRuntime) else "ray",
+        runtime=kind,
         seed=point.seed,
-        rounds=result.rounds,
         metrics=metrics,
-        extra={**result.extra, "settings": shown, "data": point.data, "cores": dict(point.cores), "curve": curve},
-        bytes=used.bytes,
-        messages=used.messages,
-        seconds=used.seconds,
-        wall_seconds=round(wall_seconds, 2),
-        cpu_utilisation=used.cpu_utilisation,
-        waiting_seconds=used.waiting_seconds,
-        header_bytes=used.header_bytes,
+        extra=extra,
     )
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
+def flags(description: str | None, seeds: Sequence[int] = (0,)) -> argparse.ArgumentParser:
     """Return the flags that every experiment of this folder has."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--to", type=Path, default=RESULTS, help="folder under which summaries are written")
-    made.add_argument("--smoke", action="store_true", help="the smallest meaningful run; writes nothing")
-    made.add_argument("--full", action="store_true", help="the paper's sizes")
-    made.add_argument("--again", action="store_true", help="run also what has a summary already")
-    return made
+    return study_flags(description, RESULTS, seeds=seeds)
 
 
-def perform_all(points: Iterable[Point], folder: Path, given: argparse.Namespace) -> dict[str, Summary]:
-    """Run every point and write each summary to ``folder/name.json``; with ``--smoke`` only the first, tiny."""
-    done: dict[str, Summary] = {}
+def perform_all(points: Iterable[Point], folder: Path, given: Study) -> dict[str, Any]:
+    """Run every point with each seed and write its summary to ``folder/name.json``; with ``--smoke`` the first, tiny.
+
+    Returns:
+        the files' contents by name: a summary, or runs, mean and std of several seeds.
+    """
+    done: dict[str, Any] = {}
+    words = parse_words(given.words)
     for point in points:
-        if given.smoke:
-            tiny = {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 32}
-            smallest = dataclasses.replace(point, data="breast-cancer", settings={**point.settings, **tiny})
-            done[point.name] = perform(smallest)
-            break
         path = folder / f"{point.name}.json"
-        if path.is_file() and not given.again:
-            done[point.name] = Summary.from_dict(json.loads(path.read_text()))
+        if not given.wants(point.name):
             continue
-        done[point.name] = summary = perform(point)
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(summary.as_dict(), indent=1) + "\n")
-        print(
-            json.dumps({"point": point.name, **summary.as_dict()["metrics"], "wall": summary.wall_seconds}), flush=True
-        )
+        if not given.lacks(path):
+            done[point.name] = json.loads(path.read_text())
+            continue
+        settings: dict[str, Any] = {**point.settings, **words}
+        if given.smoke:
+            settings |= {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 32}
+            settings["feature_split"] = ()
+            point = dataclasses.replace(point, data="breast-cancer")
+        seeds = given.seeds[:1] if given.smoke else given.seeds
+        runs = [perform(dataclasses.replace(point, settings=settings, seed=seed)) for seed in seeds]
+        done[point.name] = write(path, runs)
+        if given.smoke:
+            break
     return done
+
+
+def write(path: Path, runs: Sequence[Summary], load_average: float | None = None) -> dict[str, Any]:
+    """Write one run's summary, or those of several seeds with mean and std; return what was written."""
+    if load_average is not None:
+        runs = [dataclasses.replace(run, extra={**run.extra, "load_average": load_average}) for run in runs]
+    made = runs[0].as_dict() if len(runs) == 1 else combine(runs)
+    write_summary(path, made)
+    shown = {"point": path.stem, **runs[0].as_dict()["metrics"], "wall": runs[0].wall_seconds}
+    print(json.dumps(shown), flush=True)
+    return made

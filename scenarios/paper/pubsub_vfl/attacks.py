@@ -10,23 +10,21 @@ Reduced: bank, 3 epochs, 2,000 attacked rows; ``--full`` trains 50 epochs and at
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import math
 from typing import Any
 
 import numpy as np
-from _study import Point, parser, perform_with_states
+from _study import Point, flags, perform_with_states, write
 
-from fedactors.config import build
+from fedactors.config import build, parse_words
 from fedactors.data.blocks import prepare, split
 from fedactors.learning.metrics import auc
 from fedactors.learning.split_network import top_gradient
 from fedactors.privacy.attacks import embedding_inversion as inversion
 from fedactors.privacy.attacks import label_inference
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.records.metrics import Summary
+from fedactors.records.study import Study
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import derived_seed
 from protocols.pubsub_vfl import algorithm, models
@@ -81,28 +79,26 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
     return found
 
 
-def points(given: argparse.Namespace) -> list[Point]:
+def points(data: str, num_epochs: int) -> list[Point]:
     """Return one run per budget of the embeddings, then of the gradients."""
-    settings = {"num_epochs": 50 if given.full else 3, "num_layers": 4, "batch_size": 256, "embedding_size": 32}
+    settings = {"num_epochs": num_epochs, "num_layers": 4, "batch_size": 256, "embedding_size": 32}
     chosen = [(f"mu-{mu:05.1f}" if math.isfinite(mu) else "mu-inf", {"privacy_mu": mu}) for mu in MUS]
     chosen += [(f"mu-inf-gradient-mu-{mu:06.1f}", {"gradient_mu": mu}) for mu in GRADIENT_MUS]
     return [
-        Point(name=name, data=given.data, settings={**settings, **more}, reproducible_noise=True)
-        for name, more in chosen
+        Point(name=name, data=data, settings={**settings, **more}, reproducible_noise=True) for name, more in chosen
     ]
 
 
 def main() -> None:
-    flags = parser(__doc__)
-    flags.add_argument("--data", default="bank", help="data set of a binary task")
-    given = flags.parse_args()
-    folder = given.to / f"attacks-{given.data}"
-    for point in points(given)[: 1 if given.smoke else None]:
-        path = folder / f"{point.name}.json"
-        if path.is_file() and not given.again:
+    parser = flags(__doc__)
+    parser.add_argument("--data", default="bank", help="data set of a binary task")
+    given = parser.parse_intermixed_args(namespace=Study())
+    size = (given.data, 50 if given.full else 3)
+    for point in points(*(("breast-cancer", 1) if given.smoke else size))[: 2 if given.smoke else None]:
+        path = given.out / f"attacks-{given.data}" / f"{point.name}.json"
+        if not given.wants(point.name) or not given.lacks(path):
             continue
-        if given.smoke:
-            point = dataclasses.replace(point, data="breast-cancer", settings={**point.settings, "num_epochs": 1})
+        point = dataclasses.replace(point, settings={**point.settings, **parse_words(given.words)})
         summary, states = perform_with_states(point)
         account = summary.extra["privacy"]
         found = attack(point, states, account, None if given.full else 2000)
@@ -114,11 +110,7 @@ def main() -> None:
             "rigorous_mu": budget["rigorous_mu"] if math.isfinite(budget["rigorous_mu"]) else "none",
             "epsilon": budget["epsilon"] if math.isfinite(budget["epsilon"]) else "none",
         }
-        made: Summary = dataclasses.replace(summary, metrics=metrics)
-        print(json.dumps({"point": point.name, **made.as_dict()["metrics"]}), flush=True)
-        if not given.smoke:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(made.as_dict(), indent=1) + "\n")
+        write(path, [dataclasses.replace(summary, metrics=metrics)])
 
 
 if __name__ == "__main__":

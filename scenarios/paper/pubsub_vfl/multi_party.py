@@ -1,37 +1,37 @@
-"""Two to ten parties on Blog (Table 10), in the simulated setting of 8 cores a party and a deadline of 15 s.
+"""Two to ten parties on Blog (Table 10), simulated with 8 cores a party and a deadline of 15 s.
 
-Reduced: 2 epochs, 2, 6 and 10 parties, 4 workers each, a small network; ``--full`` trains 50 epochs of ten layers.
+Reduced: 3 epochs, 2, 6 and 10 parties, 4 workers each; ``--full`` trains 50 epochs with 2 to 10 parties.
 """
 
 from __future__ import annotations
 
-from _study import Point, parser, perform_all
+from _study import Point, flags, perform_all
+from comparison import network, settings
+
+from fedactors.records.study import Study
 
 PARTIES = (2, 4, 6, 8, 10)
 METHODS = {"pubsub-vfl": 4, "avfl-ps": 4, "vfl-ps": 4, "avfl": 1}
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
-    small = {"num_layers": 4, "hidden_size": 32, "embedding_size": 16, "num_epochs": 2}
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
     points = []
     for num_parties in PARTIES if given.full else (2, 6, 10):
         passive = ["passive"] if num_parties == 2 else [f"passive-{i}" for i in range(1, num_parties)]
         for method, workers in METHODS.items():
-            settings = {
-                **({"num_epochs": 50} if given.full else small),
-                "algorithm": method,
-                "num_parties": num_parties,
-                "num_active_workers": workers,
-                "num_passive_workers": workers,
-                "batch_size": 256,
-                "deadline": 15.0,
-                "max_in_flight": 20,
-            }
-            cores = dict.fromkeys(["active", *passive], 8)
-            name = f"{method}-{num_parties:02d}-parties"
-            points.append(Point(name=name, data="blog", settings=settings, cores=cores))
-    perform_all(points, given.to / "multi-party", given)
+            chosen = settings(method, workers, workers, 256, 8)
+            more = {"num_parties": num_parties, "deadline": 15.0, "num_epochs": 50 if given.full else 3}
+            points.append(
+                Point(
+                    name=f"{num_parties:02d}-parties-{method}",
+                    data="blog",
+                    settings={**chosen, **more},
+                    cores=dict.fromkeys(["active", *passive], 8),
+                    network=network(),
+                )
+            )
+    perform_all(points, given.out / "multi-party", given)
 
 
 if __name__ == "__main__":

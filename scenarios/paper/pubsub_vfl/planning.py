@@ -1,67 +1,54 @@
-"""The planner's prediction beside the measured epoch of every point of a grid (Section 4.3).
+"""The planner's prediction beside the measured epoch of every point of the simulated grids (Section 4.3).
 
-Predicted from the committed cost model alone; measured by `comparison.py` in simulation, whose links are not shared (so
-bandwidth is left out). `epoch` is the default objective, `decoupled` that in which the parties' workers may differ in
-number. Neither models the links' latency, nor a window too small to hide it.
+Predicted from the committed cost model and the link alone; measured by `comparison.py`, without the evaluation. `epoch`
+is the default objective, `decoupled` that in which the parties' workers may differ in number; `without_hops` is the
+latter as the paper models it, without latency.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
-from _study import parser
+from _predict import problem
+from _study import RESULTS, flags, write
 
-from fedactors.config import build
 from fedactors.records.metrics import Summary
-from fedactors.runtime.base import Work
-from protocols.pubsub_vfl import models, planner
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.costs import default_costs
-from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw
+from fedactors.records.study import Study
+from protocols.pubsub_vfl import planner
+from protocols.pubsub_vfl.planner import Objective
 
-FEATURES = 20
-
-
-def profiles(config: PubSubVflConfig, cores: dict[str, int]) -> tuple[PartyProfile, PartyProfile]:
-    """Return both parties' profiles as the cost model states them."""
-    costs, hidden, cut = default_costs(config), config.hidden_size, config.embedding_size
-    bottom = FEATURES * hidden + (config.num_layers - 2) * hidden * hidden + hidden * cut
-    top = 2 * cut * hidden + hidden
-
-    def law(kind: str, parameters: int, updates: bool) -> tuple[PowerLaw, PowerLaw]:
-        fixed = costs.seconds("any", Work(kind, models.operations(0, parameters, updates=updates)))
-        one = costs.seconds("any", Work(kind, models.operations(1, parameters, updates=updates)))
-        return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
-
-    nothing = PowerLaw(0.0, 1.0)
-    active = PartyProfile("active", cores["active"], law("active-step", bottom + top, True), 0, nothing, 1, 0.0)
-    phases = (*law("bottom-forward", bottom, False), *law("bottom-backward", bottom, True))
-    return active, PartyProfile("passive", cores["passive"], phases, 0, nothing, 1, 0.0)
+OBJECTIVES: tuple[Objective, ...] = ("epoch", "decoupled")
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
-    for folder in sorted(given.to.glob("grid-*")):
-        for file in sorted(folder.glob("*.json")):
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    for folder in sorted(RESULTS.glob("grid-*")):
+        files = sorted(folder.glob("pubsub-vfl*.json"))
+        for file in files[:1] if given.smoke else files:
+            if not given.wants(file.stem):
+                continue
             values = json.loads(file.read_text())
-            settings = {k: v for k, v in values["extra"]["settings"].items() if v is not None}
-            config = build(PubSubVflConfig, settings)
-            active, passive = profiles(config, values["extra"]["cores"])
-            problem = planner.Problem(
-                active=active,
-                passive=passive,
-                num_rows=values["extra"]["num_rows"],
+            run = Summary.from_dict(values["runs"][0] if "runs" in values else values)
+            settings = {key: value for key, value in run.extra["settings"].items() if value is not None}
+            made = problem(
+                settings,
+                "breast-cancer" if given.smoke else run.extra["data"],
+                run.extra["cores"],
+                run.extra["num_rows"],
             )
-            setting = (config.num_active_workers, config.num_passive_workers, config.batch_size)
-            measured = values["metrics"]["epoch_seconds"]
-            predicted = {name: planner.cost(problem, *setting, name) for name in ("epoch", "decoupled")}  # type: ignore[arg-type]
-            metrics = {"measured": measured, **predicted, "measured_over_decoupled": measured / predicted["decoupled"]}
-            made = Summary.from_dict({**values, "metrics": metrics, "extra": {}}).as_dict()
-            print(json.dumps({"point": file.stem, **metrics}))
-            if not given.smoke:
-                target = given.to / folder.name.replace("grid", "planning") / file.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(json.dumps(made, indent=1) + "\n")
+            setting = (settings["num_active_workers"], settings["num_passive_workers"], settings["batch_size"])
+            predicted = {name: planner.cost(made, *setting, name) for name in OBJECTIVES}
+            plain = planner.cost(dataclasses.replace(made, latency=0.0), *setting, "decoupled")
+            measured = run.metrics["training_per_epoch"]
+            metrics = {
+                "measured": measured,
+                **predicted,
+                "without_hops": plain,
+                "measured_over_decoupled": measured / predicted["decoupled"],
+            }
+            target = given.out / folder.name.replace("grid", "planning") / file.name
+            write(target, [dataclasses.replace(run, metrics=metrics, extra={})])
 
 
 if __name__ == "__main__":

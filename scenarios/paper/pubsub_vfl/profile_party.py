@@ -1,7 +1,7 @@
 """Writes one party's profile for `fedactors plan pubsub-vfl --profile active.json passive.json` (Figure 8, Table 8).
 
 Each party runs it on its own machine, over its own data; only fitted constants are in the file.
-Usage: python scenarios/paper/pubsub_vfl/profile_party.py --data bank --party active --to active.json [key=value ...]
+Usage: python scenarios/paper/pubsub_vfl/profile_party.py --data bank --party active --out DIR [key=value ...]
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ def main() -> None:
     flags.add_argument("--data", default="breast-cancer")
     flags.add_argument("--party", default="active")
     flags.add_argument("--cores", type=int, help="cores that the party will give (default: all)")
-    flags.add_argument("--to", type=Path, help="file to write (default: standard output only)")
+    flags.add_argument("--out", type=Path, help="folder for PARTY.json (default: standard output only)")
     flags.add_argument("--smoke", action="store_true", help="two repetitions")
     flags.add_argument("words", nargs="*", metavar="key=value")
-    given = flags.parse_args()
+    given = flags.parse_intermixed_args()
     config = build(PubSubVflConfig, parse_words(given.words))
     data = load_data(config, given.data, 0)
     made = profile_party(config, data, given.party, num_cores=given.cores, repetitions=2 if given.smoke else 10)
     values = {**dataclasses.asdict(made), "num_rows": len(data.load(given.party).ids)}
     text = json.dumps(values, indent=1)
-    if given.to is not None:
-        given.to.write_text(text + "\n")
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / f"{given.party}.json").write_text(text + "\n")
     print(text)
 
 

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from fedactors.errors import BadInput
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import derived_seed
 from protocols.mtcd import algorithm as al
@@ -246,49 +245,3 @@ def test_a_named_data_set_is_dealt_to_the_clients_and_labels_are_shared(algorith
     point = kept.checkpoints[1][1]
     resumed, _, _ = simulate(words, data="breast-cancer", resume=point)
     assert repr(resumed.metrics) == repr(result.metrics)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("learning_rate=1 num_rounds=20", "learning_rate: 1 diverges .* a safe value here is"),
-        ("algorithm=stcd topology=empty", "disconnected graph is not allowed for stcd"),
-        ("algorithm=dcpa topology=empty", "disconnected graph is not allowed for dcpa"),
-        ("topology=empty server_links=0,1", "has no server link"),
-        ("topology=mesh", "topology: 'mesh' is not known"),
-        ("topology=nowhere.txt", "topology: 'nowhere.txt' is not a file"),
-        ("num_features=5", "num_features: 5 for 6 clients leaves empty blocks"),
-        ("start=0,1", "start: client 1 of token 1 is not in its cluster"),
-        ("walk=sweep topology=star clusters=whole num_tokens=1", "walk: sweep is not allowed on cluster"),
-        ("problem=network network=resnet18", "network: resnet18 is not allowed for generated data"),
-        ("problem=network network=multi-view-cnn", "generated objects have 12 views"),
-    ],
-)
-def test_bad_input_is_found_at_the_latest_where_it_shows(words, line):
-    with pytest.raises(BadInput, match=line) as caught:
-        simulate(words)
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "line"), [("0 1\n1 2 3 4\n", "cannot be read"), ("0 1\n1 9\n2 3\n4 5\n6 7\n", "unknown client 6")]
-)
-def test_topology_files_that_do_not_fit_are_refused(tmp_path, text, line):
-    path = tmp_path / "graph.edgelist"
-    path.write_text(text)
-    with pytest.raises(BadInput, match=line):
-        simulate(f"topology={path}")
-
-
-def test_a_topology_may_come_from_a_file(tmp_path):
-    path = tmp_path / "graph.edgelist"
-    path.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
-    assert simulate(f"topology={path}")[0].metrics == simulate("topology=path")[0].metrics
-
-
-def test_lengths_that_differ_are_refused():
-    with pytest.raises(BadInput, match="features of bank: 4 rows for 3 labels"):
-        ob.check_data(["bank"], [np.ones((4, 2))], np.ones(3))
-    with pytest.raises(BadInput, match="features of bank: shape"):
-        ob.check_data(["bank"], [np.ones((3, 0))], np.ones(3))

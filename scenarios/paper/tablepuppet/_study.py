@@ -1,0 +1,190 @@
+"""What Figures 5 to 8 share: panels on real multi-table sets, measured into summaries.
+
+A panel is a data set, a model and a number of clients in each organisation; it runs the centralised model first and
+then its rows, and writes one summary for each into ``<panel>/<row>.json``. Rows that are there already are left alone
+unless ``--again`` is given. Arithmetic is real and runs on the simulated runtime; seconds on the networks are the
+paper's formula over the bytes in the traffic ledger. Settings were chosen by training loss (`choose`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedactors.config import build
+from fedactors.launch import combine, launch, resolve
+from fedactors.options import RunOptions
+from fedactors.records.metrics import Summary
+from fedactors.records.study import Study, write_summary
+from protocols.tablepuppet.plugin import PROTOCOL
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results" / "data" / "tablepuppet"
+MODELS = {"regression": "linear", "binary": "logistic", "multiclass": "softmax"}
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "movielens-1m-linear": {
+        "sgd": {"learning_rate": 0.2},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
+    },
+    "movielens-1m-softmax": {
+        "sgd": {"learning_rate": 1.0},
+        "admm": {"rho": 0.1},
+        "partitioned admm": {"rho": 0.1, "inner_rho": 0.01},
+    },
+    "movielens-1m-neural": {
+        "sgd": {"learning_rate": 0.5},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01, "lbfgs_iterations": 3},
+    },
+    "nycflights13-linear": {
+        "sgd": {"learning_rate": 0.3, "batch_size": 512},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001},
+    },
+    "nycflights13-logistic": {
+        "sgd": {"learning_rate": 1.0, "batch_size": 512},
+        "admm": {"rho": 0.03},
+        "partitioned admm": {"rho": 0.03, "inner_rho": 0.001},
+    },
+    "nycflights13-neural": {
+        "sgd": {"learning_rate": 0.003, "batch_size": 512},
+        "admm": {"rho": 0.3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001, "lbfgs_iterations": 3},
+    },
+    "movielens-1m-linear-private": {
+        "sgd": {"batch_size": 102400, "clip": 10, "learning_rate": 0.5},
+        "admm": {"rho": 1.0, "local_epochs": 1, "local_learning_rate": 0.1},
+        "partitioned admm": {"rho": 1.0, "local_epochs": 1, "local_learning_rate": 0.1},
+    },
+    "nycflights13-logistic-private": {
+        "sgd": {"batch_size": 81920, "clip": 10, "learning_rate": 2.0},
+        "admm": {"rho": 1.0, "clip": 1, "local_epochs": 1, "local_learning_rate": 0.3},
+        "partitioned admm": {"rho": 0.1, "clip": 0.1, "local_epochs": 1, "local_learning_rate": 1.0},
+    },
+    "orders:300-linear": {"sgd": {}, "admm": {}, "partitioned admm": {}},
+}
+"""By data set and model: the points of `choose.GRIDS` with the least training loss."""
+PRIVACY: dict[str, Any] = {"label_dp": 0.5, "feature_dp": 1.0, "admm": "paper_sgd", "local_batch_size": 10240}
+LABEL_RANGE = {"movielens-1m": (1.0, 5.0), "nycflights13": (-60.0, 300.0)}
+"""Declared ranges of the numeric labels: what a rating can be, and minutes of delay that are believed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One panel of a figure; `task` decides the model (linear, logistic, softmax) unless it is `neural`."""
+
+    data: str
+    task: str = "regression"
+    neural: bool = False
+    num_partitions: int = 1
+    """Clients in each organisation: 1 compares VFL and RFL-V, more run RFL."""
+    private: bool = False
+    """Label DP (lambda 0.5) and feature DP (epsilon 1, delta 1e-5)."""
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name to settings beside the chosen ones; the algorithm is the name's first word."""
+    rounds: int = 10
+
+    @property
+    def subject(self) -> str:
+        """Data set and model."""
+        return f"{self.data}-{'neural' if self.neural else MODELS[self.task]}"
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return f"{self.subject}-{self.num_partitions}way{'-private' if self.private else ''}"
+
+    def settings(self, algorithm: str) -> dict[str, Any]:
+        """Return what a run of `algorithm` sets."""
+        kind = "admm" if "admm" in algorithm else "sgd"
+        if kind == "admm" and self.num_partitions > 1:
+            kind = "partitioned admm"
+        words = {"task": self.task, "num_partitions": self.num_partitions, "rounds": self.rounds}
+        is_private = self.private and algorithm != "centralised"
+        if self.neural:
+            words |= {"model": "neural", "centralised": "sgd", "lbfgs_iterations": 10}
+        elif algorithm == "centralised":
+            words |= {"rounds": 1, "lbfgs_iterations": 200}
+        words |= SETTINGS[f"{self.subject}-private" if is_private else self.subject][kind] | {"algorithm": algorithm}
+        if self.task == "multiclass":
+            words["num_classes"] = 5
+        if is_private:
+            words |= PRIVACY
+            if self.task == "regression":
+                words["label_range"] = LABEL_RANGE[self.data]
+        return words
+
+
+SMOKE = (Panel(data="orders:300", rows={"rfl-admm-v": {}}, rounds=1),)
+
+
+def measure_panel(panel: Panel, study: Study) -> None:
+    """Run a panel, the centralised model first, and write the summaries."""
+    folder = study.out / panel.name
+    for name, more in {"centralised": {}, **panel.rows}.items():
+        path = folder / f"{name.replace(' ', '-')}.json"
+        if not study.lacks(path):
+            continue
+        words = {**panel.settings(name.partition(" ")[0]), **more, **study.settings}
+        found = [train(panel.data, words, seed) for seed in study.seeds]
+        known = {s.seed: s for s in found} if name == "centralised" else _read(folder / "centralised.json")
+        made = [compared(summary, known[summary.seed]) for summary in found]
+        made = [dataclasses.replace(summary, run=panel.name) for summary in made]
+        write_summary(path, combine(made) if len(made) > 1 else made[0].as_dict())
+        print(f"{panel.name} {name}: {described(made[0])}", flush=True)
+
+
+def train(data: str, words: Mapping[str, Any], seed: int) -> Summary:
+    """Run one algorithm in a folder of its own that is thrown away."""
+    with tempfile.TemporaryDirectory() as scratch:
+        options = RunOptions(runtime="simulated", data=data, seed=seed, out=scratch, quiet=True)
+        _, options = resolve(PROTOCOL, [], options)
+        (summary,) = launch(PROTOCOL, build(PROTOCOL.Config, words), options)
+    return summary
+
+
+def compared(summary: Summary, centralised: Summary) -> Summary:
+    """Return a summary with the share of the gap that it closes, and its communication."""
+    metrics, best = dict(summary.metrics), centralised.metrics
+    score = "rmse" if "rmse" in metrics else "accuracy"
+    metrics[f"centralised_{score}"] = best[score]
+    for key, of in (("gap_closed_%", score), ("loss_gap_closed_%", "test_loss")):
+        span = best[of] - best[f"trivial_{of}"]
+        metrics[key] = round(100 * (metrics[of] - best[f"trivial_{of}"]) / span, 2) if span else 100.0
+    sent, is_federated = summary.extra["communication"], summary is not centralised
+    metrics["epoch_mb"] = sent["epoch_bytes"] / 1e6 if is_federated else 0.0
+    for network in ("us-uk", "us-us"):
+        metrics[f"{network}_s"] = sent[network]["ledger_seconds"] if is_federated else 0.0
+        metrics[f"{network}_model_s"] = sent[network]["model_seconds"]
+    return dataclasses.replace(summary, metrics=metrics)
+
+
+def described(summary: Summary) -> str:
+    """Return a line on what a run reached."""
+    found = summary.metrics
+    score = "rmse" if "rmse" in found else "accuracy"
+    return (
+        f"{score} {found[score]:.4f} (trivial {found[f'trivial_{score}']:.4f}, centralised "
+        f"{found[f'centralised_{score}']:.4f}), {found['gap_closed_%']:.1f} % of the gap and "
+        f"{found['loss_gap_closed_%']:.1f} % in loss; {found['epoch_mb']:.2f} MB an epoch; took "
+        f"{summary.wall_seconds:.1f} s"
+    )
+
+
+def _read(path: Path) -> dict[int, Summary]:
+    values = json.loads(path.read_text())
+    return {run["seed"]: Summary.from_dict(run) for run in values.get("runs", [values])}
+
+
+def run_panels(panels: Sequence[Panel], study: Study) -> Sequence[Panel]:
+    """Measure the panels that the flags ask for; return them all."""
+    chosen = SMOKE if study.smoke else panels
+    for panel in chosen:
+        if study.wants(panel.name):
+            measure_panel(panel, study)
+    return chosen

@@ -1,0 +1,124 @@
+"""Choose the settings of Figures 5 to 8: the least loss on the training join at the end of a run, over grids.
+
+FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.choose [--only nycflights13-linear] [--again]
+
+Test rows play no part: of each run only the training loss is written, to ``grid-<data>-<model>/<point>.json``. The best
+points are `_study.SETTINGS`.
+"""
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedactors.records.study import Study, study_flags, write_summary
+from fedactors.terminal import guarded
+from scenarios.paper.tablepuppet._study import RESULTS, Panel, train
+
+Axes = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """An algorithm on a panel, and the values that each of its settings may have."""
+
+    panel: Panel
+    algorithm: str
+    axes: Axes
+
+    @property
+    def folder(self) -> str:
+        """Where the points are written."""
+        return f"grid-{self.panel.subject}" + ("-private" if self.panel.private else "")
+
+    def points(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Return each point's name and settings."""
+        for values in itertools.product(*self.axes.values()):
+            chosen = dict(zip(self.axes, values, strict=True))
+            yield " ".join([self.algorithm, *(f"{name}={value:g}" for name, value in chosen.items())]), chosen
+
+
+LINEAR, SOFTMAX = {"data": "movielens-1m"}, {"data": "movielens-1m", "task": "multiclass"}
+FLIGHTS, LATE = {"data": "nycflights13"}, {"data": "nycflights13", "task": "binary"}
+NEURAL, PRIVATE = {"neural": True}, {"private": True}
+
+
+def grids(given: Mapping[str, Any], sgd: Axes, admm: Axes, partitioned: Axes) -> tuple[Grid, ...]:
+    """Return the grids of a data set and model: SGD's, ADMM's, and ADMM's with two clients in each organisation."""
+    return (
+        Grid(panel=Panel(**given), algorithm="rfl-sgd-v", axes=sgd),
+        Grid(panel=Panel(**given), algorithm="rfl-admm-v", axes=admm),
+        Grid(panel=Panel(**given, num_partitions=2), algorithm="rfl-admm", axes=partitioned),
+    )
+
+
+RHO: dict[str, tuple[float, ...]] = {"rho": (0.03, 0.1, 0.3, 1.0)}
+BOTH: dict[str, tuple[float, ...]] = {**RHO, "inner_rho": (0.001, 0.01, 0.1, 1.0)}
+FEW = {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)}
+LATE_RHO: dict[str, tuple[float, ...]] = {"rho": (0.01, *RHO["rho"])}
+GRIDS = (
+    *grids(LINEAR, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, BOTH),
+    *grids(SOFTMAX, {"learning_rate": (0.5, 1.0)}, RHO, FEW),
+    *grids(LINEAR | NEURAL, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, {"inner_rho": (0.001, 0.01)}),
+    *grids(FLIGHTS, {"learning_rate": (0.1, 0.3, 0.5), "batch_size": (512, 2048)}, RHO, BOTH),
+    *grids(LATE, {"learning_rate": (0.1, 0.3, 0.5, 1.0), "batch_size": (512, 2048)}, LATE_RHO, BOTH | LATE_RHO),
+    *grids(
+        FLIGHTS | NEURAL,
+        {"learning_rate": (0.0003, 0.001, 0.003), "batch_size": (512,)},
+        RHO,
+        {"inner_rho": (0.001, 0.01)},
+    ),
+)
+"""The paper's ranges (rates 0.01 to 0.5, rho 0.1 to 10), and beyond them where the loss is less curved than the squared
+one. Four clients take the settings of two, and VFL those of RFL-V."""
+PRIVATE_GRIDS = (
+    *grids(
+        LINEAR | PRIVATE,
+        {"batch_size": (102400, 409600), "clip": (30, 100, 300), "learning_rate": (0.1, 0.2, 0.5)},
+        {"rho": (0.1, 0.3), "local_epochs": (5, 15), "clip": (1, 3), "local_learning_rate": (0.3,)},
+        {"inner_rounds": (1, 3), "inner_rho": (0.01, 0.1, 1.0)},
+    ),
+    *grids(
+        LATE | PRIVATE,
+        {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0, 5.0)},
+        {"rho": (0.3, 1.0), "clip": (0.1, 1), "local_learning_rate": (0.3, 1.0)},
+        {"inner_rounds": (1, 3), "inner_rho": (0.01, 0.1, 1.0)},
+    ),
+)
+"""Large batches and few local epochs: each step is one more release, so few steps with little noise beat many."""
+SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)
+
+
+def search(grid: Grid, study: Study) -> None:
+    """Measure the points of a grid that are not there yet, and print the best."""
+    folder, found = study.out / grid.folder, {}
+    for name, chosen in grid.points():
+        path = folder / f"{name.replace(' ', '_')}.json"
+        if study.lacks(path):
+            words = {**grid.panel.settings(grid.algorithm), **chosen, **study.settings}
+            summary = train(grid.panel.data, words, seed=0)
+            summary = dataclasses.replace(
+                summary, run=name, metrics={"train_loss": summary.metrics["train_loss"]}, extra={}
+            )
+            write_summary(path, summary.as_dict())
+            print(f"{name}: {summary.metrics['train_loss']:.6f} ({summary.wall_seconds:.0f} s)", flush=True)
+        loss = json.loads(path.read_text())["metrics"]["train_loss"]
+        found[name] = float("inf") if loss is None else loss
+    best = min(found, key=lambda name: found[name])
+    print(f"{grid.folder}: {best} with {found[best]:.6f}", flush=True)
+
+
+def main() -> int:
+    """Search the grids that the flags ask for."""
+    study = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
+    for grid in SMOKE if study.smoke else (*GRIDS, *PRIVATE_GRIDS):
+        if study.wants(f"{grid.folder} {grid.algorithm} "):
+            search(grid, study)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
