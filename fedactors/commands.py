@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from fedactors.errors import BadInput
 from fedactors.options import RunOptions, run_options
 from fedactors.plugins import Protocol, discover, find_protocol
+from fedactors.submission import fetch_command as fetch_command
 from fedactors.submission import is_shared
+from fedactors.submission import submit_command as submit_command
 from fedactors.terminal import format_value, print_json, print_table
 
 if TYPE_CHECKING:
@@ -143,7 +145,9 @@ def report_command(args: argparse.Namespace) -> int:
     if not args.to and is_remote(folder.place):
         raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
     path = local_path(args.to, "--to") if args.to else folder.path / "report.html"
-    write_atomic(path, render_report(runs).encode())
+    if path.is_dir():
+        raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
+    write_atomic(path, render_report(runs).encode(), "--to")
     if args.format == "json":
         print_json({"report": str(path)})
     else:
@@ -232,9 +236,9 @@ def predict_command(args: argparse.Namespace) -> int:
 
             buffer = io.BytesIO()
             np.save(buffer, predictions, allow_pickle=False)
-            write_atomic(path, buffer.getvalue())
+            write_atomic(path, buffer.getvalue(), "--to")
         else:
-            write_atomic(path, "".join(f"{line}\n" for line in _csv_lines(predictions)).encode())
+            write_atomic(path, "".join(f"{line}\n" for line in _csv_lines(predictions)).encode(), "--to")
     if args.format == "json":
         shown = {"to": args.to} if args.to else {"predictions": jsonable(predictions)}
         print_json({"run": str(folder.path), "count": len(predictions), **shown})
@@ -258,7 +262,7 @@ def export_command(args: argparse.Namespace) -> int:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
     own = {name: state for name, state in states.items() if name.partition("/")[0] == args.party}
     target = local_path(args.to, "--to") if args.to else folder.path / "exported"
-    with disk_errors(target):
+    with disk_errors(target, "--to"):
         target.mkdir(parents=True, exist_ok=True)
         written = [str(path) for path in protocol.export(config, args.party, own, target)]
     if args.format == "json":

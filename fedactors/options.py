@@ -41,7 +41,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
-        raise BadInput(f"{message} (see {self.prog} --help)")
+        # argparse counts the words, which may be none, among what is required
+        raise BadInput(f"{message.replace(', key=value', '')} (see {self.prog} --help)")
 
 
 def add_format_flag(parser: argparse.ArgumentParser) -> None:

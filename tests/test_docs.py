@@ -1,4 +1,4 @@
-"""Every command in the documentation, executed; the site builds without a warning.
+"""Every fenced command of the documentation, executed (tests/test_docs_commands.py has the others); the site builds.
 
 A block that begins with ```sh is run by bash; the blocks of a page are one script, in an empty folder. A block that
 the page marks with <!-- on the head --> is run on the head of a cluster of two hosts.
@@ -56,6 +56,8 @@ def test_commands_of_a_page(page, tools, tmp_path):
     script = "set -euo pipefail\n" + "\n".join(text for _, text in blocks(page))
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     kept |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+    # what a page installs needs nothing that is not here already, and a test may have no network
+    kept |= {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_QUIET": "1"}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=kept, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
 
@@ -79,6 +81,7 @@ def test_commands_of_a_page_on_a_cluster(page, tmp_path):
         done = hosts.call(0, *words, check=False, PATH=path, **where)
         assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
         assert len(list((tmp_path / "shared" / "runs").iterdir())) == 2
+        assert len(list((tmp_path / "here").glob("*/*/manifest.json"))) == 2
     finally:
         hosts.stop()
 

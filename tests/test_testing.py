@@ -99,20 +99,22 @@ def generated(protocol, settings):
     return {party: data.load(index).train for index, party in enumerate(data.parties)}
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "settings", "timing"),
     [
-        ("mtcd", {"num_rounds": 2, "num_samples": 60}),
-        ("tablepuppet", {"rounds": 2}),
-        ("glasu", {"num_rounds": 2, "hidden_size": 8}),
-        ("nebulafl", {"duration": 1200}),
+        ("mtcd", {"num_rounds": 2, "num_samples": 60, "num_clients": 4}, {}),
+        ("tablepuppet", {"rounds": 2}, {}),
+        ("glasu", {"num_rounds": 2, "hidden_size": 8}, {}),
+        ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"accuracy": 0.5}}),
     ],
 )
-def test_built_in_protocols_conform_in_simulation(name, settings):
+def test_built_in_protocols_conform_on_both_runtimes(name, settings, timing):
     address = f"protocols.{name}.plugin:PROTOCOL"
     protocol = resolve_address(address)
     raw = generated(protocol, settings) if name == "mtcd" else {}
-    check_protocol(protocol, config=settings, raw_columns=raw, on_ray=False)
+    check_protocol(protocol, config=settings, raw_columns=raw, **timing)
 
 
 @pytest.mark.ray

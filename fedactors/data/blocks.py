@@ -74,6 +74,18 @@ class PreparedBlock:
         """Columns after one-hot encoding."""
         return len(self.feature_names)
 
+    @property
+    def scale(self) -> dict[str, Any]:
+        """What predictions on new rows need, as plain values for a snapshot."""
+        return {
+            "feature_names": list(self.feature_names),
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "label_mean": self.label_mean,
+            "label_deviation": self.label_deviation,
+            "class_names": list(self.class_names),
+        }
+
 
 def one_hot(
     features_NF: Float32, columns: tuple[str, ...], categories: Mapping[str, tuple[str, ...]]

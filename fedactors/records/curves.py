@@ -42,13 +42,16 @@ def make_curve(group: Group, metric: str, axis: str = "round") -> Curve | None:
 def shared_metrics(groups: Sequence[Group]) -> list[str]:
     """Return the metrics recorded per round in any run: main ones first, then in order of appearance."""
     headlines = [run.headline[0] for group in groups for run in group.runs]
-    found: dict[str, None] = dict.fromkeys(headlines)
     recorded: dict[str, None] = {}
     for group in groups:
         for run in group.runs:
             for line in read_rounds(run.folder):
                 recorded |= dict.fromkeys(key for key, value in line.items() if _is_number(value) and key != "round")
-    return [name for name in {**found, **recorded} if name in recorded]
+    # a metric that only the whole run has may be recorded each round under a longer name: accuracy, test_accuracy
+    related = [name for main in headlines for name in sorted(recorded) if name.endswith(f"_{main}")]
+    related.sort(key=lambda name: not name.startswith("test_"))
+    wanted = dict.fromkeys([*headlines, *([] if set(headlines) & recorded.keys() else related)])
+    return [name for name in {**wanted, **recorded} if name in recorded]
 
 
 def _points(run: LoadedRun, metric: str, axis: str) -> dict[int, tuple[float, float]]:

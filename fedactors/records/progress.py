@@ -42,6 +42,20 @@ class NoProgress:
         """Do nothing."""
 
 
+class Pace:
+    """Counts rounds and seconds since the first finished round: before it, processes were starting."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._done = -1
+
+    def step(self, now: float) -> tuple[int, float]:
+        """Note that a round is finished; return the rounds after the first one and the seconds that they took."""
+        self._first = now if self._first is None else self._first
+        self._done += 1
+        return self._done, now - self._first
+
+
 class PlainProgress:
     """Writes one line a round."""
 
@@ -53,14 +67,13 @@ class PlainProgress:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total, self._headline, self._stream, self._now = total, headline, stream, now
-        self._start = now()
-        self._done = 0
+        self._pace = Pace()
 
     def update(self, state: RoundProgress) -> None:
         """Write the line of one round."""
-        self._done += 1
-        elapsed = self._now() - self._start
-        print(describe(state, self._total, self._headline, self._done, elapsed), file=self._stream, flush=True)
+        print(
+            describe(state, self._total, self._headline, *self._pace.step(self._now())), file=self._stream, flush=True
+        )
 
     def close(self) -> None:
         """Do nothing: every line is out."""
@@ -81,8 +94,7 @@ class LiveProgress:
         from rich.progress import Progress as Bar
 
         self._total, self._headline, self._now = total, headline, now
-        self._start = now()
-        self._done = 0
+        self._pace = Pace()
         columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
         self._bar = Bar(*columns, console=Console(file=stream))
         self._task = self._bar.add_task("starting", total=total)
@@ -90,8 +102,7 @@ class LiveProgress:
 
     def update(self, state: RoundProgress) -> None:
         """Move the bar by one round."""
-        self._done += 1
-        text = describe(state, self._total, self._headline, self._done, self._now() - self._start)
+        text = describe(state, self._total, self._headline, *self._pace.step(self._now()))
         self._bar.update(self._task, description=text, completed=state.round)
 
     def close(self) -> None:
@@ -116,15 +127,15 @@ def describe(state: RoundProgress, total: int | None, headline: str, num_done: i
         state: the round just finished.
         total: number of rounds of the whole run, if known.
         headline: name of the main metric; the first of the round's metrics where it is not among them.
-        num_done: rounds finished in this process (a resumed run has more behind it).
-        elapsed: seconds since the first of them began.
+        num_done: rounds finished in this process after its first.
+        elapsed: the seconds that they took.
     """
     parts = [f"round {state.round}" + (f"/{total}" if total else "")]
     name = headline if headline in state.metrics else next(iter(state.metrics), None)
     if name is not None:
         value = state.metrics[name]
         parts.append(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}")
-    if elapsed > 0:
+    if num_done and elapsed > 0:
         parts.append(f"{num_done / elapsed:.2f} rounds/s")
         if total and total > state.round:
             parts.append(f"{format_seconds((total - state.round) * elapsed / num_done)} to go")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from fedactors.errors import BadInput
 from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
 from fedactors.records.curves import AXES, make_curve, shared_metrics
 from fedactors.records.events import Span
@@ -16,6 +17,10 @@ from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY
 from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart, talk_graph, timeline
 
 MAX_SPANS = 3000
+MAX_LANES = 60
+MAX_EDGES = 300
+_SHORT = 12
+"""Rows of a table that stays open."""
 _DRIVER = "driver"
 _LIGHT = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#db2777")
 _DARK = ("#60a5fa", "#fbbf24", "#34d399", "#c084fc", "#f87171", "#22d3ee", "#a3e635", "#f472b6")
@@ -36,7 +41,7 @@ svg{width:100%%;height:auto;display:block;font-size:11px}.wide svg{min-width:640
 svg text{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:3px}
 .charts svg{font-size:13px}.grid{stroke:var(--grid)}.curve{fill:none;stroke-width:2}
 .edge{fill:none;stroke:var(--ink);opacity:.55}
-.talk{max-width:640px}.facts h2{display:inline-block;margin:.5rem 0}
+.talk{max-width:680px}.talk svg{min-width:520px;font-size:13px}.facts h2{display:inline-block;margin:.5rem 0}
 .table{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;min-width:50%%}
 td:first-child{white-space:normal;min-width:9rem;max-width:22rem;overflow-wrap:anywhere}
 th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--grid);white-space:nowrap}
@@ -79,8 +84,11 @@ def render_report(runs: Sequence[LoadedRun]) -> str:
 
 
 def _overview(runs: Sequence[LoadedRun]) -> str:
-    tables = [_table(header, rows) for header, rows in table_rows(compare(runs))]
-    return "<h2>Results</h2>" + "".join(tables)
+    (header, rows), *others = table_rows(compare(runs))
+    if len(rows) == 1:
+        label = f"{rows[0][0]}, {rows[0][1]} runs" if len(runs) > 1 else rows[0][0]
+        header, rows = ["metric", label], [list(pair) for pair in zip(header[2:], rows[0][2:], strict=True)]
+    return "<h2>Results</h2>" + "".join(_table(*table) for table in [(header, rows), *others])
 
 
 def _curves(groups: Sequence[Group]) -> str:
@@ -92,9 +100,19 @@ def _curves(groups: Sequence[Group]) -> str:
         parts.append('<p class="note">Lines are means over seeds, bands one standard deviation.</p>')
     main, *others = shared_metrics(groups) or [""]
     parts.append(_charts(groups, [(main, axis) for axis in AXES]))
-    if others:
-        parts += ["<h2>Other metrics</h2>", _charts(groups, [(metric, "round") for metric in others])]
+    constant = {metric: value for metric in others if (value := _constant(groups, metric)) is not None}
+    if changing := [metric for metric in others if metric not in constant]:
+        parts += ["<h2>Other metrics</h2>", _charts(groups, [(metric, "round") for metric in changing])]
+    if constant:
+        listed = ", ".join(f"{metric} {value:g}" for metric, value in constant.items())
+        parts.append(f'<p class="note">The same in every round: {escape(listed)}.</p>')
     return "\n".join(parts)
+
+
+def _constant(groups: Sequence[Group], metric: str) -> float | None:
+    curves = [curve for group in groups if (curve := make_curve(group, metric)) is not None]
+    values = {value for curve in curves for value in curve.mean} | {s for curve in curves for s in curve.std if s}
+    return values.pop() if len(values) == 1 else None
 
 
 def _charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str]]) -> str:
@@ -135,19 +153,25 @@ def _timeline(run: LoadedRun) -> str:
     if not longest:
         return ""
     spans = sorted((entry[2] for entry in longest), key=lambda span: (span.start, span.actor))
+    notes = [f"The {MAX_SPANS} longest of {seen} spans are drawn."] if seen > MAX_SPANS else []
+    busiest = sorted({span.actor for span in spans}, key=lambda name: -sum(totals.get(name, {}).values()))
+    if len(busiest) > MAX_LANES:
+        notes.append(f"The {MAX_LANES} busiest of {len(busiest)} actors are drawn.")
+        spans = [span for span in spans if span.actor in set(busiest[:MAX_LANES])]
+    note = "".join(f'<p class="note">{text}</p>' for text in notes)
     kinds = sorted({span.kind for span in spans})
-    note = f'<p class="note">The {MAX_SPANS} longest of {seen} spans are drawn.</p>' if seen > MAX_SPANS else ""
     legend = "".join(_key(kind_index(kind), kind) for kind in kinds)
     columns = sorted({kind for actor in totals.values() for kind in actor})
+    whole = run.summary.seconds
     rows = []
     for actor, seconds in totals.items():
-        busy = sum(value for kind, value in seconds.items() if kind != "wait")
-        share = busy / (busy + seconds.get("wait", 0.0)) if busy + seconds.get("wait", 0.0) else 0.0
-        rows.append([actor, *(f"{seconds.get(kind, 0.0):.4g}" for kind in columns), f"{100 * share:.1f}"])
-    table = _table(["actor", *(f"{kind}, s" for kind in columns), "busy, %"], rows)
+        share = f"{100 * seconds.get('compute', 0.0) / whole:.1f}" if whole > 0 else "-"
+        rows.append([actor, *(f"{seconds.get(kind, 0.0):.4g}" for kind in columns), share])
+    table = _table(["actor", *(f"{kind}, s" for kind in columns), "computing, % of the run"], rows)
+    meaning = '<p class="note">Above 100: several computations of an actor at a time.</p>'
     return (
         f'<h2>Timeline</h2><p>{legend}</p>{note}<figure class="wide">{timeline(spans)}</figure>'
-        f"<h2>Utilisation</h2>{table}"
+        f"<h2>Utilisation</h2>{meaning}{_folded(f'{len(rows)} actors', table, len(rows))}"
     )
 
 
@@ -156,9 +180,13 @@ def _traffic(run: LoadedRun) -> str:
     if not path.is_file():
         return ""
     import pyarrow.parquet as parquet
+    from pyarrow import ArrowInvalid
 
     columns = ["sender", "receiver", "kind", "type"]
-    table = parquet.read_table(path, columns=[*columns, "bytes"])
+    try:
+        table = parquet.read_table(path, columns=[*columns, "bytes"])
+    except (ArrowInvalid, OSError):
+        raise BadInput(f"{path}: damaged (not a table of messages)") from None
     totals = table.group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
     totals = sorted((row for row in totals if row["kind"] != _DRIVER), key=lambda row: -row["bytes_sum"])
     edges: dict[tuple[str, str], int] = {}
@@ -167,15 +195,43 @@ def _traffic(run: LoadedRun) -> str:
         edges[edge] = edges.get(edge, 0) + row["bytes_sum"]
     if not edges:
         return ""
-    rows = [
+    drawn = dict(sorted(edges.items(), key=lambda edge: -edge[1])[:MAX_EDGES])
+    note = (
+        f'<p class="note">The {MAX_EDGES} largest of {len(edges)} flows are drawn.</p>'
+        if len(drawn) < len(edges)
+        else ""
+    )
+    pairs = [
         [*(row[name] for name in columns), str(row["bytes_count"]), (format_bytes(row["bytes_sum"]), row["bytes_sum"])]
         for row in totals
     ]
-    listed = _table([*columns, "messages", "bytes"], rows)
     return (
-        f"<h2>Who talks to whom</h2><figure class=talk>{talk_graph(edges)}</figure>"
-        f'<h2>What left which party</h2><p class="note">{_NO_SECURITY_PROOF}</p>{listed}'
+        f"<h2>Who talks to whom</h2>{note}<figure class=talk>{talk_graph(drawn)}</figure>"
+        f'<h2>What left which party</h2><p class="note">{_NO_SECURITY_PROOF}</p>{_by_type(totals)}'
+        + _folded("by sender and receiver", _table([*columns, "messages", "bytes"], pairs), len(pairs))
     )
+
+
+def _by_type(totals: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of message types; `totals` are by sender and receiver as well."""
+    types: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in totals:
+        types.setdefault((row["type"], row["kind"]), []).append(row)
+    rows: list[list[str | tuple[str, float]]] = []
+    for (name, kind), members in types.items():
+        size = sum(row["bytes_sum"] for row in members)
+        ends = [_actors({row[end] for row in members}) for end in ("sender", "receiver")]
+        rows.append([name, *ends, kind, str(sum(row["bytes_count"] for row in members)), (format_bytes(size), size)])
+    return _table(["message", "from", "to", "link", "messages", "bytes"], rows)
+
+
+def _actors(names: set[str]) -> str:
+    return ", ".join(sorted(names)) if len(names) <= 3 else f"{len(names)} actors"
+
+
+def _folded(title: str, inner: str, num_rows: int) -> str:
+    """Return `inner` under a title to click at, open if it is short."""
+    return f"<details{' open' if num_rows <= _SHORT else ''}><summary>{escape(title)}</summary>{inner}</details>"
 
 
 def _privacy(run: LoadedRun) -> str:

@@ -30,21 +30,21 @@ def local_path(text: str | os.PathLike[str], field: str = "--out") -> Path:
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk, a missing permission and the like into one `BadInput` line that names `path`."""
+def disk_errors(path: Path, field: str = "--out") -> Iterator[None]:
+    """Turn a full disk, a missing permission and the like into one `BadInput` line that names `field` and `path`."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise BadInput(f"--out: no space left to write {path}: free some, or use another disk") from None
+            raise BadInput(f"{field}: no space left to write {path}: free some, or use another disk") from None
         reason = error.strerror or type(error).__name__
-        raise BadInput(f"--out: cannot write {path}: {reason}") from None
+        raise BadInput(f"{field}: cannot write {path}: {reason}") from None
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, field: str = "--out") -> None:
     """Write `data` to `path` so that a reader sees the old file or the new one, even after a power cut."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    with disk_errors(path):
+    with disk_errors(path, field):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "xb") as file:

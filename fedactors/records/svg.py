@@ -103,38 +103,59 @@ def talk_graph(edges: Mapping[tuple[str, str], int]) -> str:
         edges: bytes by (sender, receiver).
     """
     names = sorted({name for edge in edges for name in edge})
-    width, height, radius = 560.0, 420.0, 150.0
+    width, height, radius = 640.0, 440.0, 165.0
+    hub = _hub(edges, names)
+    ring = [name for name in names if name != hub]
+    angles = {name: 2 * math.pi * index / len(ring) - math.pi / 2 for index, name in enumerate(ring)}
     places = {
-        name: (
-            width / 2 + radius * math.cos(2 * math.pi * index / len(names) - math.pi / 2) * 1.25,
-            height / 2 + radius * math.sin(2 * math.pi * index / len(names) - math.pi / 2),
-        )
-        for index, name in enumerate(names)
+        name: (width / 2 + 1.25 * radius * math.cos(angle), height / 2 + radius * math.sin(angle))
+        for name, angle in angles.items()
     }
+    if hub is not None:
+        places[hub] = (width / 2, height / 2)
     most = max(edges.values(), default=1) or 1
     parts = [_open(width, height, "who talks to whom")]
     parts.append(
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
         'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="var(--ink)"/></marker></defs>'
     )
-    labelled = len(edges) <= 24
+    labels = []
+    bend = 44.0 * min(1.0, 5 / len(names))
     for (sender, receiver), count in sorted(edges.items()):
         (x1, y1), (x2, y2) = places[sender], places[receiver]
         length = math.hypot(x2 - x1, y2 - y1) or 1.0
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
         # the two directions of a pair bend to opposite sides
-        cx, cy = (x1 + x2) / 2 - uy * 44, (y1 + y2) / 2 + ux * 44
+        cx, cy = (x1 + x2) / 2 - uy * bend, (y1 + y2) / 2 + ux * bend
         path = f"M{x1 + ux * 14:.1f} {y1 + uy * 14:.1f}Q{cx:.1f} {cy:.1f} {x2 - ux * 14:.1f} {y2 - uy * 14:.1f}"
         title = f"<title>{escape(sender)} to {escape(receiver)}: {format_bytes(count)}</title>"
         stroke = 1 + 5 * math.sqrt(count / most)
         parts.append(f'<path class="edge" d="{path}" stroke-width="{stroke:.1f}" marker-end="url(#tip)">{title}</path>')
-        if labelled:
-            # outside of its own bend, so that the labels of the two directions stay apart
-            parts.append(_text((x1 + x2) / 2 - uy * 38, (y1 + y2) / 2 + ux * 38 + 4, format_bytes(count), "middle"))
+        # outside of its own bend, so that two directions stay apart; nearer to the ring, where there is room
+        along = 0.5 if hub not in (sender, receiver) else 0.62 if sender == hub else 0.38
+        x, y = x1 + ux * length * along - uy * 0.86 * bend, y1 + uy * length * along + ux * 0.86 * bend + 4
+        labels.append(_text(x, y, format_bytes(count), "middle"))
+    if len(edges) <= 24:
+        parts += labels
     for index, (name, (x, y)) in enumerate(places.items()):
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="{colour(index)}"/>')
-        parts.append(_text(x, y - 14 if y <= height / 2 else y + 24, name, "middle"))
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{9 if len(names) <= 30 else 5}" fill="{colour(index)}"/>')
+        if name == hub:
+            parts.append(_text(x, y - 15, name, "middle"))
+            continue
+        away_x, away_y = math.cos(angles[name]), math.sin(angles[name])
+        anchor = "start" if away_x > 0.3 else "end" if away_x < -0.3 else "middle"
+        parts.append(_text(x + 14 * away_x, y + 18 * away_y + 4, name, anchor))
     return "".join([*parts, "</svg>"])
+
+
+def _hub(edges: Mapping[tuple[str, str], int], names: Sequence[str]) -> str | None:
+    """Return the one actor that talks with all others, if it alone does and there are enough of them for a ring."""
+    partners: dict[str, set[str]] = {name: set() for name in names}
+    for sender, receiver in edges:
+        partners[sender].add(receiver)
+        partners[receiver].add(sender)
+    hubs = [name for name in names if len(partners[name] - {name}) == len(names) - 1]
+    return hubs[0] if len(hubs) == 1 and len(names) > 3 else None
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:

@@ -24,6 +24,7 @@ from protocols.glasu.backbones import (
     Operator,
     Parameters,
     drop,
+    drop_pairs,
     gat_layer,
     gcn_layer,
     gcnii_layer,
@@ -115,8 +116,9 @@ def initial_representation(
 ) -> tuple[Tensor | Operator, Tensor | None]:
     """Return H_m[0] and, for GCNII, h0 = ReLU(W_in x), which is then H_m[0] too."""
     features = batch.features
-    if network.dropout and isinstance(features, Tensor):
-        features = drop(features, network.dropout, batch.seed, network.num_layers)
+    if network.dropout:
+        dropped = drop if isinstance(features, Tensor) else drop_pairs
+        features = dropped(features, network.dropout, batch.seed, network.num_layers)
     if network.backbone != "gcnii":
         return features, None
     h0 = functional.relu(multiply(features, parameters["input.weight"]) + parameters["input.bias"])

@@ -108,19 +108,10 @@ class LocalData:
         """Return the order of the rows, labels that came from elsewhere, and the scale, which predictions need."""
         if not isinstance(self._data, VerticalData):
             return {}
-        return {"rows": self.rows, "labels": self.labels, "scale": self._scale()}
-
-    def _scale(self) -> dict[str, Any] | None:
-        prepared = self._prepared
-        if prepared is None:
-            return None
         return {
-            "feature_names": list(prepared.feature_names),
-            "mean": prepared.mean,
-            "deviation": prepared.deviation,
-            "label_mean": prepared.label_mean,
-            "label_deviation": prepared.label_deviation,
-            "class_names": list(prepared.class_names),
+            "rows": self.rows,
+            "labels": self.labels,
+            "scale": None if self._prepared is None else self._prepared.scale,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -37,6 +37,19 @@ ShardLoader = Callable[[str], tuple[Floats, Labels]]
 """Gives the whole training set that a name stands for; it keeps what it loaded."""
 
 
+class Sgd(NamedTuple):
+    """How a model is trained by stochastic gradient descent with momentum."""
+
+    num_epochs: int = 5
+    """Passes over the samples."""
+    batch_size: int = 50
+    """Samples a step; the last batch of a pass may be smaller."""
+    learning_rate: float = 0.01
+    """Step length."""
+    momentum: float = 0.9
+    """Share of the last step kept; it starts at zero."""
+
+
 class LocalTraining(NamedTuple):
     """What a container did: trained `parameters` (P,), mean `loss` of the last epoch, `loss_rms` over all batches."""
 
@@ -119,10 +132,7 @@ def local_training(
     y_N: Labels,
     *,
     seed: int,
-    num_epochs: int = 5,
-    batch_size: int = 50,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
+    sgd: Sgd = Sgd(),
 ) -> LocalTraining:
     """Train a model on one container's samples by SGD with a fresh momentum (Algorithm 1, LocalTrain).
 
@@ -136,16 +146,12 @@ def local_training(
         x_NF: samples, first axis N.
         y_N: class of each sample.
         seed: draws the order of samples, and dropout where the model has it.
-        num_epochs: passes over the samples.
-        batch_size: samples a step; the last batch of a pass may be smaller (a single sample joins the batch before
-            it where batch normalisation needs two).
-        learning_rate: step length.
-        momentum: share of the last step kept.
+        sgd: passes, batches and steps; a single sample that is left joins the batch before it where batch normalisation
+            needs two.
     """
-    return _train(
-        _workspace(factory, model), parameters_P, x_NF, y_N, np.arange(len(y_N)),
-        seed, num_epochs, batch_size, learning_rate, momentum,
-    )  # fmt: skip
+    return shard_training(
+        factory, model, parameters_P, lambda _: (x_NF, y_N), "", np.arange(len(y_N)), seed=seed, sgd=sgd
+    )
 
 
 def shard_training(
@@ -157,48 +163,41 @@ def shard_training(
     rows_N: NDArray[np.integer],
     *,
     seed: int,
-    num_epochs: int = 5,
-    batch_size: int = 50,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
+    sgd: Sgd = Sgd(),
 ) -> LocalTraining:
     """Do `local_training` on the rows of a training set that this process loads once.
 
     For simulated containers: a task then carries row numbers instead of samples to the worker.
     """
+    if len(rows_N) == 0:
+        raise ValueError("a container without samples cannot train")
     x_NF, y_N = load(dataset)
-    return _train(
-        _workspace(factory, model), parameters_P, x_NF, y_N, rows_N,
-        seed, num_epochs, batch_size, learning_rate, momentum,
-    )  # fmt: skip
+    space = _workspace(factory, model)
+
+    def loss_of(index_B: NDArray[np.integer]) -> torch.Tensor:
+        rows_B = rows_N[index_B]
+        return cross_entropy(space.module(_inputs(x_NF[rows_B])), torch.from_numpy(y_N[rows_B]))
+
+    return _train(space, parameters_P, len(rows_N), loss_of, seed, sgd)
 
 
 def _train(
     space: _Workspace,
     parameters_P: Floats,
-    x_NF: Floats,
-    y_N: Labels,
-    rows_N: NDArray[np.integer],
+    num_samples: int,
+    loss_of: Callable[[NDArray[np.integer]], torch.Tensor],
     seed: int,
-    num_epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    momentum: float,
+    sgd: Sgd,
 ) -> LocalTraining:
-    num_samples = len(rows_N)
-    if num_samples == 0:
-        raise ValueError("a container without samples cannot train")
     space.start_training(parameters_P)
     order = np.random.Generator(np.random.PCG64(seed))
     total, squares, num_batches = 0.0, 0.0, 0
     with _dropout_seed(space.draws, seed):
-        for _ in range(num_epochs):
+        for _ in range(sgd.num_epochs):
             total = 0.0
-            for index_B in batches(num_samples, batch_size, order, space.smallest_batch):
-                rows_B = rows_N[index_B]
-                y_B = torch.from_numpy(y_N[rows_B])
-                value = space.step(cross_entropy(space.module(_inputs(x_NF[rows_B])), y_B), learning_rate, momentum)
-                total += value * len(rows_B)
+            for index_B in batches(num_samples, sgd.batch_size, order, space.smallest_batch):
+                value = space.step(loss_of(index_B), sgd.learning_rate, sgd.momentum)
+                total += value * len(index_B)
                 squares += value * value
                 num_batches += 1
     return LocalTraining(
@@ -259,10 +258,7 @@ def distil(
     target_NK: Floats,
     *,
     seed: int,
-    num_epochs: int = 5,
-    batch_size: int = 50,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
+    sgd: Sgd = Sgd(),
     temperature: float = 1.0,
 ) -> LocalTraining:
     """Fit a model to the class probabilities `target_NK` of unlabelled samples by Kullback-Leibler divergence.
@@ -270,23 +266,12 @@ def distil(
     `temperature` softens the student only; the targets must have been softened by the same value.
     """
     space = _workspace(factory, model)
-    space.start_training(parameters_P)
-    order = np.random.Generator(np.random.PCG64(seed))
-    total, squares, num_batches = 0.0, 0.0, 0
-    with _dropout_seed(space.draws, seed):
-        for _ in range(num_epochs):
-            total = 0.0
-            for rows_B in batches(len(x_NF), batch_size, order, space.smallest_batch):
-                said_BK = log_softmax(space.module(_inputs(x_NF[rows_B])) / temperature, dim=1)
-                wanted_BK = torch.from_numpy(target_NK[rows_B])
-                loss = kl_div(said_BK, wanted_BK, reduction="batchmean") * temperature**2
-                value = space.step(loss, learning_rate, momentum)
-                total += value * len(rows_B)
-                squares += value * value
-                num_batches += 1
-    return LocalTraining(
-        space.window_P.copy(), total / len(x_NF), float(np.sqrt(squares / max(num_batches, 1))), len(x_NF)
-    )
+
+    def loss_of(index_B: NDArray[np.integer]) -> torch.Tensor:
+        said_BK = log_softmax(space.module(_inputs(x_NF[index_B])) / temperature, dim=1)
+        return kl_div(said_BK, torch.from_numpy(target_NK[index_B]), reduction="batchmean") * temperature**2
+
+    return _train(space, parameters_P, len(x_NF), loss_of, seed, sgd)
 
 
 def blend(first_P: Floats, second_P: Floats, share: float) -> Floats:

@@ -19,7 +19,7 @@ from protocols.nebulafl.data import cached_rows
 
 Model = tuple[str, tuple[int, ...], int, str]
 Hyper = tuple[int, int, float, float]
-"""(epochs, batch size, learning rate, momentum)."""
+"""The values of an `algorithm.Sgd`."""
 Trained = tuple[Floats, float, int, Floats | None]
 """(parameters (P,), root mean square of the batch losses, samples, logits (N, K) or None)."""
 
@@ -58,7 +58,6 @@ def train(
     proxy_rows_N: NDArray[np.int64] | None = None,
 ) -> Trained:
     """Train a model on a container's rows; with proxy rows also say what it thinks of those (FedHKT)."""
-    num_epochs, batch_size, learning_rate, momentum = hyper
     found = algorithm.shard_training(
         make_module,
         _hashable(model),
@@ -67,10 +66,7 @@ def train(
         key,
         rows_N,
         seed=seed,
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
+        sgd=algorithm.Sgd(*hyper),
     )
     found.parameters.setflags(write=False)
     logits_NK = None
@@ -97,7 +93,6 @@ def distil(
     hyper: Hyper,
 ) -> Floats:
     """Fit a model to class probabilities of the proxy rows (FedHKT)."""
-    num_epochs, batch_size, learning_rate, momentum = hyper
     found = algorithm.distil(
         make_module,
         _hashable(model),
@@ -105,10 +100,7 @@ def distil(
         cached_rows(key)[0][rows_N],
         target_NK,
         seed=seed,
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
+        sgd=algorithm.Sgd(*hyper),
     )
     found.parameters.setflags(write=False)
     return found.parameters

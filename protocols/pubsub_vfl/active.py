@@ -11,42 +11,29 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from fedactors.data.aligning import align
-from fedactors.data.partitions import VerticalData
 from fedactors.errors import PartyLost
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.split_network import BottomNetwork, TopNetwork
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.roles import Client
 from fedactors.runtime.base import Ref, Work
 from protocols.pubsub_vfl import algorithm, models
 from protocols.pubsub_vfl.algorithm import ActiveGradients
-from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import ActiveOrders, ActiveReport, Embedding, Gradient, RowOrder
 from protocols.pubsub_vfl.pairs import PairEpoch
 from protocols.pubsub_vfl.passive import PassiveWorker
 from protocols.pubsub_vfl.replica import Replica
 from protocols.pubsub_vfl.reporting import Reports
 from protocols.pubsub_vfl.rows import PartyRows
-from protocols.pubsub_vfl.servers import AveragingServer, BatchBroker
+from protocols.pubsub_vfl.servers import BatchBroker
+from protocols.pubsub_vfl.worker import PartyWorker, Stamp
 
-Stamp = tuple[int, int]
 
-
-class ActiveWorker(Client):
-    """One of the active party's workers. Arguments as for `PassiveWorker`."""
-
-    state: ClassVar[tuple[str, ...]] = ("rows", "replica")
-
-    def __init__(self, config: PubSubVflConfig, data: VerticalData, run_seed: int, siblings: Sequence[str]) -> None:
-        self.config = config
-        self._data = data
-        self._run_seed = run_seed
-        self._siblings = tuple(siblings)
+class ActiveWorker(PartyWorker):
+    """One of the active party's workers."""
 
     async def load(self) -> None:
         """Load the party's own rows and labels, and build its models."""
@@ -72,10 +59,6 @@ class ActiveWorker(Client):
         for sibling in self._siblings:
             await self.peer(sibling, ActiveWorker).take_rows(RowOrder(order))
         return self.rows.num_train
-
-    async def take_rows(self, order: RowOrder) -> None:
-        """Take the row order from the party's worker 0."""
-        self.rows.follow(order.rows)
 
     # --- an epoch over the broker (Algorithm 1, lines 12 to 22) ---
 
@@ -130,15 +113,6 @@ class ActiveWorker(Client):
 
     # --- parameters, evaluation ---
 
-    async def average(self, epoch: int, server_name: str) -> None:
-        """Continue from the average of the party's workers."""
-        with self.span("wait", "average"):
-            await self.replica.average(self.peer(server_name, AveragingServer), epoch)
-
-    async def follow(self, epoch: int, server_name: str) -> None:
-        """Continue from the changes of all the party's workers."""
-        await self.replica.follow(self.peer(server_name, AveragingServer), epoch)
-
     async def evaluate(self, part: str, passive_workers: tuple[str, ...]) -> dict[str, float]:
         """Return the task's metrics on the validation or test rows; a regression's RMSE is in original units."""
         peers = [self.peer(name, PassiveWorker) for name in passive_workers]
@@ -166,15 +140,6 @@ class ActiveWorker(Client):
             metrics["rmse"] *= self.rows.prepared.label_deviation
         return {name: float(value) for name, value in metrics.items() if not math.isnan(value)}
 
-    async def end_epoch(self, is_best: bool) -> None:
-        """Remember the present parameters if they are the best so far."""
-        if is_best:
-            self.replica.remember()
-
-    async def recall(self) -> None:
-        """Go back to the best parameters."""
-        self.replica.recall()
-
     async def noise_deviation(self) -> float:
         """Return the deviation of the noise on gradients."""
         return self._sigma
@@ -184,7 +149,7 @@ class _Epoch:
     """What an active worker has in hand during an epoch."""
 
     def __init__(self, worker: ActiveWorker, epoch: int, broker: BatchBroker) -> None:
-        self.reports = Reports()
+        self.reports = Reports(worker.config.report_interval)
         self.loss_sum = 0.0
         self.num_rows = 0
         self._worker = worker
@@ -221,13 +186,16 @@ class _Epoch:
         self._graded.append((batch_id, sequence, out))
 
     def _report(self) -> None:
-        held = len(self._claims) + self._num_fetching
+        held, now = len(self._claims) + self._num_fetching, self._worker.clock.now()
+        if self.reports.may_wait(len(self._claims), now):
+            return
         room = max(0, self._worker.config.prefetch - held - self.reports.room_asked)
         wait = not self._claims and not self.reports.parked and room > 0
         if not (self._graded or wait or (room and not self.reports.parked)):
             return
         report = ActiveReport(self._worker.name, tuple(self._graded), room, wait)
         self._graded.clear()
+        self.reports.sent(now)
         self.reports.send(self._broker.report_active(report), room, wait, self._take)
 
     def _take(self, orders: ActiveOrders) -> None:

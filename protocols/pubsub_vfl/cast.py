@@ -14,8 +14,8 @@ from fedactors.runtime.base import Runtime, derived_seed
 from protocols.pubsub_vfl.active import ActiveWorker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.dispatch import Dispatch
+from protocols.pubsub_vfl.mixing import MixingActiveWorker, MixingPassiveWorker
 from protocols.pubsub_vfl.passive import PassiveWorker
-from protocols.pubsub_vfl.rounds import MixingActiveWorker, MixingPassiveWorker
 from protocols.pubsub_vfl.servers import AveragingServer, BatchBroker
 
 T = TypeVar("T")

@@ -70,6 +70,8 @@ class PubSubVflConfig:
     computed again at the present parameters."""
     prefetch: Positive = 2
     """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency."""
+    report_interval: Annotated[float, Field(ge=0)] = 0.004
+    """Seconds within which a worker that has enough to do collects what it tells the broker into one report."""
     push_every: Annotated[int, Field(ge=0)] = 1
     """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
     servers average by `sync_schedule`, as in ``pubsub-vfl``."""

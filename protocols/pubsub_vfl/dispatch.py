@@ -108,6 +108,7 @@ class Dispatch:
         self._queues = {party: deque(self._batches) for party in self._parties}
         self._ready: deque[int] = deque()
         self._in_flight = dict.fromkeys(self._parties, 0)
+        self._own: dict[str, int] = {}
         self._num_open = num_batches
         self._publishers: dict[tuple[int, int], dict[str, str | None]] = {}
         self._gradients: dict[str, list[tuple[int, int, Any]]] = {}
@@ -141,6 +142,10 @@ class Dispatch:
         """Say whether a worker of `party` would be given a batch now."""
         return bool(self._queues[party]) and self._in_flight[party] < self._max_in_flight
 
+    def in_flight_of(self, worker: str) -> int:
+        """Return how many batches of a passive worker are assigned or published and not yet acknowledged."""
+        return self._own.get(worker, 0)
+
     def assign(self, party: str, worker: str, room: int, now: float) -> tuple[tuple[int, int], ...]:
         """Give a worker up to `room` batches to embed: (batch id, sequence)."""
         given: list[tuple[int, int]] = []
@@ -150,6 +155,7 @@ class Dispatch:
             batch.slots[party].worker = worker
             batch.since = now
             self._in_flight[party] += 1
+            self._own[worker] = self._own.get(worker, 0) + 1
             given.append((batch_id, batch.sequence))
         return tuple(given)
 
@@ -179,6 +185,7 @@ class Dispatch:
         slot.acknowledged = True
         batch.since = now
         self._in_flight[party] -= 1
+        self._own[worker] -= 1
         if all(s.acknowledged for s in batch.slots.values()):
             batch.done = True
             self._num_open -= 1
@@ -292,6 +299,7 @@ class Dispatch:
         for party, slot in batch.slots.items():
             if slot.worker is not None and not slot.acknowledged:
                 self._in_flight[party] -= 1
+                self._own[slot.worker] -= 1
             self._tell(self._abandoned, slot.worker, stamp)
         if self._applies_stale and batch.claimed_by is not None and not batch.graded:
             self._publishers[stamp] = {party: slot.worker for party, slot in batch.slots.items()}

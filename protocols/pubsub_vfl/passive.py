@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from fedactors.data.partitions import VerticalData
 from fedactors.errors import PartyLost
 from fedactors.learning.split_network import BottomNetwork
 from fedactors.privacy.mechanisms import clip_and_noise, clip_rows_backward
-from fedactors.roles import Client
 from fedactors.runtime.base import Ref, Work
 from protocols.pubsub_vfl import algorithm, models
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -36,27 +35,14 @@ from protocols.pubsub_vfl.replica import Replica
 from protocols.pubsub_vfl.reporting import Reports
 from protocols.pubsub_vfl.rows import PartyRows
 from protocols.pubsub_vfl.servers import AveragingServer, BatchBroker
+from protocols.pubsub_vfl.worker import PartyWorker, Stamp
 
-Stamp = tuple[int, int]
 
-
-class PassiveWorker(Client):
-    """One of a passive party's workers, named "party/worker-i"; worker 0 also aligns rows and answers evaluations.
-
-    Args:
-        config: the run's settings.
-        data: who holds what; only the own party's source is loaded.
-        run_seed: shared by all parties, for the split and the batches.
-        siblings: the party's other workers, for worker 0.
-    """
-
-    state: ClassVar[tuple[str, ...]] = ("rows", "replica")
+class PassiveWorker(PartyWorker):
+    """One of a passive party's workers."""
 
     def __init__(self, config: PubSubVflConfig, data: VerticalData, run_seed: int, siblings: Sequence[str]) -> None:
-        self.config = config
-        self._data = data
-        self._run_seed = run_seed
-        self._siblings = tuple(siblings)
+        super().__init__(config, data, run_seed, siblings)
         self._publications: dict[Stamp, tuple[Any, np.ndarray, Ref | None]] = {}
         self._step = 0
 
@@ -83,10 +69,6 @@ class PassiveWorker(Client):
         self.rows.follow(rows)
         for sibling in self._siblings:
             await self.peer(sibling, PassiveWorker).take_rows(RowOrder(rows))
-
-    async def take_rows(self, order: RowOrder) -> None:
-        """Take the row order from the party's worker 0."""
-        self.rows.follow(order.rows)
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 
@@ -190,30 +172,12 @@ class PassiveWorker(Client):
 
     # --- parameters, evaluation ---
 
-    async def average(self, epoch: int, server_name: str) -> None:
-        """Continue from the average of the party's workers."""
-        with self.span("wait", "average"):
-            await self.replica.average(self.peer(server_name, AveragingServer), epoch)
-
-    async def follow(self, epoch: int, server_name: str) -> None:
-        """Continue from the changes of all the party's workers."""
-        await self.replica.follow(self.peer(server_name, AveragingServer), epoch)
-
     async def embed_part(self, part: str) -> PartEmbedding:
         """Return the embeddings of the validation or test rows, released under the same noise as in training."""
         x_NF = getattr(self.rows.prepared, part).features
         work = Work("bottom-forward", self._operations(len(x_NF)))
         values = await self.compute(algorithm.embed_rows, self.bottom.spec, self.bottom.vector, x_NF, work=work)
         return PartEmbedding(part, self._sanitise(values))
-
-    async def end_epoch(self, is_best: bool) -> None:
-        """Remember the present parameters if they are the best so far."""
-        if is_best:
-            self.replica.remember()
-
-    async def recall(self) -> None:
-        """Go back to the best parameters."""
-        self.replica.recall()
 
     async def noise_deviation(self) -> float:
         """Return the deviation of the noise on embeddings."""
@@ -224,7 +188,7 @@ class _Epoch:
     """What a passive worker has in hand during an epoch."""
 
     def __init__(self, worker: PassiveWorker, epoch: int, broker: BatchBroker) -> None:
-        self.reports = Reports()
+        self.reports = Reports(worker.config.report_interval)
         self._worker = worker
         self._epoch = epoch
         self._broker = broker
@@ -264,14 +228,17 @@ class _Epoch:
             self._done.append(stamp)
 
     def _report(self) -> None:
-        idle = not self._todo and not self._gradients
+        held, now = len(self._todo) + len(self._gradients), self._worker.clock.now()
+        if self.reports.may_wait(held, now):
+            return
         room = max(0, self._worker.config.prefetch - len(self._todo) - self.reports.room_asked)
-        wait = idle and not self.reports.parked
+        wait = not held and not self.reports.parked
         if not (self._published or self._done or wait or (room and not self.reports.parked)):
             return
         report = PassiveReport(self._worker.name, tuple(self._published), tuple(self._done), room, wait)
         self._published.clear()
         self._done.clear()
+        self.reports.sent(now)
         self.reports.send(self._broker.report_passive(report), room, wait, self._take)
 
     def _take(self, orders: PassiveOrders) -> None:

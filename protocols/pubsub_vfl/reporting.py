@@ -15,9 +15,15 @@ from typing import Any
 
 
 class Reports:
-    """What a worker has under way during an epoch: reports, and payloads that it fetches ahead."""
+    """What a worker has under way during an epoch: reports, and payloads that it fetches ahead.
 
-    def __init__(self) -> None:
+    Args:
+        interval: seconds between two reports of a worker that has enough to do.
+    """
+
+    def __init__(self, interval: float = 0.0) -> None:
+        self._interval = interval
+        self._not_before = 0.0
         self.room_asked = 0
         """Batches asked for in reports that are not answered yet."""
         self.parked = False
@@ -30,6 +36,14 @@ class Reports:
     def busy(self) -> bool:
         """Whether anything is under way."""
         return bool(self._under_way)
+
+    def may_wait(self, num_held: int, now: float) -> bool:
+        """Say whether a worker that holds `num_held` batches had better collect more before it reports."""
+        return num_held > 1 and now < self._not_before
+
+    def sent(self, now: float) -> None:
+        """Note that a report was sent."""
+        self._not_before = now + self._interval
 
     def send(self, report: Awaitable[Any], room: int, wait: bool, take: Callable[[Any], None]) -> None:
         """Send a report that asks for `room` batches; `take` gets the orders that answer it."""

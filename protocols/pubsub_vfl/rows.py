@@ -77,16 +77,7 @@ class PartyRows:
         """Return the order and the scale as plain values."""
         if self._prepared is None:
             return {"order": None}
-        prepared = self._prepared
-        return {
-            "order": self._order,
-            "feature_names": list(prepared.feature_names),
-            "mean": prepared.mean,
-            "deviation": prepared.deviation,
-            "label_mean": prepared.label_mean,
-            "label_deviation": prepared.label_deviation,
-            "class_names": list(prepared.class_names),
-        }
+        return {"order": self._order, **self._prepared.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Prepare the rows again in the order of a snapshot."""

@@ -102,8 +102,11 @@ class BatchBroker(Server):
         dispatch, worker = self._dispatch, report.worker
         room = report.room
         if isinstance(report, PassiveReport):
-            assigned = dispatch.assign(worker.partition("/")[0], worker, room, self.clock.now())
             box = dispatch.outbox(worker)
+            # gradients are on their way to a worker with enough under way: new batches come with the next of them
+            will_hear = report.wait and dispatch.in_flight_of(worker) > room and not (box.gradients or box.abandoned)
+            given = 0 if will_hear else room
+            assigned = dispatch.assign(worker.partition("/")[0], worker, given, self.clock.now())
             if not (assigned or box.gradients or box.abandoned or dispatch.finished):
                 return None
             return PassiveOrders(assigned, box.gradients, box.abandoned, dispatch.finished)

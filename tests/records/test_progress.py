@@ -30,15 +30,15 @@ def test_unknown_total_and_headline():
 
 
 def test_plain_writes_one_line_a_round():
-    ticks = iter([0.0, 1.0, 2.0])
+    ticks = iter([60.0, 61.0])
     stream = io.StringIO()
-    progress = PlainProgress(2, "auc", stream, now=lambda: next(ticks))
+    progress = PlainProgress(3, "auc", stream, now=lambda: next(ticks))
     progress.update(RoundProgress(round=1, metrics={"auc": 0.5}))
     progress.update(RoundProgress(round=2, metrics={"auc": 0.75}))
     assert stream.getvalue().splitlines() == [
-        "round 1/2  auc 0.5000  1.00 rounds/s  1 s to go  0 B",
-        "round 2/2  auc 0.7500  1.00 rounds/s  0 B",
-    ]
+        "round 1/3  auc 0.5000  0 B",
+        "round 2/3  auc 0.7500  1.00 rounds/s  1 s to go  0 B",
+    ], "what came before the first round is no part of the pace"
 
 
 def test_display_fits_the_stream():

@@ -93,7 +93,7 @@ def test_page_is_well_formed_self_contained_and_complete(tmp_path):
     assert 'name="viewport"' in page
     assert checker.seen.count("svg") == 5  # auc against round, seconds and bytes; timeline; graph
     assert "bank to shop/worker-0: 2.0 MB" in page
-    assert "<td>75.0</td>" in page  # busy share of the bank
+    assert "<td>50.0</td>" in page  # the bank computes for 1.5 s of 3
     assert "<td>Start</td>" not in page  # the driver's control traffic
 
 

@@ -146,13 +146,14 @@ def sending(folder: str | None, run: str | None) -> tuple[str | None, list[str],
         return folder, _LEFT_OUT, None
     if folder is None:
         path = Path(run).resolve()
-        return str(path.parent), ["/*", f"!/{path.name}"], path.name
+        # all but the run folder; "/*" would match the folder "." itself
+        return str(path.parent), ["/[!.]*", "/.[!.]*", f"!/{path.name}", f"!/{path.name}/**"], path.name
     try:
         inside = Path(run).resolve().relative_to(Path(folder).resolve())
     except ValueError:
         raise BadInput(f"--resume: {run!r} is not in {folder!r}, the folder that is sent along") from None
     around = [] if len(inside.parts) == 1 else [f"!/{inside.parent.as_posix()}", f"/{inside.parent.as_posix()}/*"]
-    return folder, [*_LEFT_OUT, *around, f"!/{inside.as_posix()}"], str(inside)
+    return folder, [*_LEFT_OUT, *around, f"!/{inside.as_posix()}", f"!/{inside.as_posix()}/**"], str(inside)
 
 
 def job_address(address: str | None) -> str:

@@ -41,7 +41,7 @@ class PayloadStore:
         descriptor, memory = self._segments[segment]
         position = offset + _HEADER
         for part in parts:
-            memory[position : position + len(part)] = bytes(part) if isinstance(part, memoryview) else part
+            memory[position : position + len(part)] = part
             position += len(part)
         _SLOT.pack_into(memory, offset, self._next, length)
         self._slots[self._next] = (segment, offset, size, length)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import os
 import sys
 import tempfile
@@ -313,6 +314,9 @@ class ActorProcess:
     async def open(self, start: float) -> bytes | None:
         """Start the actor's loops, the run having begun at `start`; return an encoded error or None."""
         self._context.begin_run(start)
+        # modules and data live as long as the run: the collector of garbage need not look at them again
+        gc.collect()
+        gc.freeze()
         return await self._guarded(self._actor.open)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> bytes | None:

@@ -1,13 +1,14 @@
 """Figure 3: test accuracy with the backbones GCN, GAT and GCNII, for the simulated-centralised case and GLASU.
 
-python -m scenarios.paper.glasu.figure3 --data cora [--seeds 0,1,2,3,4] [--full]; then --plot draws what was measured.
+python scenarios/paper/glasu/figure3.py --data cora [--seeds 0,1,2,3,4] [--full]
+
+It draws ``figures/glasu-figure3-cora.svg``, with the rows of Table 2 for GCNII.
 """
 
 import json
-import sys
 from pathlib import Path
 
-from scenarios.paper.glasu.measure import RESULTS, Row, glasu, measure
+from _study import RESULTS, GlasuStudy, Row, asked, glasu, measure
 
 BACKBONES = ("gcn", "gat", "gcnii")
 CASES = {
@@ -15,41 +16,43 @@ CASES = {
     "GLASU-1": glasu(1),
     "GLASU-4": glasu(4),
 }
+PLAIN = {"weight_decay": 5e-4}
+"""Four plain layers collapse under the weight decay that suits GCNII."""
 ROWS = [
-    Row(f"{backbone}-{case}", {**settings, "backbone": backbone, "weight_decay": 5e-4})
+    Row(f"{backbone}-{case}", {**settings, **PLAIN, "backbone": backbone})
     for backbone in BACKBONES[:2]
     for case, settings in CASES.items()
 ]
-"""GCNII's are rows of Table 2; four plain layers collapse under its weight decay."""
 
 
-def plot(data: str) -> Path:
-    """Draw the bars of what was measured on `data`."""
-    import matplotlib
+def draw(study: GlasuStudy) -> Path:
+    """Draw the bars of what has been measured."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "glasu"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5, 3))
+    figure = Figure(figsize=(5, 3))
+    axes = figure.add_subplot()
     for place, case in enumerate(CASES):
-        files = [RESULTS / f"figure3-{data}" / f"{backbone}-{case}.json" for backbone in BACKBONES[:2]]
-        files.append(RESULTS / f"table2-{data}" / f"{case}.json")
-        found = [json.loads(file.read_text()) for file in files]
-        heights = [one["mean"]["metrics"]["accuracy"] for one in found]
-        spreads = [one["std"]["metrics"]["accuracy"] for one in found]
-        axes.bar([x + 0.27 * place for x in range(len(BACKBONES))], heights, 0.25, yerr=spreads, label=case)
-    axes.set_xticks([x + 0.27 for x in range(len(BACKBONES))], [name.upper() for name in BACKBONES])
-    axes.set_ylim(0.6, 0.95)
-    axes.set_ylabel(f"test accuracy, {data}")
-    axes.legend(ncol=3, fontsize=8)
-    path = RESULTS.parents[1] / f"glasu-figure3-{data}.svg"
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
-    return path
+        made = [study.folder("figure3") / f"{backbone}-{case}.json" for backbone in BACKBONES[:2]]
+        made.append(study.folder("table2") / f"{case}.json")
+        found = [(spot, json.loads(path.read_text())) for spot, path in enumerate(made) if path.exists()]
+        heights = [one["mean"]["metrics"]["accuracy"] for _, one in found]
+        spreads = [one["std"]["metrics"]["accuracy"] for _, one in found]
+        axes.bar([spot + 0.27 * place for spot, _ in found], heights, 0.25, yerr=spreads, capsize=2, label=case)
+    axes.set_xticks([spot + 0.27 for spot in range(len(BACKBONES))], [name.upper() for name in BACKBONES])
+    axes.set_ylim(*((0, 1) if study.smoke else (0.7, 0.9)))
+    axes.set_ylabel(f"test accuracy, {study.data}")
+    axes.legend(ncol=3, fontsize=8, loc="upper center")
+    name = f"glasu-figure3-{study.data.partition(':')[0]}.svg"
+    pictures = RESULTS.parents[1] / "figures" if study.out == RESULTS else study.out / "figures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": "glasu"}):
+        FigureCanvasSVG(figure).print_figure(pictures / name, bbox_inches="tight", metadata={"Date": None})
+    return pictures / name
 
 
 if __name__ == "__main__":
-    if "--plot" in sys.argv:
-        print(plot(sys.argv[-1] if sys.argv[-1] != "--plot" else "cora"))
-    else:
-        measure("figure3", ROWS)
+    given = asked(__doc__)
+    measure(given, "figure3", ROWS)
+    print(draw(given))

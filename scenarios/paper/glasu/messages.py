@@ -1,9 +1,9 @@
 """How many tensors sixteen local updates cost, against simulated-centralised training.
 
-python -m scenarios.paper.glasu.messages --data cora
+python scenarios/paper/glasu/messages.py --data cora
 """
 
-from scenarios.paper.glasu.measure import Row, glasu, measure
+from _study import Row, asked, glasu, measure
 
 UPDATES = 16
 SHORT = {"patience": None, "evaluate_every": UPDATES}
@@ -15,4 +15,4 @@ ROWS += [
 ]
 
 if __name__ == "__main__":
-    measure("messages", ROWS)
+    measure(asked(__doc__), "messages", ROWS)

@@ -1,11 +1,11 @@
-"""Table 4: time and bytes to a test accuracy with Q = 2, 4, 8 and 16 local updates, over the US-UK link.
+"""Table 4: time and bytes to a test accuracy with Q = 1, 2, 4, 8 and 16 local updates, over the US-UK link.
 
-python -m scenarios.paper.glasu.table4 --data cora [--seeds 0,1,2,3,4] [--full]
+python scenarios/paper/glasu/table4.py --data cora [--seeds 0,1,2,3,4] [--full]
 """
 
-from scenarios.paper.glasu.measure import Row, glasu, measure
+from _study import Row, asked, glasu, measure
 
 ROWS = [Row(f"Q={q:02d}", glasu(q)) for q in (1, 2, 4, 8, 16)]
 
 if __name__ == "__main__":
-    measure("table4", ROWS, target={"cora": 0.80, "pubmed": 0.82}, evaluate_every=2, patience=20)
+    measure(asked(__doc__), "table4", ROWS, target={"cora": 0.80, "pubmed": 0.82}, evaluate_every=2, patience=20)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from typing import Any
 from fedactors.config import build
 from fedactors.launch import combine
 from fedactors.records.metrics import Summary
+from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import load_data
+from protocols.nebulafl.data import NebulaData, load_data
 from protocols.nebulafl.run import run
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "data" / "nebulafl"
@@ -36,6 +37,10 @@ SMOKE: dict[str, Any] = {
     "duration": 600.0, "evaluation_interval": 300.0, "num_centers": 2, "num_containers": 6, "active_per_center": 1,
     "rotation_interval": 200.0, "num_epochs": 1, "num_training": None,
 }  # fmt: skip
+
+
+More = Callable[[NebulaFLConfig, NebulaData, Mapping[str, bytes]], Mapping[str, float]]
+"""Metrics of a finished run from its actors' states."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ def measure(
     targets: Sequence[float] = (),
     common: Mapping[str, Any] = DIGITS,
     full: Mapping[str, Any] = FULL,
+    more: More = lambda config, source, states: {},
 ) -> Study:
     """Run the rows of a table as the command line says, and write one summary for each.
 
@@ -84,6 +90,7 @@ def measure(
         targets: test accuracies; when and for how much each was first measured is written too.
         common: settings of all rows.
         full: what ``--full`` sets.
+        more: metrics from the last checkpoint.
     """
     given = flags(description, seeds).parse_args(namespace=Study())
     wanted = [row for row in rows if given.wants(row.name)]
@@ -94,21 +101,28 @@ def measure(
         data = "digits" if given.smoke else row.data
         settings = resized({**common, **row.settings}, given, full)
         numbers = given.seeds[:1] if given.smoke else given.seeds
-        combined = combine([once(row.name, settings, data, seed, targets) for seed in numbers])
+        combined = combine([once(row.name, settings, data, seed, targets, more) for seed in numbers])
         write_summary(path, combined)
         shown = {name: round(value, 4) for name, value in combined["mean"]["metrics"].items()}
         print(path.relative_to(given.out), shown, flush=True)
     return given
 
 
-def once(name: str, settings: Mapping[str, Any], data: str, seed: int, targets: Sequence[float] = ()) -> Summary:
-    """Run one row with one seed."""
+def once(
+    name: str,
+    settings: Mapping[str, Any],
+    data: str,
+    seed: int,
+    targets: Sequence[float] = (),
+    more: More = lambda config, source, states: {},
+) -> Summary:
+    """Run one row with one seed; `more` metrics come from its last checkpoint."""
     config = build(NebulaFLConfig, dict(settings))
-    source = load_data(config, data, seed)
-    runtime = SimulatedRuntime(seed=seed)
+    source, recorder = load_data(config, data, seed), MemoryRecorder()
+    runtime = SimulatedRuntime(seed=seed, recorder=recorder)
     result = runtime.execute(lambda: run(config, source, runtime))
     curve = result.extra["curve"]
-    metrics = dict(result.metrics)
+    metrics = {**result.metrics, **more(config, source, recorder.checkpoints["final"].actors)}
     for target in targets:
         metrics |= until(target, curve)
     return Summary.of(

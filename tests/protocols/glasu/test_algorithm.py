@@ -386,52 +386,9 @@ def test_equal_classifiers_stay_equal_with_one_update_and_drift_with_more():
     assert not torch.allclose(clients[0].parameters["classifier.weight"], clients[1].parameters["classifier.weight"])
 
 
-@pytest.mark.parametrize(
-    ("descent", "reference"),
-    [
-        (Descent(learning_rate=0.1, weight_decay=0.02), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.02)),
-        (Descent(learning_rate=0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
-        (
-            Descent(optimiser="adam", learning_rate=0.01, weight_decay=0.1),
-            lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
-        ),
-    ],
-)
-def test_descent_equals_the_library_optimiser(descent, reference):
-    generator = torch.Generator().manual_seed(0)
-    parameters = {name: torch.randn(3, 2, dtype=DOUBLE, generator=generator) for name in "ab"}
-    theirs = [value.clone().requires_grad_() for value in parameters.values()]
-    optimiser, state = reference(theirs), algorithm.start_optimiser(parameters, descent)
-    for _ in range(5):
-        gradients = {name: torch.randn(3, 2, dtype=DOUBLE, generator=generator) for name in parameters}
-        for value, gradient in zip(theirs, gradients.values(), strict=True):
-            value.grad = gradient.clone()
-        optimiser.step()
-        parameters, state = algorithm.descend(parameters, gradients, state, descent)
-    assert state.step == 5
-    for mine, value in zip(parameters.values(), theirs, strict=True):
-        torch.testing.assert_close(mine, value.detach(), rtol=1e-10, atol=1e-12)
-
-
-def test_learning_rate_decays_by_steps():
-    descent = Descent(learning_rate=0.08)
-    rates = [algorithm.decayed(descent, t, 8, 0.25).learning_rate for t in (0, 7, 8, 15, 16)]
-    assert rates == pytest.approx([0.08, 0.08, 0.02, 0.02, 0.005])
-    assert algorithm.decayed(descent, 100, None, 0.25) == descent
-
-
 def test_clipping_bounds_rows_and_leaves_short_ones():
     clipped = algorithm.clip_rows(torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), 1.0)
     torch.testing.assert_close(clipped, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
-
-
-def test_dropped_entries_depend_on_round_and_layer_only():
-    ones = torch.ones(50, 20)
-    first = backbones.drop(ones, 0.5, 3, 1)
-    assert torch.equal(first, backbones.drop(ones, 0.5, 3, 1))
-    assert not torch.equal(first, backbones.drop(ones, 0.5, 3, 2))
-    assert not torch.equal(first, backbones.drop(ones, 0.5, 4, 1))
-    assert set(first.unique().tolist()) == {0.0, 2.0}
 
 
 @pytest.mark.parametrize("mode", ["paper", "joint"])
@@ -503,16 +460,6 @@ def test_clients_together_know_what_none_knows_alone(num_local_updates, joint):
     together = fit(labels, shares, num_local_updates=num_local_updates, joint=joint)
     assert together > alone + 0.15
     assert together > 0.75
-
-
-def test_mostly_zero_features_are_kept_sparse():
-    features = np.zeros((10, 10))
-    features[3, 4] = 2.0
-    compact = backbones.compact_features(features, DOUBLE)
-    assert isinstance(compact, backbones.Operator)
-    weight = torch.randn(10, 3, dtype=DOUBLE)
-    assert torch.equal(backbones.multiply(compact, weight), torch.from_numpy(features) @ weight)
-    assert isinstance(backbones.compact_features(features + 1, DOUBLE), Tensor)
 
 
 def test_later_local_updates_drop_other_entries():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedactors.cli import main
 from fedactors.errors import BadInput
 from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
@@ -53,6 +54,21 @@ def test_own_graph_trains(tmp_path):
     assert summary.rounds == 2
     numbered = {**NODES, "train": np.array([0, 1]), "validation": np.array([2, 3]), "test": np.array([4, 5])}
     assert go(write(tmp_path, nodes=numbered)).metrics == summary.metrics
+
+
+def test_a_party_without_edges_trains_and_is_said(tmp_path):
+    lonely = {**BANK, "edges": np.empty((2, 0), dtype=np.int64)}
+    summary = go(write(tmp_path, bank=lonely))
+    assert summary.extra["remarks"] == ["bank has no edges: its layers see each node alone"]
+
+
+def test_the_command_line_ends_with_code_2_and_one_line(tmp_path, capsys):
+    path = write(tmp_path, bank={**BANK, "features": np.ones((6, 0))})
+    words = ["run", "glasu", "--data", str(path), "--runtime", "simulated", "--out", str(tmp_path / "runs"), *WORDS]
+    assert main(words) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert len(told) == 1
+    assert "features of bank: an empty block is not allowed" in told[0]
 
 
 def without(arrays, name):
@@ -120,7 +136,9 @@ def test_a_description_that_does_not_fit(tmp_path, text, told):
     [
         (("num_clients=3",), "num_clients: 3 is not allowed"),
         (("num_clients=2", "secure_aggregation=true"), "at least three"),
+        (("num_clients=2", "secure_aggregation=true", "aggregation=concatenation"), "only with aggregation average"),
         (("num_clients=2", "aggregation_layers=0,2"), "the last layer, 3"),
+        (("num_clients=2", "aggregation_layers=1,4"), "layers are 0 to 3"),
         (("num_clients=2", "num_local_updates=0"), "num_local_updates"),
         (("num_clients=2", "batch_size=0"), "batch_size"),
     ],

@@ -40,9 +40,17 @@ def on_ray(config, memory=None, source=None, resume=None):
     return runtime.execute(lambda: run(config, data, runtime), resume), memory
 
 
-def test_ray_gives_the_numbers_and_the_bytes_of_the_simulation():
-    sampled = {"mode": "joint", "num_local_updates": "2", "batch_size": "20", "num_neighbours": "2"}
-    config = settings(num_rounds="3", evaluate_every="3", **sampled)
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"mode": "joint", "num_local_updates": "2", "batch_size": "20", "num_neighbours": "2"},
+        {"aggregation": "concatenation", "backbone": "gcn", "aggregation_layers": "3", "num_local_updates": "2"},
+        {"secure_aggregation": "true", "average_classifiers": "true", "mode": "joint"},
+    ],
+    ids=["sampled", "concatenation", "secure"],
+)
+def test_ray_gives_the_numbers_and_the_bytes_of_the_simulation(words):
+    config = settings(num_rounds="3", evaluate_every="3", **words)
     expected, simulated = simulate(config)
     found, memory = on_ray(config)
     assert found.metrics == pytest.approx(expected.metrics, rel=1e-6)

@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 from protocols.nebulafl import algorithm, versioning
+from protocols.nebulafl.algorithm import Sgd
 
 ROOT = Path(__file__).parents[3]
 
@@ -74,7 +75,7 @@ def by_torch(name: str, vector: np.ndarray, x: np.ndarray, y: np.ndarray, seed: 
 @pytest.mark.parametrize("name", ["linear", "cnn"])
 def test_training_equals_torchs_own_optimiser(name):
     x, y = samples()
-    made = algorithm.local_training(factory, name, start(name), x, y, seed=3, num_epochs=3)
+    made = algorithm.local_training(factory, name, start(name), x, y, seed=3, sgd=Sgd(num_epochs=3))
     np.testing.assert_allclose(made.parameters, by_torch(name, start(name), x, y, 3, 3), rtol=1e-5, atol=1e-6)
     assert made.num_samples == 120
 
@@ -83,7 +84,7 @@ def test_training_learns_and_leaves_its_inputs_alone():
     x, y = samples()
     first = start("linear")
     before = first.copy()
-    made = algorithm.local_training(factory, "linear", first, x, y, seed=0, num_epochs=60)
+    made = algorithm.local_training(factory, "linear", first, x, y, seed=0, sgd=Sgd(num_epochs=60))
     assert algorithm.evaluate(factory, "linear", made.parameters, x, y).accuracy > 0.9
     assert made.loss < algorithm.evaluate(factory, "linear", first, x, y).loss
     np.testing.assert_array_equal(first, before)
@@ -161,12 +162,14 @@ def test_one_planet_that_ignores_its_stellar_model_is_sequential_sgd():
 
 def test_distillation_moves_towards_the_teacher():
     x, y = samples()
-    teacher = algorithm.local_training(factory, "linear", start("linear"), x, y, seed=0, num_epochs=40).parameters
+    teacher = algorithm.local_training(
+        factory, "linear", start("linear"), x, y, seed=0, sgd=Sgd(num_epochs=40)
+    ).parameters
     target = torch.softmax(torch.tensor(algorithm.logits(factory, "linear", teacher, x)), 1).numpy()
-    first = algorithm.distil(factory, "linear", start("linear"), x, target, seed=0, num_epochs=1)
-    last = algorithm.distil(factory, "linear", start("linear"), x, target, seed=0, num_epochs=40)
+    first = algorithm.distil(factory, "linear", start("linear"), x, target, seed=0, sgd=Sgd(num_epochs=1))
+    last = algorithm.distil(factory, "linear", start("linear"), x, target, seed=0, sgd=Sgd(num_epochs=40))
     assert last.loss < 0.5 * first.loss
-    perfect = algorithm.distil(factory, "linear", teacher, x, target, seed=0, num_epochs=1)
+    perfect = algorithm.distil(factory, "linear", teacher, x, target, seed=0, sgd=Sgd(num_epochs=1))
     np.testing.assert_allclose(perfect.parameters, teacher, atol=1e-5)
 
 

@@ -9,6 +9,7 @@ from fedactors.learning.averaging import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.learning.parameters import load_vector, to_vector
 from protocols.nebulafl import algorithm
+from protocols.nebulafl.algorithm import Sgd
 
 
 def factory(spec: ModelSpec) -> nn.Module:
@@ -28,7 +29,7 @@ def test_a_trained_vector_loads_into_the_frameworks_model(spec):
     assert algorithm.num_parameters(factory, spec) == len(vector)
     x = np.random.default_rng(0).normal(size=(8, *spec.inputs)).astype(np.float32)
     y = np.arange(8)
-    made = algorithm.local_training(factory, spec, vector, x, y, seed=1, num_epochs=1, batch_size=4)
+    made = algorithm.local_training(factory, spec, vector, x, y, seed=1, sgd=Sgd(num_epochs=1, batch_size=4))
     module = build_model(spec, seed=5).eval()
     load_vector(module, made.parameters)
     with torch.no_grad():
@@ -56,7 +57,7 @@ def test_the_fast_training_is_the_plain_one(spec, batch_size, num_epochs, tolera
     y = np.arange(9) % 5
     training = LocalTraining(batch_size=batch_size, num_epochs=num_epochs)
     plain = train_locally(spec, vector, x, y, seed=4, training=training)
-    fast = algorithm.local_training(factory, spec, vector, x, y, seed=4, num_epochs=num_epochs, batch_size=batch_size)
+    fast = algorithm.local_training(factory, spec, vector, x, y, seed=4, sgd=Sgd(num_epochs, batch_size))
     moved = np.linalg.norm(plain.vector - vector)
     assert np.linalg.norm(fast.parameters - plain.vector) < tolerance * moved
     assert fast.loss == pytest.approx(plain.loss, rel=1e-3 if tolerance > 1e-5 else 1e-5)

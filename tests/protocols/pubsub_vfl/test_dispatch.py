@@ -38,6 +38,16 @@ def test_batches_are_assigned_in_order_up_to_the_window():
     assert dispatch.assign("p", "p/1", 5, 1.0) == ((3, 1),)
 
 
+def test_what_a_worker_has_under_way_is_counted_until_it_is_acknowledged_or_abandoned():
+    dispatch = made(batches=4)
+    held = dispatch.assign("p", "p/0", 3, 0.0)
+    assert (dispatch.in_flight_of("p/0"), dispatch.in_flight_of("p/1")) == (3, 0)
+    train(dispatch, "p", "p/0", held[0], 1.0)
+    assert dispatch.in_flight_of("p/0") == 2
+    dispatch.lose("p/0", 2.0)
+    assert dispatch.in_flight_of("p/0") == 0
+
+
 def test_published_batches_are_claimed_first_in_first_out():
     dispatch = made()
     dispatch.assign("p", "p/0", 3, 0.0)

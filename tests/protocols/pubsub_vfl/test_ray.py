@@ -108,15 +108,19 @@ def test_training_goes_on_after_kill_9_of_a_worker(name, simulated_auc):
     assert not left_alive(recorder.pids)
 
 
-def test_kill_9_of_the_broker_stops_with_its_name_and_the_checkpoint_resumes(simulated_auc):
-    config = config_of(**SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("broker", SETTINGS), ("active/ps", {**SETTINGS, "num_active_workers": 2, "sync_schedule": "every"})],
+)
+def test_kill_9_of_a_server_stops_with_its_name_and_the_checkpoint_resumes(name, settings, simulated_auc):
+    config = config_of(**settings)
     data = load_data(config, DATA, 0)
-    recorder = KillingRecorder("broker")
+    recorder = KillingRecorder(name)
     runtime = recorder.runtime = RayRuntime(seed=0, recorder=recorder, call_timeout=60.0)
-    with pytest.raises(PartyLost, match="broker"):
+    with pytest.raises(PartyLost, match=name):
         runtime.execute(lambda: run(config, data, runtime))
     assert not left_alive(recorder.pids)
-    result, resumed = play(resume=recorder.checkpoints["last"])
+    result, resumed = play(resume=recorder.checkpoints["last"], **settings)
     first = len(recorder.rounds) + 1
     assert [r["round"] for r in resumed.rounds] in (list(range(first, 7)), list(range(first - 1, 7)))
-    assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.02)
+    assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.03)

@@ -1,14 +1,13 @@
 """What GLASU's tables share: settings chosen on validation nodes, runs over the US-UK link, summaries written as JSON.
 
 Every row is run once per seed in the simulated runtime (arithmetic real, time virtual) and written to
-``docs/results/data/glasu/<table>/<row>.json``; rows that are there already are left alone unless ``--again`` is given.
+``docs/results/data/glasu/<table>-<data>/<row>.json``, or below the folder that --out names; rows that are there
+already are left alone unless ``--again`` is given.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,22 +17,23 @@ import torch
 
 from fedactors.config import build
 from fedactors.launch import combine
-from fedactors.records.metrics import Summary, jsonable
+from fedactors.records.metrics import Summary
+from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.costs import us_uk
 from protocols.glasu.data import load_data
 from protocols.glasu.run import run
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results" / "data" / "glasu"
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "data" / "glasu"
 
 COMMON = {"hidden_size": 64, "dropout": 0.5, "evaluate_every": 5, "num_rounds": 150, "patience": 8}
 FULL = {"hidden_size": 192, "num_rounds": 400, "patience": 20}
 """The published width, and as many rounds as anything here needs; ``--full``."""
+SMOKE = {"hidden_size": 8, "num_rounds": 2, "evaluate_every": 1}
 
 LEARNING_RATES = {1: 0.01, 2: 0.004, 4: 0.001, 8: 0.0005, 16: 0.00025}
-"""Adam's step for each number of local updates: for 1 and 4 by validation accuracy on Cora (for 4 on seeds 0 and 2);
-those for 2, 8 and 16 follow their course and were not tuned."""
+"""Adam's step for each number of local updates."""
 
 WEIGHT_DECAY = {"cora": 3e-3, "pubmed": 1e-3}
 
@@ -46,49 +46,66 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
+class GlasuStudy(Study):
+    """What the command line asks for, the graph included."""
+
+    data: str
+
+    def layered(self, *layers: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the common settings, then `layers`, then what --full, --smoke and the words set."""
+        made: dict[str, Any] = {**COMMON, "weight_decay": WEIGHT_DECAY.get(self.data, 3e-3)}
+        for layer in (*layers, FULL if self.full else {}, SMOKE if self.smoke else {}, self.settings):
+            made |= layer
+        return made
+
+    def folder(self, table: str) -> Path:
+        """Return where the summaries of a table lie."""
+        return self.out / f"{table}-{self.data.partition(':')[0]}"
+
+
+def asked(description: str | None, argv: Sequence[str] | None = None) -> GlasuStudy:
+    """Read the command line of a script of this folder."""
+    torch.set_num_threads(1)
+    flags = study_flags(description, RESULTS, seeds=range(5))
+    flags.add_argument("--data", help="graph (default: cora, in smoke mode a small generated one)")
+    given = flags.parse_args(argv, namespace=GlasuStudy())
+    given.data = given.data or ("blocks:120x9x3" if given.smoke else "cora")
+    given.seeds = given.seeds[:1] if given.smoke else given.seeds
+    return given
+
+
 def glasu(num_local_updates: int, **more: Any) -> dict[str, Any]:
     """Return the settings of GLASU with Q local updates."""
     return {"num_local_updates": num_local_updates, "learning_rate": LEARNING_RATES[num_local_updates], **more}
 
 
-def measure(table: str, rows: Sequence[Row], *, target: Mapping[str, float] | None = None, **common: Any) -> None:
-    """Run the rows of a table as the command line says, and write one summary file for each.
+def measure(
+    study: GlasuStudy, table: str, rows: Sequence[Row], *, target: Mapping[str, float] | None = None, **common: Any
+) -> None:
+    """Run the rows of a table that are asked for and write one summary file for each.
 
     Args:
+        study: what the command line asks for.
         table: folder of the summaries, followed by the data set's name.
         rows: what to run.
         target: test accuracy by data set; what it took to reach it is measured too.
         common: settings of this table beside the common ones.
     """
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", default="cora")
-    parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--rows", default=",".join(row.name for row in rows))
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("words", nargs="*", metavar="key=value")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    folder = RESULTS / f"{table}-{args.data}"
-    folder.mkdir(parents=True, exist_ok=True)
-    given = dict(word.split("=", 1) for word in args.words)
     for row in rows:
-        path = folder / f"{row.name}.json"
-        if row.name not in args.rows.split(",") or (path.exists() and not args.again):
+        path = study.folder(table) / f"{row.name}.json"
+        if not (study.wants(row.name) and study.lacks(path)):
             continue
-        base = {**COMMON, "weight_decay": WEIGHT_DECAY.get(args.data, 3e-3), **common, **row.settings}
-        config = build(GlasuConfig, {**base, **(FULL if args.full else {}), **given})
-        goal = (target or {}).get(args.data)
-        summaries = [once(row.name, config, args.data, int(seed), goal) for seed in args.seeds.split(",")]
-        path.write_text(json.dumps(jsonable(combine(summaries)), indent=1, sort_keys=True) + "\n")
-        metrics = combine(summaries)["mean"]["metrics"]
-        print(row.name, {name: round(value, 4) for name, value in metrics.items()}, flush=True)
+        config = build(GlasuConfig, study.layered(common, row.settings))
+        goal = (target or {}).get(study.data)
+        made = combine([once(row.name, config, study.data, seed, goal) for seed in study.seeds])
+        write_summary(path, made)
+        shown = {name: round(value, 4) for name, value in made["mean"]["metrics"].items()}
+        print(row.name, json.dumps(shown), f"{made['mean']['wall_seconds']:.1f} s a run", flush=True)
 
 
 def once(name: str, config: GlasuConfig, data: str, seed: int, target: float | None) -> Summary:
     """Run one row with one seed."""
-    start = time.perf_counter()
-    runtime = SimulatedRuntime(seed=seed, network=us_uk())
+    runtime = SimulatedRuntime(seed=seed, network=us_uk(), checkpoint_every=0)
     source = load_data(config, data, seed)
     result = runtime.execute(lambda: run(config, source, runtime))
     usage, training = runtime.usage(), result.extra["training"]
@@ -96,7 +113,7 @@ def once(name: str, config: GlasuConfig, data: str, seed: int, target: float | N
     metrics = {
         **result.metrics,
         "updates": updates,
-        "tensors_per_update": tensors(runtime, config, result.rounds, len(result.extra["curve"])) / updates,
+        "tensors_per_update": tensors(runtime, config, len(result.extra["curve"])) / updates,
         "training_seconds": training["seconds"],
         "training_messages": training["messages"],
         "training_megabytes": training["bytes"] / 1e6,
@@ -106,26 +123,12 @@ def once(name: str, config: GlasuConfig, data: str, seed: int, target: float | N
     }
     if target is not None:
         metrics |= until(target, result.extra["curve"])
-    return Summary(
-        run=f"{name}-{seed}",
-        protocol="glasu",
-        runtime="simulated",
-        seed=seed,
-        rounds=result.rounds,
-        metrics=jsonable(metrics),
-        extra={"settings": {key: str(value) for key, value in sorted(vars(config).items())}},
-        bytes=usage.bytes,
-        messages=usage.messages,
-        seconds=usage.seconds,
-        wall_seconds=round(time.perf_counter() - start, 1),
-        cpu_utilisation=usage.cpu_utilisation,
-        waiting_seconds=usage.waiting_seconds,
-        money=usage.price,
-        header_bytes=usage.header_bytes,
-    )
+    extra = {"settings": {key: str(value) for key, value in sorted(vars(config).items())}}
+    facts = {"run": f"{name}-{seed}", "protocol": "glasu", "runtime": "simulated"}
+    return Summary.of(result, usage, seed=seed, metrics=metrics, extra=extra, **facts)
 
 
-def tensors(runtime: SimulatedRuntime, config: GlasuConfig, num_rounds: int, num_evaluations: int) -> float:
+def tensors(runtime: SimulatedRuntime, config: GlasuConfig, num_evaluations: int) -> float:
     """Return the ledger's count of representations, aggregates and gradients that training sent."""
     kinds = ("Representation", "Aggregated", "GradientPart", "GradientShare")
     total = sum(entry.messages for entry in runtime.ledger.totals() if entry.type in kinds)

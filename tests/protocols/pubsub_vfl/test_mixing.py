@@ -3,9 +3,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from protocols.pubsub_vfl import rounds
+from protocols.pubsub_vfl import mixing
 from protocols.pubsub_vfl.messages import Parameters
-from protocols.pubsub_vfl.rounds import MixingReplica
+from protocols.pubsub_vfl.mixing import MixingReplica
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
 
 SETTINGS = {"sync_unit": "batch", "num_active_workers": 2, "num_passive_workers": 3, "max_in_flight": 8}
@@ -77,7 +77,7 @@ def test_failures_of_mixing_are_raised():
 
 def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
     pushes: list[tuple[str, int]] = []
-    original = rounds.AveragingServer.mix
+    original = mixing.AveragingServer.mix
 
     async def mix(self, parameters):
         pushes.append((parameters.worker, parameters.step))
@@ -86,7 +86,7 @@ def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
         assert mean.vectors[0] == pytest.approx(newest, abs=1e-6)
         return mean
 
-    monkeypatch.setattr(rounds.AveragingServer, "mix", mix)
+    monkeypatch.setattr(mixing.AveragingServer, "mix", mix)
     done = simulate(**SETTINGS)
     assert {worker for worker, _ in pushes} == {
         *(f"active/worker-{i}" for i in range(2)),

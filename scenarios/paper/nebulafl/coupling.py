@@ -1,0 +1,60 @@
+"""Why NebulaFL learns slower in the same time: what planets, masters and their mean know, by interval and time.
+
+python scenarios/paper/nebulafl/coupling.py
+
+GitFL is the same method with a master that is fresh at every pull and one center's worth of exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from _study import Row, chosen, measure
+
+from fedactors.runtime import snapshot
+from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.data import NebulaData
+from protocols.nebulafl.training import evaluate
+from protocols.nebulafl.versioning import master_model
+from protocols.nebulafl.workshop import run_model
+
+FIXED = {"resource_policy": "fastest", "dirichlet": 0.1}
+ROWS = [
+    Row(f"interval-{interval}", {**chosen("nebulafl"), **FIXED, "rotation_interval": float(interval)})
+    for interval in (100, 250, 500, 1000)
+]
+ROWS.append(
+    Row("interval-500-twice-the-time", {**ROWS[2].settings, "duration": 12000.0, "evaluation_interval": 1000.0})
+)
+ROWS.append(Row("gitfl", {**chosen("gitfl"), **FIXED}))
+
+
+def knowledge(config: NebulaFLConfig, data: NebulaData, states: Mapping[str, bytes]) -> dict[str, float]:
+    """Return the mean accuracy of single planets (branches) and of single masters, and the planets' spread.
+
+    The spread is the mean distance of a planet from the mean of all, relative to that mean's length.
+    """
+    planets, masters = [], []
+    for name in sorted(states):
+        state = snapshot.unseal(states[name], name)["state"]
+        if "models" in state:
+            models = snapshot.unpack(state["models"][1])
+        elif "coordinator" in state:
+            method = snapshot.unpack(state["coordinator"][1])["method"]
+            models = {"planets": method["branches"], "versions": method["versions"]}
+        else:
+            continue
+        planets += models["planets"]
+        masters.append(master_model(models["planets"], models["versions"]))
+    model = run_model(config, data)
+    mean_P = np.mean(masters, axis=0)
+    return {
+        "planet_accuracy": float(np.mean([evaluate(model, planet, data.test_key)[0] for planet in planets])),
+        "master_accuracy": float(np.mean([evaluate(model, master, data.test_key)[0] for master in masters])),
+        "spread": float(np.mean([np.linalg.norm(planet - mean_P) for planet in planets]) / np.linalg.norm(mean_P)),
+    }
+
+
+if __name__ == "__main__":
+    measure(__doc__, "coupling", ROWS, seeds=(0, 1), more=knowledge)

@@ -1,0 +1,173 @@
+"""Commands that pages show in indented blocks: the protocols' pages, the README, the results.
+
+They are run in this process, page by page and in their order, in an empty folder: `fedactors run` in its smallest form
+(``--smoke``) and on the virtual clock unless the command says otherwise. RUN and runs/A stand for the page's first
+run folder, runs/B for its second. What cannot be run here is in `NOT_RUN`, with the reason.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx
+import numpy as np
+import pytest
+
+from fedactors import cli
+from fedactors.data.catalogue import catalogue
+from fedactors.data.storage import is_present
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+COMMANDS = ("fedactors", "python", "python3", "ray", "export", "make", "pip", "git")
+NOT_RUN = {
+    "python3 -m venv": "installs: tests/test_plugin_package.py and CI make fresh environments",
+    ". .venv": "installs: tests/test_plugin_package.py and CI make fresh environments",
+    "pip install": "installs: tests/test_plugin_package.py and CI make fresh environments",
+    "make ": "they make an environment of their own; CI begins with them",
+    "export RAY_AUTH_MODE": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
+    "ray get-auth-token": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
+    "ray start": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
+    "ray job submit": "needs a cluster: tests/runtime/test_cluster.py submits scenarios",
+    "export CARDS_SOUTH": "needs a PostgreSQL server of that name: the tests of TablePuppet start one of their own",
+    "fedactors run tablepuppet --data parties.toml algorithm=rfl-admm PAGE=how-to": "needs the same server",
+}
+IN_OTHER_TESTS = ("results", "reference/command-line.md")
+
+
+def indented(page: Path) -> Iterator[str]:
+    """Yield the commands in blocks of four spaces, without comments, joined where a line goes on."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S).replace("\\\n", " ")
+    for block in re.findall(r"(?:^\n|\A)((?: {4}\S.*\n)+(?:\n?(?: {4}\S.*\n)+)*)", text, re.M):
+        if block.split()[0] in COMMANDS:
+            for line in block.splitlines():
+                parts = shlex.split(line, comments=True)
+                if parts:
+                    yield from (" ".join(piece) for piece in split_at(parts, (";", "&&")))
+
+
+def split_at(words: list[str], marks: tuple[str, ...]) -> Iterator[list[str]]:
+    piece: list[str] = []
+    for word in words:
+        if word in marks:
+            yield piece
+            piece = []
+        else:
+            piece.append(word)
+    yield piece
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT if page.parent == ROOT else DOCS))
+
+
+ALL = {name_of(page): list(indented(page)) for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]}
+PAGES = [name for name, commands in ALL.items() if commands and not name.startswith(IN_OTHER_TESTS)]
+RESULTS = [name for name, commands in ALL.items() if commands and name.startswith("results")]
+
+
+def why_not(page: str, command: str) -> str | None:
+    """Say why a command of a page is not run here, or None."""
+    for start, reason in NOT_RUN.items():
+        words, _, where = start.partition(" PAGE=")
+        if command.startswith(words) and page.startswith(where):
+            return reason
+    missing = {f"--data {dataset.name}" for dataset in catalogue() if not is_present(dataset)}
+    return next((f"{data} is not here: FEDACTORS_DATA" for data in missing if f"{data} " in f"{command} "), None)
+
+
+def own_files(page: str, folder: Path) -> None:
+    """Write the files of their own that readers of a page have."""
+    draw = np.random.default_rng(0)
+    if page.endswith("mtcd.md"):
+        networkx.write_graphml(networkx.cycle_graph(12), folder / "links.graphml")
+    elif page.endswith("glasu.md"):
+        labels = np.arange(60) % 3
+        masks = {name: np.arange(60)[part::3] for part, name in enumerate(("train", "validation", "test"))}
+        np.savez(folder / "nodes.npz", labels=labels, **masks)
+        text = '[task]\nlayout = "graph"\nnodes = "nodes.npz"\n'
+        for party in ("bank", "shop"):
+            edges = draw.integers(0, 60, (2, 200))
+            np.savez(folder / f"{party}.npz", edges=edges, features=draw.normal(size=(60, 5)) + labels[:, None])
+            text += f'[parties.{party}]\nfile = "{party}.npz"\n'
+        (folder / "my-graph.toml").write_text(text)
+    elif page.endswith("tablepuppet.md"):
+        (folder / "orders.csv").write_text("id,card,amount,returned\n" + orders(draw))
+        (folder / "cards.csv").write_text("card,age\n" + "".join(f"{card},{20 + card}\n" for card in range(20)))
+        (folder / "parties.toml").write_text(
+            '[task]\ntype = "binary"\nlayout = "relational"\nlabel = "o.returned"\n'
+            'sql = "SELECT o.amount, c.age FROM orders o JOIN cards c ON o.card = c.card"\n'
+            '[parties.orders]\npath = "orders.csv"\n[parties.cards]\npath = "cards.csv"\n'
+        )
+    elif page.endswith("pubsub_vfl.md"):
+        (folder / "scenarios").symlink_to(ROOT / "scenarios")
+
+
+def orders(draw: np.random.Generator) -> str:
+    rows = [(card, amount) for card, amount in zip(draw.integers(0, 20, 300), draw.normal(5, 2, 300), strict=True)]
+    return "".join(f"{i},{c},{a:.3f},{int(a > 4 + c / 10)}\n" for i, (c, a) in enumerate(rows))
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    own_files(page, tmp_path)
+    (tmp_path / "README.md").symlink_to(ROOT / "README.md")
+    left_out = []
+    for command in ALL[page]:
+        if reason := why_not(page, command):
+            left_out.append(f"{command}: {reason}")
+            continue
+        runs = sorted(tmp_path.glob("runs/*"), key=lambda path: path.stat().st_mtime_ns)
+        places = {"RUN": runs[:1], "runs/A": runs[:1], "runs/B": runs[1:2]}
+        words = [str(places[word][0]) if word in places else word for word in command.split()]
+        code = call(words, tmp_path)
+        assert code == 0, f"{command}: ends with {code}: {capfd.readouterr().err[-3000:]}"
+    if len(left_out) == len(ALL[page]):
+        pytest.skip("; ".join(left_out))
+
+
+def call(words: list[str], folder: Path) -> int:
+    """Run one command and return its exit code."""
+    if words[0] == "python":
+        return subprocess.run([sys.executable, *words[1:]], cwd=folder, check=False).returncode
+    assert words[0] == "fedactors", words
+    if words[1] == "run":
+        words += ["--smoke"] if "--resume" not in words and "--full" not in words else []
+        words += [] if "--runtime" in words else ["--runtime", "simulated"]
+    return cli.main([*words[1:]])
+
+
+def test_what_is_not_run_is_on_some_page():
+    commands = [command for commands in ALL.values() for command in commands]
+    for start in NOT_RUN:
+        assert any(command.startswith(start.partition(" PAGE=")[0]) for command in commands), start
+
+
+@pytest.mark.parametrize("page", RESULTS)
+def test_commands_of_a_results_page_name_scripts_that_exist(page):
+    """The scripts themselves are run, in their smallest size, by the tests of the scenarios."""
+    for command in ALL[page]:
+        words = command.split()
+        assert words[0] == "python", command
+        script = ROOT / (f"{words[2].replace('.', '/')}.py" if words[1] == "-m" else words[1])
+        assert script.is_file(), command
+
+
+def test_the_synopsis_of_the_command_line_is_whole():
+    """Every command and every long flag of the parser stands on the page, and no other."""
+    page = (DOCS / "reference/command-line.md").read_text()
+    _, parsers = cli._parsers()
+    synopsis = {command.split()[1] for command in ALL["reference/command-line.md"]}
+    assert synopsis == set(parsers)
+    known = {flag for parser in parsers.values() for action in parser._actions for flag in action.option_strings}
+    shown = set(re.findall(r"--[a-z][a-z-]*", page))
+    assert shown <= known | {"--resources"}, shown - known
+    of_a_run = {flag for action in parsers["run"]._actions for flag in action.option_strings if flag != "-h"}
+    assert of_a_run - {"--help"} <= shown, of_a_run - shown
