@@ -145,7 +145,7 @@ def step_sizes() -> Figure:
 
 def networks() -> Figure:
     """Figure 6: accuracy against sync rounds and against weighted cost at two ratios."""
-    kinds = ("table", "views", "quadrants")
+    kinds = [k for k in ("table", "views", "quadrants") if (DATA / "curves" / f"networks-{k}.json").exists()]
     figure, plots = canvas(len(kinds), 3)
     for row, kind in enumerate(kinds):
         for column, (x, ratio) in enumerate((("round", 1.0), ("cost", 1.0), ("cost", 10.0))):
