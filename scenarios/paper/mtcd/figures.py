@@ -72,6 +72,8 @@ def canvas(rows: int, columns: int, width: float = 4.3, height: float = 3.3) -> 
 def label(plot: Axes, title: str, x: str, y: str, *, log_x: bool = False, log_y: bool = True) -> None:
     """Name the axes and add grid and legend."""
     plot.set(title=title, xlabel=x, ylabel=y, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    if not log_x:
+        plot.locator_params(axis="x", nbins=5)
     plot.grid(alpha=0.3)
     plot.legend(fontsize="x-small")
 
