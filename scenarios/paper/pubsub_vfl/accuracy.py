@@ -2,8 +2,8 @@
 
 Centralised training is the synchronous baseline with one worker each: the tests show it equal to plain split learning
 at every step, and that is what the same network does on all columns in one place. Test metrics are those of the epoch
-that was best on validation rows. Regression: in the labels' units. `rounds` averages within epochs at twice the rate, as
-two workers that average take half the steps.
+that was best on validation rows. Regression: in the labels' units. `rounds` averages within epochs at twice the rate,
+as two workers that average take half the steps.
 Reduced: 15 epochs, Energy 40 (``--full``: 100), 20,000 of the synthetic rows. Bank also without `duration`.
 """
 
