@@ -12,7 +12,7 @@ from fedactors.records.metrics import Summary
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.report import MAX_SPANS, render_report
 from fedactors.records.run_folder import LEDGER, SUMMARY, RunFolder
-from fedactors.records.svg import line_chart, talk_graph, ticks
+from fedactors.records.svg import line_chart, natural, talk_graph, ticks
 from fedactors.runtime.base import Usage
 
 ROWS = [
@@ -144,6 +144,11 @@ def test_one_actor_that_talks_with_all_stands_in_the_middle():
     assert '<circle cx="320.0" cy="220.0"' in drawn
     assert drawn.count(">10 B</text>") == drawn.count(">20 B</text>") == 3
     assert '<circle cx="320.0" cy="220.0"' not in talk_graph({("a", "b"): 1, ("c", "d"): 1})
+
+
+def test_actors_are_sorted_as_people_count():
+    names = ["client-10", "client-2", "bank/worker-0", "client-0"]
+    assert sorted(names, key=natural) == ["bank/worker-0", "client-0", "client-2", "client-10"]
 
 
 def test_many_spans_are_limited_and_it_says_so(tmp_path):

@@ -72,6 +72,8 @@ def canvas(rows: int, columns: int, width: float = 4.3, height: float = 3.3) -> 
 def label(plot: Axes, title: str, x: str, y: str, *, log_x: bool = False, log_y: bool = True) -> None:
     """Name the axes and add grid and legend."""
     plot.set(title=title, xlabel=x, ylabel=y, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    if not log_x:
+        plot.locator_params(axis="x", nbins=5)
     plot.grid(alpha=0.3)
     plot.legend(fontsize="x-small")
 
@@ -145,7 +147,7 @@ def step_sizes() -> Figure:
 
 def networks() -> Figure:
     """Figure 6: accuracy against sync rounds and against weighted cost at two ratios."""
-    kinds = ("table", "views", "quadrants")
+    kinds = [k for k in ("table", "views", "quadrants") if (DATA / "curves" / f"networks-{k}.json").exists()]
     figure, plots = canvas(len(kinds), 3)
     for row, kind in enumerate(kinds):
         for column, (x, ratio) in enumerate((("round", 1.0), ("cost", 1.0), ("cost", 10.0))):

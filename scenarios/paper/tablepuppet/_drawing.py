@@ -11,12 +11,19 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedactors.errors import BadInput
 from scenarios.paper.tablepuppet._study import RESULTS, Panel
 
 
 def draw(figure: str, panels: Sequence[Panel], out: Path, axis: str = "epoch") -> Path:
-    """Draw what was measured of the panels (of several seeds the first) and return where."""
+    """Draw what was measured of the panels (of several seeds the first) and return where.
+
+    Raises:
+        BadInput: nothing was measured.
+    """
     shown = [panel for panel in panels if (out / panel.name / "centralised.json").exists()]
+    if not shown:
+        raise BadInput(f"{out}: no panel of {figure} is measured (see --only)")
     columns = min(len(shown), 3)
     size = (4 * columns, 3 * -(-len(shown) // columns))
     canvas = Figure(figsize=size)

@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
     },
     "movielens-1m-softmax": {
-        "sgd": {"learning_rate": 1.0},
+        "sgd": {"learning_rate": 0.5},
         "admm": {"rho": 0.1},
         "partitioned admm": {"rho": 0.1, "inner_rho": 0.01},
     },
