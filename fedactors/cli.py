@@ -65,6 +65,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     fetch = add("fetch", "bring the run folder of an ended job here, if its --out was not a shared place")
     fetch.add_argument("job", metavar="JOB", help="id of the job, as submit names it")
     fetch.add_argument("--address", metavar="A", help="dashboard of the cluster: http://HEAD:8265")
+    fetch.add_argument("--wait", action="store_true", help="follow the log until the job has ended")
     fetch.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
     add_format_flag(fetch)
 

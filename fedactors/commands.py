@@ -126,7 +126,12 @@ def compare_command(args: argparse.Namespace) -> int:
         print_json({**comparison, "plot": args.plot})
         return 0
     for header, rows in table_rows(comparison):
-        print_table(header, rows)
+        # a screen has room for a few groups side by side, not for all metrics
+        if len(rows) <= 4:
+            names, *metrics = [list(cells) for cells in zip(header, *rows, strict=True)]
+            print_table(names, metrics)
+        else:
+            print_table(header, rows)
         print()
     if args.plot:
         print(f"plot: {args.plot}")

@@ -87,7 +87,11 @@ def fetch_command(args: argparse.Namespace) -> int:
     from fedactors.records.storage import local_path
     from fedactors.runtime.ray.jobs import Jobs
 
-    fetched = [str(path) for path in Jobs(args.address).fetch(args.job, local_path(args.out))]
+    out = local_path(args.out)
+    jobs = Jobs(args.address)
+    if args.wait:
+        jobs.follow(args.job, lambda text: print(text, end="", file=sys.stderr, flush=True))
+    fetched = [str(path) for path in jobs.fetch(args.job, out)]
     if args.format == "json":
         print_json({"job": args.job, "fetched": fetched})
     else:

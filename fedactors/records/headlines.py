@@ -14,8 +14,8 @@ is current whenever theirs are. A document marks where the table goes:
     compare = "ratio"         # or "difference" (measured - against), or "value" (measured alone)
     aim = "<= 0.5"
 
-``rows`` are summaries without ``.json``, a pattern if ``take`` says which of them (``least`` or ``most``). ``column``
-may be a table of columns with weights, whose sum is meant.
+``rows`` are summaries without ``.json``, a pattern or several if ``take`` says which of them (``least`` or ``most``).
+``column`` may be a table of columns with weights, whose sum is meant.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MISSING = "not measured"
 class Source:
     """Where a number stands."""
 
-    rows: str
+    rows: str | list[str]
     column: str | dict[str, float]
     take: Literal["only", "least", "most"] = "only"
 
@@ -131,8 +131,9 @@ def _holds(claim: Headline, result: float) -> bool:
 
 
 def _find(base: Path, source: Source) -> Figure | None:
-    folder, _, pattern = source.rows.rpartition("/")
-    found = [_figure(path, source) for path in sorted((base / folder).glob(f"{pattern}.json"))]
+    patterns = [source.rows] if isinstance(source.rows, str) else source.rows
+    paths = sorted(path for pattern in patterns for path in base.glob(f"{pattern}.json"))
+    found = [_figure(path, source) for path in paths]
     if not found:
         return None
     if source.take == "only":

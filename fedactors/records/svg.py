@@ -6,6 +6,7 @@ Colours are CSS variables (``--c0`` to ``--c7``, ``--ink``, ``--grid``), so that
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -64,7 +65,7 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
 
 def timeline(spans: Sequence[Span]) -> str:
     """Return one lane per actor with its spans, over the seconds of the runtime's clock."""
-    actors = sorted({span.actor for span in spans})
+    actors = sorted({span.actor for span in spans}, key=natural)
     row, left, width, bottom = 22.0, 130.0, 920.0, 30.0
     height = row * len(actors) + bottom
     low, high = min(span.start for span in spans), max(span.end for span in spans)
@@ -91,6 +92,11 @@ def timeline(spans: Sequence[Span]) -> str:
     return "".join([*parts, "</svg>"])
 
 
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts ``client-2`` before ``client-10``."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
 def kind_index(kind: str) -> int:
     """Return the colour index of a kind of span."""
     return KIND_COLOURS.get(kind, 3 + sum(kind.encode()) % (NUM_COLOURS - 3))
@@ -102,7 +108,7 @@ def talk_graph(edges: Mapping[tuple[str, str], int]) -> str:
     Args:
         edges: bytes by (sender, receiver).
     """
-    names = sorted({name for edge in edges for name in edge})
+    names = sorted({name for edge in edges for name in edge}, key=natural)
     width, height, radius = 640.0, 440.0, 165.0
     hub = _hub(edges, names)
     ring = [name for name in names if name != hub]
@@ -120,7 +126,7 @@ def talk_graph(edges: Mapping[tuple[str, str], int]) -> str:
         'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="var(--ink)"/></marker></defs>'
     )
     labels = []
-    bend = 44.0 * min(1.0, 5 / len(names))
+    bend, widest = 44.0 * min(1.0, 5 / len(names)), 5 * min(1.0, 24 / len(edges)) if edges else 0.0
     for (sender, receiver), count in sorted(edges.items()):
         (x1, y1), (x2, y2) = places[sender], places[receiver]
         length = math.hypot(x2 - x1, y2 - y1) or 1.0
@@ -129,7 +135,7 @@ def talk_graph(edges: Mapping[tuple[str, str], int]) -> str:
         cx, cy = (x1 + x2) / 2 - uy * bend, (y1 + y2) / 2 + ux * bend
         path = f"M{x1 + ux * 14:.1f} {y1 + uy * 14:.1f}Q{cx:.1f} {cy:.1f} {x2 - ux * 14:.1f} {y2 - uy * 14:.1f}"
         title = f"<title>{escape(sender)} to {escape(receiver)}: {format_bytes(count)}</title>"
-        stroke = 1 + 5 * math.sqrt(count / most)
+        stroke = 1 + widest * math.sqrt(count / most)
         parts.append(f'<path class="edge" d="{path}" stroke-width="{stroke:.1f}" marker-end="url(#tip)">{title}</path>')
         # outside of its own bend, so that two directions stay apart; nearer to the ring, where there is room
         along = 0.5 if hub not in (sender, receiver) else 0.62 if sender == hub else 0.38

@@ -117,8 +117,11 @@ def initial_representation(
     """Return H_m[0] and, for GCNII, h0 = ReLU(W_in x), which is then H_m[0] too."""
     features = batch.features
     if network.dropout:
-        dropped = drop if isinstance(features, Tensor) else drop_pairs
-        features = dropped(features, network.dropout, batch.seed, network.num_layers)
+        rate, seed, layer = network.dropout, batch.seed, network.num_layers
+        if isinstance(features, Tensor):
+            features = drop(features, rate, seed, layer)
+        else:
+            features = drop_pairs(features, rate, seed, layer)
     if network.backbone != "gcnii":
         return features, None
     h0 = functional.relu(multiply(features, parameters["input.weight"]) + parameters["input.bias"])

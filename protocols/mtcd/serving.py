@@ -1,6 +1,8 @@
 """What comes after training: predictions of the joint model, and each party's own part of it with its scale.
 
-h_k of new rows, by each client's theta_k and the scale of its training rows --> Z = sum (or slots) --> prediction
+    h_k of new rows, by each client's theta_k and the scale of its training rows --> Z = sum (or slots) --> prediction
+
+A checkpoint holds messages (labels, STCD's token), so the types of `messages` must be known where one is read.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from fedactors.runtime import snapshot
 from protocols.mtcd import algorithm
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import MtcdData
+from protocols.mtcd.messages import Token
 
 Array = NDArray[Any]
 SERVER = "server"
@@ -117,7 +120,7 @@ def _theta_0_of(name: str, states: Mapping[str, bytes]) -> dict[str, Array] | No
     state = snapshot.unseal(states[name], f"the checkpoint of {name}")["state"]
     if "theta_0" in state:
         return dict(snapshot.unpack(state["theta_0"]))
-    held = snapshot.unpack(state["held"]) if "held" in state else None
+    held: Token | None = snapshot.unpack(state["held"]) if "held" in state else None
     return None if held is None else dict(held.theta_0)
 
 

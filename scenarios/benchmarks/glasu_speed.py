@@ -55,9 +55,17 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     biases = [torch.zeros(width, requires_grad=True), torch.zeros(num_classes, requires_grad=True)]
     optimiser = torch.optim.Adam([*weights, *biases], lr=config.learning_rate, weight_decay=config.weight_decay)
 
+    def thinned() -> torch.Tensor:
+        if not config.dropout:
+            return features
+        if features.layout == torch.strided:
+            return functional.dropout(features, config.dropout)
+        values = functional.dropout(features.values(), config.dropout)
+        return torch.sparse_csr_tensor(features.crow_indices(), features.col_indices(), values, features.shape)
+
     def step() -> float:
         optimiser.zero_grad()
-        h = h0 = functional.relu(features @ weights[0] + biases[0])
+        h = h0 = functional.relu(thinned() @ weights[0] + biases[0])
         for layer in range(config.num_layers):
             theta = math.log(config.lam / (layer + 1) + 1)
             s = (1 - config.alpha) * (matrix @ functional.dropout(h, config.dropout)) + config.alpha * h0

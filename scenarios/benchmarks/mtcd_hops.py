@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedactors.config import build
 from fedactors.plugins import RunResult
+from fedactors.records.study import write_summary
 from fedactors.runtime.base import derived_seed
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.mtcd import algorithm, walk
@@ -130,6 +132,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--topology", default="complete")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--to", type=Path, metavar="DIR", help="write the summary below this folder")
     args = parser.parse_args()
     config = build(
         MtcdConfig,
@@ -173,6 +176,8 @@ def main() -> None:
         "ratio_range": [round(min(ratios), 3), round(max(ratios), 3)],
         "regulariser": float(found[0][2]),
     }
+    if args.to:
+        write_summary(args.to / f"{args.algorithm}-q{args.local_steps:02}.json", summary)
     print(json.dumps(summary))
 
 

@@ -1,16 +1,18 @@
+import dataclasses
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from fedactors.records.compare import load_runs
-from fedactors.records.curves import Curve
+from fedactors.errors import BadInput
+from fedactors.records.compare import Group, load_runs
+from fedactors.records.curves import Curve, shared_metrics
 from fedactors.records.metrics import Summary
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.report import MAX_SPANS, render_report
-from fedactors.records.run_folder import SUMMARY, RunFolder
-from fedactors.records.svg import line_chart, talk_graph, ticks
+from fedactors.records.run_folder import LEDGER, SUMMARY, RunFolder
+from fedactors.records.svg import line_chart, natural, talk_graph, ticks
 from fedactors.runtime.base import Usage
 
 ROWS = [
@@ -40,7 +42,7 @@ def make_run(out: Path, seed: int = 0, num_spans: int = 2, **config: object) -> 
             waiting_seconds=0.0,
             price=0.0,
         )
-        recorder.record_round(index, {"auc": 0.1 * index + 0.01 * seed})
+        recorder.record_round(index, {"auc": 0.1 * index + 0.01 * seed, "members": 3, "test_tail": 1.0 / index})
     recorder.close()
     summary = Summary(
         run=folder.path.name,
@@ -91,7 +93,7 @@ def test_page_is_well_formed_self_contained_and_complete(tmp_path):
         assert f"<h2>{title}</h2>" in page
     assert "prefers-color-scheme:dark" in page
     assert 'name="viewport"' in page
-    assert checker.seen.count("svg") == 5  # auc against round, seconds and bytes; timeline; graph
+    assert checker.seen.count("svg") == 6  # auc against round, seconds, bytes; another metric; timeline; graph
     assert "bank to shop/worker-0: 2.0 MB" in page
     assert "<td>50.0</td>" in page  # the bank computes for 1.5 s of 3
     assert "<td>Start</td>" not in page  # the driver's control traffic
@@ -99,7 +101,7 @@ def test_page_is_well_formed_self_contained_and_complete(tmp_path):
 
 def test_seeds_share_a_curve_with_a_band(tmp_path):
     page = render_report(load_runs([make_run(tmp_path, seed) for seed in (0, 1)]))
-    assert page.count('class="curve"') == 3
+    assert page.count('class="curve"') == 4
     assert "<polygon" in page
     assert page.count("<details>") == 2
 
@@ -108,6 +110,45 @@ def test_what_comes_from_files_is_escaped(tmp_path):
     page = render_report(load_runs([make_run(tmp_path, name="<script>alert(1)</script>")]))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
+
+
+def test_a_damaged_ledger_is_named(tmp_path):
+    run = make_run(tmp_path)
+    (run / LEDGER).write_bytes((run / LEDGER).read_bytes()[:50])
+    with pytest.raises(BadInput, match=r"ledger\.parquet: damaged"):
+        render_report(load_runs([run]))
+
+
+def test_what_is_the_same_in_every_round_is_no_chart(tmp_path):
+    page = render_report(load_runs([make_run(tmp_path)]))
+    assert "The same in every round: members 3." in page
+    assert "members against round" not in page
+
+
+def test_a_metric_of_the_whole_run_is_drawn_by_its_rounds(tmp_path):
+    run = load_runs([make_run(tmp_path)])[0]
+    whole = dataclasses.replace(run, config={**run.config, "headline": {"name": "tail", "mode": "max"}})
+    group = Group(label="x", runs=(whole,))
+    assert shared_metrics([group])[0] == "test_tail"
+
+
+def test_messages_are_listed_by_type_and_by_pair(tmp_path):
+    page = render_report(load_runs([make_run(tmp_path)]))
+    assert "<td>Embedding</td><td>bank</td><td>shop/worker-0</td><td>client-client</td>" in page
+    assert "<details open><summary>by sender and receiver</summary>" in page
+
+
+def test_one_actor_that_talks_with_all_stands_in_the_middle():
+    star = {("server", name): 10 for name in "abc"} | {(name, "server"): 20 for name in "abc"}
+    drawn = talk_graph(star)
+    assert '<circle cx="320.0" cy="220.0"' in drawn
+    assert drawn.count(">10 B</text>") == drawn.count(">20 B</text>") == 3
+    assert '<circle cx="320.0" cy="220.0"' not in talk_graph({("a", "b"): 1, ("c", "d"): 1})
+
+
+def test_actors_are_sorted_as_people_count():
+    names = ["client-10", "client-2", "bank/worker-0", "client-0"]
+    assert sorted(names, key=natural) == ["bank/worker-0", "client-0", "client-2", "client-10"]
 
 
 def test_many_spans_are_limited_and_it_says_so(tmp_path):

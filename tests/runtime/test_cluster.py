@@ -60,7 +60,7 @@ def test_the_asynchronous_protocol_trains_across_hosts(hosts):
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("mtcd", ["num_clients=3", "num_tokens=1"]),
+        ("mtcd", ["num_clients=2", "num_tokens=1"]),
         ("tablepuppet", []),
         ("glasu", ["num_rounds=2"]),
         # all containers train in each round, so that nothing depends on who is first
@@ -192,6 +192,11 @@ def test_a_label_that_no_host_has_is_named_with_what_there_is(hosts):
     found = submit(hosts, "pubsub-vfl", "--smoke", "--place", "active=site-x", "--out", "/tmp/none", code=2)
     assert "active/worker-0 asks CPU=0.1, site-x=0.001, which no host has" in found["log"]
     assert "site-b=1" in found["log"]
+
+
+def test_a_strict_spread_over_too_few_hosts_is_refused_at_once(hosts):
+    found = submit(hosts, "glasu", "--smoke", "--spread", "strict-spread", "--out", "/tmp/none", code=2)
+    assert "strict-spread wants a host for each of the 4 actors; the cluster has 3" in found["log"]
 
 
 def test_a_party_that_is_not_there_cannot_be_placed(hosts):

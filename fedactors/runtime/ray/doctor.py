@@ -8,6 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -26,27 +27,56 @@ class Finding:
 
 
 def examine_here() -> list[Finding]:
-    """Look at this process's own settings for Ray."""
+    """Look at this process's own settings for Ray: they are those of a cluster that is started from here."""
     mode, tls = os.environ.get("RAY_AUTH_MODE", ""), os.environ.get("RAY_USE_TLS", "0")
-    return [
-        Finding(what="embedded Ray", state="ok", found="listens on the loopback only, and ends with the run"),
-        Finding(
-            what="token, on this machine",
-            state="ok" if mode == "token" else "open",
-            found="RAY_AUTH_MODE=token" if mode == "token" else "RAY_AUTH_MODE is not set",
-            advice=""
-            if mode == "token"
-            else "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file that only you read",
-        ),
-        Finding(
-            what="TLS, on this machine",
-            state="ok" if tls == "1" else "open",
-            found="RAY_USE_TLS=1" if tls == "1" else "RAY_USE_TLS is not set: what hosts say to each other can be read",
-            advice=""
-            if tls == "1"
-            else "set RAY_USE_TLS=1 and the certificates on every host, or use a private network",
-        ),
-    ]
+    others = "" if mode == "token" else "; other users of this machine reach it without a token"
+    embedded = Finding(
+        what="embedded Ray", state="ok", found=f"listens on the loopback only, and ends with the run{others}"
+    )
+    token = Finding(
+        what="token, on this machine",
+        state="open",
+        found="RAY_AUTH_MODE is not set: a cluster started from here asks nobody for a token",
+        advice="before ray start set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file that only you read",
+    )
+    if mode == "token":
+        token = _examine_token_file()
+    encryption = Finding(
+        what="TLS, on this machine",
+        state="ok" if tls == "1" else "open",
+        found="RAY_USE_TLS=1" if tls == "1" else "RAY_USE_TLS is not set: what hosts say to each other can be read",
+        advice=""
+        if tls == "1"
+        else "before ray start set RAY_USE_TLS=1 and the certificates on every host, or use a private network",
+    )
+    return [embedded, token, encryption]
+
+
+def _examine_token_file() -> Finding:
+    what, found = "token, on this machine", "RAY_AUTH_MODE=token"
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return Finding(
+            what=what,
+            state="open",
+            found=f"{found}, the token in RAY_AUTH_TOKEN: every process that is started from here inherits it",
+            advice="put it into a file that only you read, and its path into RAY_AUTH_TOKEN_PATH",
+        )
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    try:
+        shared = path.stat().st_mode & 0o077
+    except OSError:
+        return Finding(
+            what=what,
+            state="fault",
+            found=f"{found}, but {path} cannot be read",
+            advice="ray get-auth-token --generate",
+        )
+    return Finding(
+        what=what,
+        state="open" if shared else "ok",
+        found=f"{found}, {path} can be read by {'other users' if shared else 'its owner only'}",
+        advice=f"chmod 600 {path}" if shared else "",
+    )
 
 
 def examine_cluster(address: str) -> list[Finding]:

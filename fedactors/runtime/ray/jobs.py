@@ -80,10 +80,14 @@ class Jobs:
         return made
 
     def follow(self, job: str, show: Callable[[str], None]) -> JobEnd:
-        """Show the log of a job as it grows, and return how it ended."""
+        """Show the log of a job as it grows, and return how it ended.
+
+        Raises:
+            BadInput: no such job.
+        """
         shown = 0
         while True:
-            info = self._client.get_job_info(job)
+            info = self._info(job)
             log = self._client.get_job_logs(job)
             if len(log) > shown:
                 show(log[shown:])
@@ -107,10 +111,7 @@ class Jobs:
         Raises:
             BadInput: no such job, it goes on, or it left none; see also `handback.unpack`.
         """
-        try:
-            info = self._client.get_job_info(job)
-        except RuntimeError as error:
-            raise BadInput(f"job: {self.address} does not know {job!r}: {_first_line(error)}") from None
+        info = self._info(job)
         if not info.status.is_terminal():
             raise BadInput(f"job: {job} goes on ({info.status.value}); its run folder can be fetched when it has ended")
         wanted = {"node_id": info.driver_node_id, "filename": archive_of(f"job-driver-{job}.log"), "lines": -1}
@@ -122,6 +123,12 @@ class Jobs:
                 file.write(chunk)
             file.flush()
             return unpack(Path(file.name), out)
+
+    def _info(self, job: str) -> Any:
+        try:
+            return self._client.get_job_info(job)
+        except RuntimeError as error:
+            raise BadInput(f"job: {self.address} does not know {job!r}: {_first_line(error)}") from None
 
     def stop(self, job: str) -> None:
         """Ask a job to stop; it writes a checkpoint first."""

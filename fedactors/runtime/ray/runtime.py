@@ -35,7 +35,7 @@ from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Run
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
-from fedactors.runtime.ray.placement import cause, labelled
+from fedactors.runtime.ray.placement import cause, check_strict, labelled
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR
 
@@ -190,6 +190,7 @@ class RayRuntime(Runtime):
             return self._places
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
         bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
+        check_strict(castings, self._placement, [node["Resources"] for node in ray.nodes() if node["Alive"]])
         group = placement_group(bundles, strategy=self._placement)
         self._groups.append(group)
         try:
@@ -312,7 +313,10 @@ class RayRuntime(Runtime):
 
     async def _drain(self) -> None:
         async def ask(actor: Any) -> Any:
-            return await actor.drain.remote()
+            try:
+                return await actor.drain.remote()
+            except RayActorError:
+                return None  # it is gone, and what it had recorded since the last time with it
 
         asked = {name: asyncio.ensure_future(ask(actor)) for name, actor in self._actors.items()}
         if asked:
@@ -321,9 +325,9 @@ class RayRuntime(Runtime):
             if not answer.done():
                 answer.cancel()
                 raise CallTimeout(name, f"its records did not come within {self._call_timeout:g} s")
-            if answer.exception() is not None:
-                continue  # it is gone, and what it had recorded since the last time with it
             found = answer.result()
+            if found is None:
+                continue
             self._process_totals[name] = found.totals
             self._waiting[name] = found.waiting_seconds
             self._cpu[name] = found.cpu_seconds

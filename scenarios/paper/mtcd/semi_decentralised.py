@@ -1,107 +1,70 @@
-"""Figures 4 and 5: between server and peers, for links of different cost.
+"""Figures 4 and 5: between server and peers, for links of different cost; and how far token-per-cluster falls.
 
-Every setting is run once; what it costs at a ratio rho of a client-server link to a client-client link is then
-rho times its client-server vectors plus its client-client vectors. Figure 4: gap against weighted cost for some rho;
-Figure 5: cost to reach a gap against rho, and the settings of S. On the path graph and an Erdos-Renyi graph.
+Every setting is run once; what it costs at a ratio rho of a client-server link to a client-client link is then rho
+times its client-server vectors plus its client-client vectors. Figure 4: gap against weighted cost for some rho; Figure
+5: cost to reach a gap against rho. On the path and on an Erdos-Renyi graph. `semi-*`: everybody at the paper's step
+size as recalled; `tuned-*`: each at the step size that reaches 1e-3 in the fewest rounds (`step_sizes.py`); `coarse-*`:
+to a gap of 1e-2, each at the step size that reaches that in the fewest rounds.
 
-    python scenarios/paper/mtcd/semi_decentralised.py          40 clients, 2 seeds
-    python scenarios/paper/mtcd/semi_decentralised.py --full   5 seeds, and 80 clients besides
+    python scenarios/paper/mtcd/semi_decentralised.py          40 clients, 5 seeds
+    python scenarios/paper/mtcd/semi_decentralised.py --full   80 clients besides
 """
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-import series
+from _study import MtcdStudy
 
 STEP = 1e-5
-"""The paper's step size as recalled; one token at a time takes 1/L_block."""
-TOGETHER = {"num_local_steps": 20, "local_arithmetic": "gram", "learning_rate": STEP}
-ALONE = {"num_local_steps": 20, "local_arithmetic": "gram", "learning_rate": "auto"}
+"""The paper's step size as recalled."""
+TUNED = {"svfl": 2e-5, "mtcd-20-sweep": 1.4e-5, "mtcd-10-sweep": 1e-5, "mtcd-8-sweep": 8e-6, "mtcd-4-sweep": 6e-6}
+"""Step sizes from `step_sizes.py`: the fewest rounds to 1e-3 on seed 0, by the training objective."""
+COARSE = {"svfl": 2e-5, "mtcd-20-sweep": 2e-5, "mtcd-10-sweep": 2e-5, "mtcd-8-sweep": 2e-5, "mtcd-4-sweep": 1.4e-5}
+"""The same for 1e-2."""
+COMMON = {"edge_probability": 0.3, "target_gap": 1e-3, "num_local_steps": 20, "local_arithmetic": "gram"}
 
 
 def settings_of(num_clients: int) -> dict[str, dict[str, Any]]:
     """Return every setting between the two extremes, by name."""
-    cluster = num_clients // 4
-    return {
-        "svfl": {**TOGETHER, "algorithm": "svfl", "num_rounds": 3000, "record_every": 10},
-        "mtcd-4-sweep": {
-            **TOGETHER,
-            "num_tokens": 4,
-            "num_hops": cluster - 1,
-            "walk": "sweep",
-            "num_rounds": 2000,
-            "record_every": 10,
-        },
-        "mtcd-8-sweep": {
-            **TOGETHER,
-            "learning_rate": 8e-6,
-            "num_tokens": 8,
-            "num_hops": num_clients // 8 - 1,
-            "walk": "sweep",
-            "num_rounds": 1000,
-            "record_every": 5,
-        },
-        "mtcd-4-s4": {**TOGETHER, "num_tokens": 4, "num_hops": 4, "num_rounds": 4000, "record_every": 10},
-        "mtcd-4-s19": {**TOGETHER, "num_tokens": 4, "num_hops": 19, "num_rounds": 2000, "record_every": 10},
-        "mtcd-1-s1": {
-            **ALONE,
-            "num_tokens": 1,
-            "clusters": "whole",
-            "num_hops": 1,
-            "num_rounds": 10_000,
-            "record_every": 50,
-        },
-        "mtcd-1-s4": {
-            **ALONE,
-            "num_tokens": 1,
-            "clusters": "whole",
-            "num_hops": 4,
-            "num_rounds": 4000,
-            "record_every": 20,
-        },
-        "mtcd-1-s19": {
-            **ALONE,
-            "num_tokens": 1,
-            "clusters": "whole",
-            "num_hops": 19,
-            "num_rounds": 1000,
-            "record_every": 5,
-        },
-        "stcd": {**ALONE, "algorithm": "stcd", "num_hops": 99, "num_rounds": 400},
-    }
+    found: dict[str, dict[str, Any]] = {"svfl": {"algorithm": "svfl", "num_rounds": 1500}}
+    for tokens in (20, 10, 8, 4, 2):
+        hops = num_clients // tokens - 1
+        found[f"mtcd-{tokens}-sweep"] = {"num_tokens": tokens, "num_hops": hops, "walk": "sweep", "num_rounds": 1500}
+    for hops in (4, 19):
+        found[f"mtcd-4-s{hops}"] = {"num_tokens": 4, "num_hops": hops, "num_rounds": 4000, "record_every": 10}
+    alone = {"num_tokens": 1, "clusters": "whole", "learning_rate": "auto"}
+    found["mtcd-1-s1"] = {**alone, "num_hops": 1, "num_rounds": 10_000, "record_every": 50}
+    found["mtcd-1-s19"] = {**alone, "num_hops": 19, "num_rounds": 1000, "record_every": 5}
+    found["stcd"] = {"algorithm": "stcd", "num_hops": 99, "num_rounds": 200, "record_every": 2, "learning_rate": "auto"}
+    return {name: {"learning_rate": STEP, **COMMON, **settings} for name, settings in found.items()}
 
 
 def main() -> None:
-    """Run all settings on both graphs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", nargs="+", help="names of settings")
-    parser.add_argument("--graphs", nargs="+", default=("path", "erdos-renyi"))
-    args = parser.parse_args()
-    for num_clients in (40, 80) if args.full else (40,):
-        for graph in args.graphs:
-            common = {"num_clients": num_clients, "topology": graph, "edge_probability": 0.3, "target_gap": 1e-3}
+    """Run all settings on both graphs, then the reach on the complete one."""
+    study = MtcdStudy.of(__doc__)
+    for num_clients in (40, 80) if study.full else (40,):
+        for graph in ("path", "erdos-renyi"):
+            where = {"num_clients": num_clients, "topology": graph}
+            label = graph if num_clients == 40 else f"{graph}-{num_clients}"
             for name, settings in settings_of(num_clients).items():
-                if args.only and name not in args.only:
+                if graph != "path" and name in ("mtcd-4-sweep", "mtcd-2-sweep"):
+                    # clusters cut from a random graph: no route along edges need visit each client of a large one once
+                    settings = {**settings, "walk": "lazy"}
+                    study.record(f"semi-{label}", name.replace("sweep", "lazy"), {**settings, **where})
                     continue
-                suffix = "" if num_clients == 40 else f"-{num_clients}"
-                series.record(
-                    f"semi-{graph}{suffix}", name, {**common, **settings}, range(5 if args.full else args.seeds)
-                )
-    if not args.only or "reach" in args.only:
-        reach = {**TOGETHER, "num_clients": 40, "topology": "complete", "target_gap": 1e-6, "record_every": 10}
-        for tokens, hops, rounds in ((4, 9, 2000), (8, 4, 4000)):
-            settings = {**reach, "num_tokens": tokens, "num_hops": hops, "num_rounds": rounds, "walk": "sweep"}
-            series.record(
-                "reach",
-                f"mtcd-{tokens}-complete",
-                settings,
-                range(5 if args.full else 1),
-                gaps=(1e-3, 1e-4, 1e-5, 1e-6),
-            )
+                study.record(f"semi-{label}", name, {**settings, **where})
+                if name in COARSE:
+                    coarse = {**settings, **where, "learning_rate": COARSE[name], "target_gap": 1e-2}
+                    study.record(f"coarse-{label}", name, coarse)
+                if name in TUNED and graph == "path":
+                    study.record(f"tuned-{label}", name, {**settings, **where, "learning_rate": TUNED[name]})
+    for tokens, step in ((20, 8e-6), (8, 1e-5), (4, 2e-5)):
+        settings = {**COMMON, "num_clients": 40, "topology": "complete", "num_tokens": tokens, "walk": "sweep"}
+        hops = 40 // tokens - 1
+        settings |= {"num_hops": hops, "num_rounds": 20_000 // (hops + 1), "record_every": 10}
+        settings |= {"learning_rate": step, "target_gap": 1e-6}
+        study.record("reach", f"mtcd-{tokens}-complete", settings, gaps=(1e-3, 1e-4, 1e-5, 1e-6))
 
 
 if __name__ == "__main__":

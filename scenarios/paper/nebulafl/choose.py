@@ -25,7 +25,7 @@ OWN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "fedhisyn": ("num_clusters", (3, 2)),
     "fedhkt": ("distillation_epochs", (20, 60)),
     "fedsa": ("buffer_size", (5, 10)),
-    "pisces": ("staleness_bound", (5, 10)),
+    "pisces": ("staleness_bound", (5, 2, 10)),
     "fedasync": ("mixing", (0.6, 0.3)),
     "fedbuff": ("buffer_size", (5, 10)),
 }

@@ -107,8 +107,8 @@ def main() -> None:
             **summary.metrics,
             **found,
             "nominal_mu": budget["nominal_mu"] or "none",
-            "rigorous_mu": budget["rigorous_mu"] if math.isfinite(budget["rigorous_mu"]) else "none",
-            "epsilon": budget["epsilon"] if math.isfinite(budget["epsilon"]) else "none",
+            "rigorous_mu": "none" if budget["rigorous_mu"] is None else budget["rigorous_mu"],
+            "epsilon": "none" if budget["epsilon"] is None else budget["epsilon"],
         }
         write(path, [dataclasses.replace(summary, metrics=metrics)])
 

@@ -8,24 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from _study import RESULTS, flags
+from best import chosen
 
 from fedactors.records.study import Study
 
 
-def curves(axes: Any, folder: Path) -> None:
-    """Draw validation AUC over simulated seconds, one line per method (its first seed)."""
-    files = sorted(folder.glob("*.json"))
-    for file in files:
-        values = json.loads(file.read_text())
-        run = values["runs"][0] if "runs" in values else values
-        seconds, auc = zip(*run["extra"]["curve"], strict=True)
-        axes.plot(seconds, auc, marker="o", markersize=3, label=file.stem)
+def curves(axes: Any, split: str) -> None:
+    """Draw validation AUC over simulated seconds, one line for the best row of each method."""
+    for method, row in sorted(chosen(split).items()):
+        seconds, auc = zip(*row["extra"]["curve"], strict=True)
+        axes.plot(seconds, auc, marker="o", markersize=4, label=f"{method} ({row['run'].partition('-w')[2]})")
     axes.axhline(0.94, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xlabel("simulated seconds, evaluation included")
     axes.set_ylabel("validation AUC")
-    axes.set_ylim(0.88, 0.945)
-    if files:
-        axes.legend(fontsize=8)
+    axes.legend(fontsize=7)
 
 
 def attacks(axes: Any, folder: Path) -> None:
@@ -58,7 +54,7 @@ def main() -> None:
     folder = given.out if given.out != RESULTS else RESULTS.parents[1]
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw, source in (
-        ("time", curves, RESULTS / "best-32-32"),
+        ("time", curves, "32-32"),
         ("attacks", attacks, RESULTS / "attacks-bank"),
     ):
         if not given.wants(name):

@@ -17,7 +17,7 @@ from comparison import SPLITS, network, settings
 
 from fedactors.records.study import Study
 
-WORKERS = (16, 4, 8, 32)
+WORKERS = (16, 4, 8, 32, 2)
 BATCH_SIZES = (64, 256, 1024)
 MOST_WORKERS = {64: 64, 256: 8, 1024: 0}
 """In the reduced grid at 32:32, by batch size; at 50:14 there are batches of 64 rows only."""

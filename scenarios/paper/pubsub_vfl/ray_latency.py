@@ -37,7 +37,7 @@ def main() -> None:
     given = flags(__doc__).parse_intermixed_args(namespace=Study())
     size = ("synthetic:1000000x500", 20, 0.91) if given.full else ("bank", 4, 0.935)
     data_name, num_epochs, target = ("breast-cancer", 1, 0.99) if given.smoke else size
-    names = [(link, batch_size, method) for link in LINKS for batch_size in BATCH_SIZES for method in METHODS]
+    names = [(link, batch_size, method) for batch_size in BATCH_SIZES for link in LINKS for method in METHODS]
     for link, batch_size, method in names[-1:] if given.smoke else names:
         path = given.out / "ray-latency" / f"{link}-{method}-b{batch_size:04d}.json"
         if not given.wants(path.stem) or not given.lacks(path):

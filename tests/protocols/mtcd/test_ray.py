@@ -1,5 +1,6 @@
 """The same numbers on Ray, the loss of a client's process, and tokens that really roam at once."""
 
+import asyncio
 import os
 import signal
 
@@ -14,26 +15,11 @@ from tests.protocols.mtcd.running import Kept, config_of, merged, simulate
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 
-class Recorded(Kept):
-    """Calls back after a round."""
-
-    def __init__(self, after=None):
-        super().__init__()
-        self.after = after
-
-    def record_round(self, index, metrics):
-        super().record_round(index, metrics)
-        if self.after is not None:
-            self.after(index)
-
-
-def on_ray(words, *, after=None, resume=None):
+def on_ray(words, *, resume=None):
     config = config_of(merged(words))
     data = load_data(config, "synthetic", 3)
-    kept = Recorded()
+    kept = Kept()
     runtime = RayRuntime(recorder=kept, seed=3, reproducible_noise=True)
-    if after is not None:
-        kept.after = lambda index: after(index, runtime)
     result = runtime.execute(lambda: run(config, data, runtime), resume)
     return result, kept, runtime
 
@@ -71,26 +57,70 @@ def test_a_run_begun_in_simulation_goes_on_on_ray():
     assert_same(kept, simulated)
 
 
-def test_a_client_killed_on_ray_stops_the_run_with_its_name_or_is_gone_on_without():
-    def kill(index, runtime):
-        if index == 1:
-            os.kill(runtime.processes["client-2"], signal.SIGKILL)
+class Killing(RayRuntime):
+    """Kills a client with SIGKILL some seconds after the driver's first call of a method, or that of round 1."""
 
-    words = "num_clients=5 num_rounds=8 topology=complete"
-    with pytest.raises(PartyLost, match="client-2"):
-        on_ray(words, after=kill)
-    result, kept, _ = on_ray(f"{words} on_party_loss=continue", after=kill)
-    assert [index for index, _ in kept.rounds] == list(range(9))
-    assert result.metrics["objective"] < kept.rounds[1][1]["objective"]
+    def __init__(self, method, delay, **options):
+        super().__init__(**options)
+        self.moment = method, delay
+
+    def call(self, receiver, method, args, kwargs):
+        if self.moment is not None and method == self.moment[0] and (method in AT_FIRST_CALL or args[:1] == (1,)):
+            pid, delay = self.processes["client-2"], self.moment[1]
+            self.moment = None
+            if delay:
+                asyncio.get_running_loop().call_later(delay, os.kill, pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
+        return super().call(receiver, method, args, kwargs)
 
 
-def test_tokens_roam_at_once():
-    """Two tokens in two clusters: visits of one begin before those of the other end."""
+AT_FIRST_CALL = ("gather", "walk_on")
+
+
+def killed(words, method, delay):
+    config = config_of(merged(f"num_clients=5 num_samples=300 num_features=100 topology=complete {words}"))
+    data = load_data(config, "synthetic", 3)
+    kept = Kept()
+    runtime = Killing(method, delay, recorder=kept, seed=3)
+    result = runtime.execute(lambda: run(config, data, runtime))
+    assert runtime.moment is None
+    return result, kept
+
+
+@pytest.mark.parametrize(
+    ("method", "delay"),
+    [("gather", 0), ("roam", 0), ("roam", 0.01), ("sync", 0)],
+)
+def test_a_client_killed_at_any_moment_on_ray_is_gone_on_without(method, delay):
+    words = "num_rounds=6 num_local_steps=100 batch_size=100 on_party_loss=continue"
+    result, kept = killed(words, method, delay)
+    assert [index for index, _ in kept.rounds] == list(range(7))
+    assert result.metrics["objective"] < kept.rounds[0][1]["objective"]
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "delay"),
+    [
+        ("num_local_steps=100", "roam", 0.01),
+        ("algorithm=stcd num_local_steps=100", "walk_on", 0),
+    ],
+)
+def test_a_client_killed_at_any_moment_on_ray_stops_the_run_with_its_name(words, method, delay):
+    with pytest.raises(PartyLost, match="client-2") as caught:
+        killed(f"num_rounds=6 {words}", method, delay)
+    assert caught.value.exit_code == 3
+
+
+def test_four_tokens_roam_at_once():
+    """Token k starts at client k: at some instant all four visits are under way, each in a process of its own."""
     words = (
-        "num_clients=4 num_samples=4000 num_features=800 num_local_steps=60 num_hops=1 num_rounds=2 measure_gap=false"
+        "num_clients=4 num_tokens=4 mode=overlapping topology=complete start=all-clients num_samples=8000 "
+        "num_features=400 num_local_steps=40 num_hops=0 num_rounds=3 measure_gap=false learning_rate=1e-6"
     )
-    _, kept, _ = on_ray(f"{words} clusters=[[0,1],[2,3]] learning_rate=1e-6")
-    visits = [(actor, start, end) for actor, _, label, start, end in kept.spans if label == "visit"]
-    first = [(s, e) for actor, s, e in visits if actor in ("client-0", "client-1")]
-    second = [(s, e) for actor, s, e in visits if actor in ("client-2", "client-3")]
-    assert any(a < d and c < b for a, b in first for c, d in second)
+    _, kept, runtime = on_ray(words)
+    visits = [(start, end, actor) for actor, _, label, start, end in kept.spans if label == "visit"]
+    assert len(visits) == 12
+    at_once = max(len({a for s, e, a in visits if s <= start < e}) for start, _, _ in visits)
+    assert at_once == 4
+    assert len({runtime.processes[f"client-{k}"] for k in range(4)}) == 4

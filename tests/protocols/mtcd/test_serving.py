@@ -1,6 +1,8 @@
 """Predictions of the trained model from its checkpoint, and each party's own part of it."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -82,3 +84,8 @@ def test_what_is_not_there_is_named(tmp_path):
 def test_the_plugin_names_them():
     protocol = find_protocol("mtcd")
     assert (protocol.predict, protocol.export) == (predict, export)
+
+
+def test_a_fresh_process_knows_the_messages_that_a_checkpoint_holds():
+    code = "import sys, protocols.mtcd.serving; sys.exit('protocols.mtcd.messages' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,35 @@
+"""How many rounds to a gap of 1e-3 each step size takes, from SVFL to two tokens: the choice behind Figures 4 and 5.
+
+Token-per-cluster on the path graph, each cluster swept once a round, Q = 20; seed 0, by the training objective.
+
+    python scenarios/paper/mtcd/step_sizes.py
+"""
+
+from __future__ import annotations
+
+from _study import MtcdStudy
+
+from fedactors.errors import BadInput
+
+STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5)
+
+
+def main() -> None:
+    """Run every method at every step size; one that diverges leaves nothing."""
+    study = MtcdStudy.of(__doc__, seeds=(0,))
+    common = {"num_clients": 40, "topology": "path", "local_arithmetic": "gram", "target_gap": 1e-3, "num_rounds": 600}
+    for tokens in (40, 20, 10, 8, 4, 2):
+        for step in STEPS:
+            settings = {**common, "num_local_steps": 20, "learning_rate": step}
+            if tokens == 40:
+                settings["algorithm"] = "svfl"
+            else:
+                settings |= {"num_tokens": tokens, "num_hops": 40 // tokens - 1, "walk": "sweep"}
+            try:
+                study.record("step-sizes", f"{tokens:02}-tokens-{step:g}", settings)
+            except BadInput as problem:
+                print(f"step-sizes {tokens} tokens, {step:g}: {problem}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What bounds the utilisation of 64 cores: the same run over more and more rows (the paper's 0.9107, Figure 3b).
+
+32 workers a side with a core each, batches of 256 rows, one epoch, synthetic rows with 20 columns. The rest is the
+difference between the parties' work per batch, and an epoch's beginning and end.
+"""
+
+from __future__ import annotations
+
+from _study import Point, flags, perform_all
+from comparison import network, settings
+
+from fedactors.records.study import Study
+
+ROWS = (40_000, 200_000, 1_000_000)
+METHODS = ("pubsub-vfl", "avfl-ps")
+
+
+def main() -> None:
+    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    points = [
+        Point(
+            name=f"{rows:07d}-rows-{method}",
+            data=f"synthetic:{rows}x20",
+            settings={"num_epochs": 1, **settings(method, 32, 32, 256, 5)},
+            cores={"active": 32, "passive": 32},
+            network=network(),
+        )
+        for rows in ROWS
+        for method in METHODS
+    ]
+    perform_all(points, given.out / "utilisation", given)
+
+
+if __name__ == "__main__":
+    main()

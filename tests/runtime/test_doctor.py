@@ -1,0 +1,101 @@
+"""What the doctor finds, at a machine's settings and at a cluster as a stranger sees it."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fedactors.runtime.ray.doctor import Finding, examine_cluster, examine_here
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch, tmp_path):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def here() -> dict[str, Finding]:
+    return {finding.what: finding for finding in examine_here()}
+
+
+def test_without_settings_a_cluster_is_open():
+    found = here()
+    assert found["embedded Ray"].state == "ok"
+    assert "other users of this machine reach it without a token" in found["embedded Ray"].found
+    assert (found["token, on this machine"].state, found["TLS, on this machine"].state) == ("open", "open")
+
+
+@pytest.mark.parametrize(
+    ("mode", "state", "text"),
+    [
+        (0o600, "ok", "can be read by its owner only"),
+        (0o644, "open", "can be read by other users"),
+        (None, "fault", "cannot be read"),
+    ],
+)
+def test_the_token_file_must_be_its_owners(monkeypatch, tmp_path, mode, state, text):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    (tmp_path / ".ray").mkdir()
+    if mode is not None:
+        (tmp_path / ".ray" / "auth_token").write_text("secret")
+        (tmp_path / ".ray" / "auth_token").chmod(mode)
+    found = here()
+    assert found["token, on this machine"].state == state
+    assert text in found["token, on this machine"].found
+    assert found["TLS, on this machine"].state == "ok"
+    assert "secret" not in str(found)
+
+
+def test_a_token_in_the_environment_is_advised_against(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    found = here()["token, on this machine"]
+    assert found.state == "open"
+    assert "secret" not in str(found)
+
+
+@pytest.fixture
+def dashboard(request) -> Iterator[str]:
+    """Something that answers the question for jobs with a given code."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert "Authorization" not in self.headers
+            self.send_response(request.param)
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "state", "text"),
+    [
+        (200, "open", "anybody who reaches this port runs code"),
+        (401, "ok", "refused without a token (HTTP 401)"),
+        (403, "ok", "refused without a token (HTTP 403)"),
+        (500, "unknown", "HTTP 500"),
+    ],
+    indirect=["dashboard"],
+)
+def test_a_stranger_asks_for_the_jobs(dashboard, state, text):
+    found = {finding.what: finding for finding in examine_cluster(dashboard)}
+    assert found["token asked of strangers"].state == state
+    assert text in found["token asked of strangers"].found
+    assert found["encryption of the dashboard"].state == "open"
+
+
+def test_nobody_at_the_address_is_a_fault():
+    found = {finding.what: finding for finding in examine_cluster("http://127.0.0.1:9")}
+    assert found["token asked of strangers"].state == "fault"
