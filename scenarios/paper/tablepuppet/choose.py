@@ -103,10 +103,7 @@ NOT_SEARCHED: frozenset[str] = frozenset(
         "grid-movielens-1m-neural rfl-admm-v",
         "grid-movielens-1m-neural rfl-admm",
         "grid-nycflights13-neural rfl-admm",
-        "grid-movielens-1m-linear-private rfl-sgd-v",
-        "grid-movielens-1m-linear-private rfl-admm-v",
         "grid-movielens-1m-linear-private rfl-admm",
-        "grid-nycflights13-logistic-private rfl-admm-v",
         "grid-nycflights13-logistic-private rfl-admm",
     }
 )
