@@ -1,10 +1,11 @@
 """Commands that pages show in indented blocks: the protocols' pages, the README, the results.
 
 They are run in this process, page by page and in their order, in an empty folder: `fedactors run` in its smallest form
-(``--smoke``, or two rounds) and on the virtual clock unless the command says otherwise. RUN and runs/A stand for the
-page's first run folder, runs/B for its second. What cannot be run here is in `NOT_RUN`, with the reason.
+(``--smoke``, or two rounds) and on the virtual clock unless the command says otherwise. RUN stands for a run folder of
+the page that fits, runs/A and runs/B for the first two. What cannot be run here is in `NOT_RUN`, with the reason.
 """
 
+import json
 import os
 import re
 import shlex
@@ -127,21 +128,30 @@ def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd, request):
         request.getfixturevalue("ray_cluster")
     own_files(page, tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
-    if any("passive.json" in command for command in ALL[page]):  # the other party's, made by the same words
-        words = "python scenarios/paper/pubsub_vfl/profile_party.py --party passive --to passive.json"
-        assert call(words.split(), tmp_path) == 0
-    left_out = []
+    for command in ALL[page]:
+        if "profile_party" in command:  # the other party does the same
+            assert call(command.replace("active", "passive").split(), tmp_path) == 0
+    left_out, chosen = [], None
     for command in ALL[page]:
         if reason := why_not(page, command):
             left_out.append(f"{command}: {reason}")
             continue
         runs = sorted(tmp_path.glob("runs/*"), key=lambda path: path.stat().st_mtime_ns)
-        places = {"RUN": runs[:1], "runs/A": runs[:1], "runs/B": runs[1:2]}
-        words = [str(places[word][0]) if word in places else word for word in command.split()]
+        if "RUN" in command.split():
+            chosen = run_for(command, runs, chosen)
+        places = {"RUN": chosen, "runs/A": next(iter(runs), None), "runs/B": next(iter(runs[1:]), None)}
+        words = [str(places[word]) if word in places else word for word in command.split()]
         code = call(words, tmp_path)
         assert code == 0, f"{command}: ends with {code}: {capfd.readouterr().err[-3000:]}"
     if len(left_out) == len(ALL[page]):
         pytest.skip("; ".join(left_out))
+
+
+def run_for(command: str, runs: list[Path], before: Path | None) -> Path:
+    """Return the run that RUN means: one on the data that the command names, else the one before, else the newest."""
+    wanted = command.partition("--data ")[2].split()[:1]
+    fitting = [run for run in runs if [json.loads((run / "config.json").read_text())["data"]] == wanted]
+    return fitting[0] if fitting else before or runs[-1]
 
 
 def call(words: list[str], folder: Path) -> int:

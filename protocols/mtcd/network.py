@@ -11,7 +11,6 @@ theta_k and the rows alone, else Z == sum_k h_k at the token's copy could not ho
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -115,8 +114,8 @@ class Fusion(nn.Module):
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    groups = math.gcd(32, channels)
-    return nn.GroupNorm(groups if groups < channels else max(1, channels // 2), channels)
+    # 16 channels a group: in groups of two, a map of one pixel would keep nothing but signs
+    return nn.GroupNorm(max(1, channels // 16), channels)
 
 
 def representation_model(

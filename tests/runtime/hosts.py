@@ -179,7 +179,7 @@ class Hosts:
                         continue
             for block in self.blocks:
                 try:
-                    block.wait(10 if number == signal.SIGTERM else 30)
+                    block.wait(3 if number == signal.SIGTERM else 30)
                 except subprocess.TimeoutExpired:
                     continue
         for name in self.names:

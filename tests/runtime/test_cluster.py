@@ -64,7 +64,17 @@ def test_the_asynchronous_protocol_trains_across_hosts(hosts):
         ("tablepuppet", []),
         ("glasu", ["num_rounds=2"]),
         # all containers train in each round, so that nothing depends on who is first
-        ("nebulafl", ["algorithm=fedavg", "num_rounds=2", "num_centers=3", "num_containers=9", "active_per_center=3"]),
+        (
+            "nebulafl",
+            [
+                "algorithm=fedavg",
+                "num_rounds=2",
+                "num_centers=3",
+                "num_containers=9",
+                "active_per_center=3",
+                "duration=100000",
+            ],
+        ),
     ],
 )
 def test_protocols_give_the_numbers_of_the_simulation(hosts, name, settings):

@@ -82,8 +82,8 @@ one. Four clients take the settings of two, and VFL those of RFL-V."""
 PRIVATE_GRIDS = (
     *grids(
         LINEAR | PRIVATE,
-        {"batch_size": (102400,), "clip": (30, 100), "learning_rate": (0.1, 0.2)},
-        {"rho": (0.3,), "local_epochs": (5, 15), "local_learning_rate": (0.3,)},
+        {"batch_size": (102400,), "clip": (10, 30), "learning_rate": (0.2,)},
+        {"rho": (0.3,), "local_epochs": (5,), "local_learning_rate": (0.1, 0.3)},
         {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0)},
     ),
     *grids(
@@ -103,10 +103,7 @@ NOT_SEARCHED: frozenset[str] = frozenset(
         "grid-movielens-1m-neural rfl-admm-v",
         "grid-movielens-1m-neural rfl-admm",
         "grid-nycflights13-neural rfl-admm",
-        "grid-movielens-1m-linear-private rfl-sgd-v",
-        "grid-movielens-1m-linear-private rfl-admm-v",
         "grid-movielens-1m-linear-private rfl-admm",
-        "grid-nycflights13-logistic-private rfl-admm-v",
         "grid-nycflights13-logistic-private rfl-admm",
     }
 )

@@ -11,7 +11,11 @@ from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._drawing import draw
 from scenarios.paper.tablepuppet._study import RESULTS, Panel, run_panels
 
-V: dict[str, dict[str, Any]] = {"rfl-admm-v": {}, "rfl-sgd-v": {}, "rfl-sgd-v clip=1": {"batch_size": 10240, "clip": 1}}
+V: dict[str, dict[str, Any]] = {
+    "rfl-admm-v": {},
+    "rfl-sgd-v": {},
+    "rfl-sgd-v clip=1": {"batch_size": 10240, "clip": 1, "learning_rate": 0.1},
+}
 PARTITIONED: dict[str, dict[str, Any]] = {"rfl-admm": {}, "rfl-sgd": {}}
 PANELS = (
     Panel(data="movielens-1m", private=True, rows=V),
