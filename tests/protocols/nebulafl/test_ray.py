@@ -68,7 +68,7 @@ def test_a_synchronous_baseline_gives_the_simulation_s_numbers():
 
 
 def test_a_killed_center_comes_back(monkeypatch):
-    config = dataclasses.replace(SMALL, restart_seconds=100.0, duration=11000.0, evaluation_interval=2500.0)
+    config = dataclasses.replace(SMALL, restart_seconds=100.0, duration=15000.0, evaluation_interval=2500.0)
     data, killed = load_data(config, "digits", 0), []
 
     class Killer(MemoryRecorder):
