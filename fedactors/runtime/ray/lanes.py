@@ -6,7 +6,9 @@ Actor processes and the driver share this code, so that a call means the same wh
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,9 @@ class Lanes:
         self._use_sockets = use_sockets
         self._call_timeout = call_timeout
         self._open: dict[str, Outgoing] = {}
-        self._opening: dict[str, asyncio.Task[Outgoing]] = {}
+        self._opening: dict[str, deque[tuple[str, Parts, asyncio.Future[Any]]]] = {}
+        """By socket, what waits in order for a connection that is being made: method, frame, future of the reply."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, addresses: dict[str, Address]) -> None:
         """Learn addresses; a connection to an actor that has moved is dropped."""
@@ -93,27 +97,36 @@ class Lanes:
         return self._use_sockets and address.host == self._host
 
     def send(self, address: Address, method: str, parts: Parts) -> asyncio.Future[Any]:
-        """Send an encoded call and return the future of its reply."""
-        if self.is_near(address):
-            connection = self._open.get(address.name)
-            if connection is not None and connection.is_open:
-                return connection.request(method, parts)
-            frozen: Parts = [b"".join(parts)]
-            return asyncio.ensure_future(self._first(address, method, frozen))
-        return asyncio.ensure_future(self._through_ray(address, method, b"".join(parts)))
+        """Send an encoded call and return the future of its reply; calls arrive in the order in which they are made."""
+        if not self.is_near(address):
+            return asyncio.ensure_future(self._through_ray(address, method, b"".join(parts)))
+        connection = self._open.get(address.name)
+        if connection is not None and connection.is_open:
+            return connection.request(method, parts)
+        waiting = self._opening.get(address.socket)
+        if waiting is None:
+            waiting = self._opening[address.socket] = deque()
+            task = asyncio.ensure_future(self._open_lane(address, waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        waiting.append((method, [b"".join(parts)], reply))
+        return reply
 
-    async def _first(self, address: Address, method: str, parts: Parts) -> Any:
-        opening = self._opening.get(address.socket)
-        if opening is None:
-            fresh = Outgoing(address.name, decode_reply, self._call_timeout)
-            opening = asyncio.ensure_future(connect(address.socket, fresh))
-            self._opening[address.socket] = opening
+    async def _open_lane(self, address: Address, waiting: deque[tuple[str, Parts, asyncio.Future[Any]]]) -> None:
+        connection = Outgoing(address.name, decode_reply, self._call_timeout)
         try:
-            connection = await asyncio.shield(opening)
+            await connect(address.socket, connection)
+        except PartyLost as error:
+            for _, _, reply in waiting:
+                if not reply.done():
+                    reply.set_exception(PartyLost(error.party, error.message))
+            return
         finally:
-            self._opening.pop(address.socket, None)
+            del self._opening[address.socket]
         self._open[address.name] = connection
-        return await connection.request(method, parts)
+        for method, parts, reply in waiting:
+            connection.request(method, parts).add_done_callback(partial(_pass_on, reply))
 
     async def _through_ray(self, address: Address, method: str, frame: bytes) -> Any:
         # as an array the frame travels out of band, without another copy
@@ -141,10 +154,24 @@ class Lanes:
 
     def close(self) -> None:
         """Close all connections."""
+        for task in list(self._tasks):
+            task.cancel()
         for connection in self._open.values():
             if connection.is_open:
                 connection.transport.close()
         self._open.clear()
+
+
+def _pass_on(to: asyncio.Future[Any], reply: asyncio.Future[Any]) -> None:
+    error = None if reply.cancelled() else reply.exception()
+    if to.done():
+        return
+    if reply.cancelled():
+        to.cancel()
+    elif error is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(reply.result())
 
 
 def as_array(parts: Parts) -> np.ndarray:
