@@ -50,6 +50,12 @@ class Study(argparse.Namespace):
         return self.again or not path.exists()
 
 
+class _Flags(argparse.ArgumentParser):
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # config values may stand before, between and after the flags
+        return self.parse_intermixed_args(args, namespace)
+
+
 def study_flags(description: str | None, results: Path, *, seeds: Sequence[int] = (0,)) -> argparse.ArgumentParser:
     """Return a parser with the flags of every study; a script may add its own.
 
@@ -58,9 +64,7 @@ def study_flags(description: str | None, results: Path, *, seeds: Sequence[int] 
         results: folder under which the committed summaries lie.
         seeds: those of a run that gives none.
     """
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    made = _Flags(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     made.add_argument(
         "--out", type=Path, default=results, metavar="DIR", help="folder under which summaries are written"
     )

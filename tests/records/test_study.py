@@ -23,6 +23,11 @@ def test_what_is_given():
     assert [given.wants(name) for name in ("xaby", "cd", "ac")] == [True, True, False]
 
 
+def test_settings_may_stand_between_flags():
+    given = parse("a=1", "--seeds", "3", "b=2", "--only", "ab", "c=3")
+    assert (given.settings, given.only) == ({"a": "1", "b": "2", "c": "3"}, "ab")
+
+
 def test_a_word_that_is_no_setting():
     with pytest.raises(BadInput, match="rate"):
         _ = parse("rate").settings
