@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import shutil
 import signal
@@ -482,6 +483,8 @@ class RayRuntime(Runtime):
         if policy == "stop":
             self.fail(PartyLost(name, "its process is gone"))
             return
+        what = "a fresh process takes its place" if policy == "restart" else "the run goes on without it"
+        logging.getLogger(__name__).warning("%s: its process was lost; %s", name, what)
         try:
             async with self._losing:
                 self._retire(name)

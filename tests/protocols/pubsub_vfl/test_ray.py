@@ -99,13 +99,14 @@ def test_a_synchronous_baseline_gives_equal_numbers_on_both_runtimes():
 
 
 @pytest.mark.parametrize("name", ["passive/worker-0", "active/worker-0"])
-def test_training_goes_on_after_kill_9_of_a_worker(name, simulated_auc):
+def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, simulated_auc, caplog):
     result, recorder = play(kill=name)
     assert result.rounds == 6
     assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.03)
     assert recorder.runtime is not None
     assert recorder.runtime.processes[name] not in recorder.pids, "a fresh process took its place"
     assert not left_alive(recorder.pids)
+    assert f"{name}: its process was lost; a fresh process takes its place" in caplog.text
 
 
 @pytest.mark.parametrize(
