@@ -333,6 +333,7 @@ class Runtime(Caller):
     """
 
     name = DRIVER
+    clock: Clock
     seed: int
     reproducible_noise: bool
     ledger: Ledger
@@ -383,6 +384,14 @@ class Runtime(Caller):
         self._castings[name] = Casting(actor_cls, name, args, kwargs, asked)
         self._new.append(name)
         return self.handle(name, cls)
+
+    @contextlib.contextmanager
+    def phase(self, label: str) -> Iterator[None]:
+        """Put a part of the run, such as training or evaluation, on the driver's line of the timeline."""
+        start = self.clock.now()
+        yield
+        if self.recorder is not None:
+            self.recorder.record_span(self.name, "phase", label, start, self.clock.now())
 
     @abstractmethod
     async def start(self) -> None:

@@ -34,7 +34,9 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     patience = config.patience or config.num_epochs
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
-        state["num_rows"] = await cast.persist(list(cast.workers), lambda: cast.first_active.align(cast.first_passive))
+        with runtime.phase("alignment"):
+            align = lambda: cast.first_active.align(cast.first_passive)  # noqa: E731
+            state["num_rows"] = await cast.persist(list(cast.workers), align)
         state.update(epoch=0, releases=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
@@ -43,10 +45,12 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         stopping.load_state_dict(state["stopping"])
     while state["epoch"] < config.num_epochs and stopping.num_bad < patience and not state.get("reached"):
         epoch = state["epoch"] + 1
-        trained = await train_epoch(config, epoch, state["num_rows"], cast)
-        if averages_after(config, epoch):
-            await cast.with_server("average", epoch)
-        found = await evaluate("validation", cast)
+        with runtime.phase("training"):
+            trained = await train_epoch(config, epoch, state["num_rows"], cast)
+            if averages_after(config, epoch):
+                await cast.with_server("average", epoch)
+        with runtime.phase("evaluation"):
+            found = await evaluate("validation", cast)
         is_best = keeper.update(epoch, found[metric])
         await cast.everyone("end_epoch", is_best)
         stopping.update(found[metric])

@@ -3,8 +3,8 @@
 A point is a name and the settings of one run. Its summary carries seconds and main metric after each epoch, so that
 the time to a target can be read from it. Runs whose summary exists already are skipped unless ``--again`` is given.
 
-Two clocks are read: `seconds_to_target` with the evaluation on validation rows after each epoch, which costs all
-methods the same, and `training_to_target` without it, which is what the paper calls running time.
+Two clocks are read: `seconds_to_target` with the alignment of rows and the evaluation on validation rows after each
+epoch, which cost all methods the same, and `training_to_target` without them: what the paper calls running time.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ class Point:
 
 
 class Clocked(MemoryRecorder):
-    """Notes the runtime's seconds after each epoch and, in simulation, those of its training and of busy cores.
-
-    An epoch's evaluation begins when the first workers of the passive parties embed the validation rows: it is the last
-    such forward pass before the epoch's metrics. The two hops before it count as training.
-    """
+    """Notes the runtime's seconds after each epoch, those of its training alone and, in simulation, of busy cores."""
 
     runtime: Runtime | None = None
 
@@ -62,22 +58,23 @@ class Clocked(MemoryRecorder):
         self.seconds: list[float] = []
         self.training: list[float] = []
         self.busy: list[float] = []
-        self._computes: list[tuple[float, float, str]] = []
+        self._last = (0.0, 0.0)
+        self._computes: list[tuple[float, float]] = []
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         if kind == "compute":
-            self._computes.append((start, end, f"{label} {actor}"))
+            self._computes.append((start, end))
+        elif (kind, label) == ("phase", "training"):
+            self._last = (start, end)
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         super().record_round(index, metrics)
         if self.runtime is None:
             return
-        before, now = self.seconds[-1] if self.seconds else 0.0, self.runtime.usage().seconds
-        last = {what: start for start, _, what in self._computes if what.startswith("bottom-forward passive")}
-        evaluated = min((at for what, at in last.items() if what.endswith("/worker-0")), default=now)
-        self.seconds.append(now)
-        self.training.append(evaluated - before)
-        self.busy.append(sum(min(end, evaluated) - start for start, end, _ in self._computes if start < evaluated))
+        begin, done = self._last
+        self.seconds.append(self.runtime.usage().seconds)
+        self.training.append(done - begin)
+        self.busy.append(sum(max(0.0, min(end, done) - max(start, begin)) for start, end in self._computes))
         self._computes.clear()
 
 
@@ -128,10 +125,10 @@ def summarise(
         "utilisation": used.cpu_utilisation,
         "abandoned": sum(int(values["abandoned"]) for values in recorder.rounds),
     }
+    training = sum(recorder.training)
+    metrics["training_to_target"] = training if reached else "not reached"
+    metrics["training_per_epoch"] = training / result.rounds
     if cores:
-        training = sum(recorder.training)
-        metrics["training_to_target"] = training if reached else "not reached"
-        metrics["training_per_epoch"] = training / result.rounds
         metrics["training_utilisation"] = sum(recorder.busy) / (cores * training)
     shown = {key: value for key, value in point.settings.items() if key != "num_epochs"}
     metrics |= {"w_a": config.num_active_workers, "w_p": config.num_passive_workers, "B": config.batch_size}

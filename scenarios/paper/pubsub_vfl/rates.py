@@ -21,7 +21,7 @@ WORKERS = (16, 4, 8, 32, 2)
 BATCH_SIZES = (64, 256, 1024)
 MOST_WORKERS = {64: 64, 256: 8, 1024: 0}
 """In the reduced grid at 32:32, by batch size; at 50:14 there are batches of 64 rows only."""
-RATES = (0.01, 0.003)
+RATES = (0.01, 0.003, 0.03)
 MORE_RATES = {"avfl-ps": (0.0003,), "pubsub-vfl-rounds": (0.001,)}
 METHODS = ("pubsub-vfl-rounds", "avfl-ps", "vfl-ps", "pubsub-vfl", "avfl", "vfl")
 TARGET = 0.94
@@ -62,7 +62,7 @@ def _settings(method: str, w_a: int, w_p: int, size: int, rate: float) -> dict[s
     if not method.startswith("pubsub"):
         return {**chosen, **settings(method, w_a, w_p, size, 5)}
     unit = "batch" if method.endswith("rounds") else "epoch"
-    return {**chosen, **settings("pubsub-vfl", w_a, w_p, size, 8), "prefetch": 2, "sync_unit": unit}
+    return {**chosen, **settings("pubsub-vfl", w_a, w_p, size, 8), "sync_unit": unit}
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def main() -> None:
         Point(
             name=f"{rows:07d}-rows-{method}",
             data=f"synthetic:{rows}x20",
-            settings={"num_epochs": 1, **settings(method, 32, 32, 256, 5)},
+            settings={"num_epochs": 1, **settings(method, 32, 32, 256, 8)},
             cores={"active": 32, "passive": 32},
             network=network(),
         )
