@@ -46,7 +46,8 @@ def points(data: str, sizes: dict[str, int], num_rows: int) -> list[Point]:
     made = problem(sizes, data, CORES, num_rows)
     plan = choice(made, (int(sizes["batch_size"]),))
     planned = {"num_active_workers": plan.num_active_workers, "num_passive_workers": plan.num_passive_workers}
-    common = {**sizes, "prefetch": 4, "report_interval": 0.0, "max_in_flight": 8 * plan.num_passive_workers, "deadline": DEADLINE}
+    window = {"prefetch": 4, "report_interval": 0.0, "max_in_flight": 8 * plan.num_passive_workers}
+    common = {**sizes, **window, "deadline": DEADLINE}
     return [
         Point(
             name=name,

@@ -66,8 +66,8 @@ FEW = {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)}
 LATE_RHO: dict[str, tuple[float, ...]] = {"rho": (0.01, *RHO["rho"])}
 GRIDS = (
     *grids(LINEAR, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, BOTH),
-    *grids(SOFTMAX, {"learning_rate": (0.5, 1.0)}, RHO, FEW),
-    *grids(LINEAR | NEURAL, {"learning_rate": (0.2, 0.5)}, {"rho": (0.1, 0.3, 1.0)}, {"inner_rho": (0.001, 0.01)}),
+    *grids(SOFTMAX, {"learning_rate": (0.5, 1.0, 2.0)}, {"rho": (0.01, *RHO["rho"])}, FEW),
+    *grids(LINEAR | NEURAL, {"learning_rate": (0.2, 0.5, 1.0)}, {"rho": (0.1, 0.3, 1.0)}, {"inner_rho": (0.001, 0.01)}),
     *grids(FLIGHTS, {"learning_rate": (0.1, 0.3, 0.5), "batch_size": (512, 2048)}, RHO, BOTH),
     *grids(LATE, {"learning_rate": (0.1, 0.3, 0.5, 1.0), "batch_size": (512, 2048)}, LATE_RHO, BOTH | LATE_RHO),
     *grids(
@@ -84,30 +84,16 @@ PRIVATE_GRIDS = (
         LINEAR | PRIVATE,
         {"batch_size": (102400,), "clip": (10, 30), "learning_rate": (0.2,)},
         {"rho": (0.3,), "local_epochs": (5,), "local_learning_rate": (0.1, 0.3)},
-        {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0)},
+        {"inner_rounds": (1,), "inner_rho": (0.001, 0.01, 0.1, 1.0)},
     ),
     *grids(
         LATE | PRIVATE,
         {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0)},
         {"rho": (1.0,), "clip": (0.1, 1), "local_learning_rate": (0.3,)},
-        {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0)},
+        {"inner_rounds": (1,), "inner_rho": (0.001, 0.01, 0.1, 1.0)},
     ),
 )
 """Large batches and few local epochs: each step is one more release, so few steps with little noise beat many."""
-NOT_SEARCHED: frozenset[str] = frozenset(
-    {
-        "grid-movielens-1m-softmax rfl-sgd-v",
-        "grid-movielens-1m-softmax rfl-admm-v",
-        "grid-movielens-1m-softmax rfl-admm",
-        "grid-movielens-1m-neural rfl-sgd-v",
-        "grid-movielens-1m-neural rfl-admm-v",
-        "grid-movielens-1m-neural rfl-admm",
-        "grid-nycflights13-neural rfl-admm",
-        "grid-movielens-1m-linear-private rfl-admm",
-        "grid-nycflights13-logistic-private rfl-admm",
-    }
-)
-"""Grids that nobody has run to the end yet: those settings are guesses from the grids beside them."""
 SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)
 
 
