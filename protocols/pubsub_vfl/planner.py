@@ -5,10 +5,10 @@
     decoupled  ceil(n/B) max(T_A / w_a, T_P / w_p, (E + G) / bandwidth) + synchronisation
 
 The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `decoupled` T is the time of one
-worker that computes on one core, and w/C times that when more workers than cores share them. Where a latency is stated,
-both also count what the paper's model leaves out: an epoch's beginning and end, and a window too small to hide the hops
-of a batch. The search tries all settings (the paper calls it dynamic programming); ties go to fewer workers, then to
-the smaller batch.
+worker that computes on one core, and w/C times that when more workers than cores share them. Both also count what the
+paper's model leaves out: the processor time of a batch's messages and, where a latency is stated, an epoch's beginning
+and end, and a window too small to hide the hops of a batch. The search tries all settings (the paper calls it dynamic
+programming); ties go to fewer workers, then to the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
 """
@@ -55,6 +55,8 @@ class PartyProfile:
     """Bytes that a worker may use."""
     sync_seconds: float
     """Seconds by which each worker lengthens an average of parameters."""
+    message_seconds: float = 0.0
+    """Processor seconds of a worker for the messages of a batch."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objec
     transfer = problem.communication(batch_size)
     if objective in ("literal", "literal-per-sample"):
         return max(t_a * w_a / active.cores, t_p * w_p / passive.cores) + transfer
+    t_a, t_p = t_a + active.message_seconds, t_p + passive.message_seconds
     t_a, t_p = t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores)
     num_batches = math.ceil(problem.num_rows / batch_size)
     synchronisation = max(active.sync_seconds * w_a, passive.sync_seconds * w_p)
@@ -180,7 +183,7 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
         BadInput: names what is missing or not allowed.
     """
     names = {field.name for field in fields(PartyProfile)}
-    if missing := sorted(names - values.keys()):
+    if missing := sorted(names - {"message_seconds"} - values.keys()):
         raise BadInput(f"profile: {', '.join(missing)} missing")
     if values["role"] not in ("active", "passive"):
         raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
@@ -195,6 +198,7 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
             ),
             memory_available=float(values["memory_available"]),
             sync_seconds=float(values["sync_seconds"]),
+            message_seconds=float(values.get("message_seconds", 0.0)),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"profile: a value is not a number or a table: {error}") from None

@@ -1,15 +1,18 @@
 """What a party measures of its own machine, so that only fitted constants leave it (Section 4.2).
 
-Seconds are CPU seconds of the computing thread, the least of some repetitions. A phase is fitted as fixed + per_row B
-(two power laws, of exponents 0 and 1), which fits small batches far better than the paper's single power law; both
-goodnesses of fit are reported by `fit_affine` and `fit_power_law`.
+Seconds are CPU seconds of the computing thread, the median of some repetitions over one batch after another, so that
+no batch lies in the caches. Parties that share a machine should measure at the same time, as they will train. A phase
+is fitted as fixed + per_row B (two power laws, of exponents 0 and 1), which fits small batches far better than the
+paper's single power law; both goodnesses of fit are reported by `fit_affine` and `fit_power_law`.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import psutil
@@ -23,8 +26,10 @@ from protocols.pubsub_vfl.averages import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw
 
+_NUM_BATCHES = 4
 BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 Seconds = NDArray[np.float64]
+Batches = Iterator[NDArray[np.float32]]
 
 
 def profile_party(
@@ -37,7 +42,7 @@ def profile_party(
         data: tells the party's columns; its rows are loaded but not used.
         party: whose machine this is.
         num_cores: cores that it will give (default: all of this machine).
-        repetitions: of each measurement, the least counts.
+        repetitions: of each measurement, the median counts.
     """
     torch.set_num_threads(1)
     num_features = data.load(party).features.shape[1]
@@ -56,7 +61,7 @@ def profile_party(
         memory_base=float(psutil.Process().memory_info().rss),
         memory_per_batch=PowerLaw(float(row_bytes), 1.0),
         memory_available=memory.total / (os.cpu_count() or 1),
-        sync_seconds=_least(lambda: weighted_mean([bottom, bottom], [1.0, 1.0]), repetitions) / 2,
+        sync_seconds=_median(lambda: weighted_mean([bottom, bottom], [1.0, 1.0]), repetitions) / 2,
     )
 
 
@@ -86,35 +91,35 @@ def _measure(
     top = TopNetwork(models.top_spec(config, data), optimizer, 0, task=data.task)
     found: dict[str, list[float]] = {}
     for size in BATCH_SIZES:
-        x = rng.normal(size=(size, num_features)).astype(np.float32)
-        z = rng.normal(size=(size, config.embedding_size)).astype(np.float32)
+        shape = (_NUM_BATCHES, size)
+        xs = itertools.cycle(rng.normal(size=(*shape, num_features)).astype(np.float32))
+        zs = itertools.cycle(rng.normal(size=(*shape, config.embedding_size)).astype(np.float32))
         y = rng.integers(0, max(data.num_classes, 2), size=size)
         target = y.astype(np.float32) if data.task == "regression" else y
 
-        def whole(x: NDArray[np.float32] = x, z: NDArray[np.float32] = z) -> None:
-            publication, _ = algorithm.forward(bottom, x)
-            bottom.apply(algorithm.backward(bottom, publication, z))
+        def whole(xs: Batches = xs, zs: Batches = zs) -> None:
+            publication, _ = algorithm.forward(bottom, next(xs))
+            bottom.apply(algorithm.backward(bottom, publication, next(zs)))
 
-        embeddings = [z] * len(data.parties)
+        def top_step(zs: Batches = zs, target: NDArray[np.generic] = target) -> None:
+            top.apply(top.gradient([next(zs) for _ in data.parties], target).gradient)
 
-        def top_step(embeddings: list[NDArray[np.float32]] = embeddings, target: NDArray[np.generic] = target) -> None:
-            top.apply(top.gradient(embeddings, target).gradient)
+        def forward(xs: Batches = xs) -> None:
+            algorithm.forward(bottom, next(xs))
 
-        def forward(x: NDArray[np.float32] = x) -> None:
-            algorithm.forward(bottom, x)
-
-        ahead = _least(forward, repetitions)
+        ahead = _median(forward, repetitions)
         found.setdefault("forward", []).append(ahead)
-        found.setdefault("backward", []).append(max(_least(whole, repetitions) - ahead, 1e-9))
+        found.setdefault("backward", []).append(max(_median(whole, repetitions) - ahead, 1e-9))
         if is_active:
-            found.setdefault("top", []).append(_least(top_step, repetitions))
+            found.setdefault("top", []).append(_median(top_step, repetitions))
     return {kind: np.asarray(values) for kind, values in found.items()}
 
 
-def _least(action: Callable[[], object], repetitions: int) -> float:
+def _median(action: Callable[[], object], repetitions: int) -> float:
     taken = []
-    for _ in range(repetitions + 1):
+    action()
+    for _ in range(repetitions):
         start = time.thread_time()
         action()
         taken.append(time.thread_time() - start)
-    return min(taken)
+    return statistics.median(taken)

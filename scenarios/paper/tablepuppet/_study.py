@@ -32,14 +32,14 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
     },
     "movielens-1m-softmax": {
-        "sgd": {"learning_rate": 0.5},
-        "admm": {"rho": 0.1},
-        "partitioned admm": {"rho": 0.1, "inner_rho": 0.01},
+        "sgd": {"learning_rate": 1.0},
+        "admm": {"rho": 0.03},
+        "partitioned admm": {"rho": 0.1, "inner_rho": 0.001},
     },
     "movielens-1m-neural": {
         "sgd": {"learning_rate": 0.5},
         "admm": {"rho": 0.3},
-        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01, "lbfgs_iterations": 3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001, "lbfgs_iterations": 3},
     },
     "nycflights13-linear": {
         "sgd": {"learning_rate": 0.3, "batch_size": 512},
@@ -54,17 +54,30 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "nycflights13-neural": {
         "sgd": {"learning_rate": 0.003, "batch_size": 512},
         "admm": {"rho": 0.3},
-        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001, "lbfgs_iterations": 3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01, "lbfgs_iterations": 3},
     },
     "movielens-1m-linear-private": {
         "sgd": {"batch_size": 102400, "clip": 30, "learning_rate": 0.2},
         "admm": {"rho": 0.3, "local_epochs": 5, "local_learning_rate": 0.3},
-        "partitioned admm": {"rho": 0.3, "local_epochs": 5, "local_learning_rate": 0.3},
+        "partitioned admm": {
+            "rho": 0.3,
+            "local_epochs": 5,
+            "local_learning_rate": 0.3,
+            "inner_rounds": 1,
+            "inner_rho": 0.001,
+        },
     },
     "nycflights13-logistic-private": {
         "sgd": {"batch_size": 81920, "clip": 10, "learning_rate": 2.0},
         "admm": {"rho": 1.0, "clip": 1, "local_epochs": 1, "local_learning_rate": 0.3},
-        "partitioned admm": {"rho": 1.0, "clip": 1, "local_epochs": 1, "local_learning_rate": 0.3},
+        "partitioned admm": {
+            "rho": 1.0,
+            "clip": 1,
+            "local_epochs": 1,
+            "local_learning_rate": 0.3,
+            "inner_rounds": 1,
+            "inner_rho": 0.01,
+        },
     },
     "orders:300-linear": {"sgd": {}, "admm": {}, "partitioned admm": {}},
 }

@@ -67,6 +67,17 @@ def test_epoch_objective_by_hand():
     assert planner.cost(problem, 4, 3, 100, "decoupled") == pytest.approx(10 * 0.01 + 0.09)
 
 
+def test_messages_lengthen_every_batch_but_of_the_literal_objective():
+    active, passive = party("active", 4, (0.002, 0.5)), party("passive", 2, (0.001, 0.5))
+    quiet = Problem(active=active, passive=passive, num_rows=1000)
+    talking = dataclasses.replace(quiet, active=dataclasses.replace(active, message_seconds=0.003))
+    # B = 100: ten batches over two workers
+    for objective in ("epoch", "decoupled"):
+        more = planner.cost(talking, 2, 2, 100, objective) - planner.cost(quiet, 2, 2, 100, objective)
+        assert more == pytest.approx(10 * 0.003 / 2)
+    assert planner.cost(talking, 2, 2, 100, "literal") == planner.cost(quiet, 2, 2, 100, "literal")
+
+
 def test_more_workers_than_cores_do_not_help():
     problem = Problem(
         active=party("active", 8, (0.001, 0.6), sync_seconds=1e-4),
@@ -102,6 +113,11 @@ def profile(role: str, **changes):
         "sync_seconds": 1e-3,
         **changes,
     }
+
+
+def test_a_profile_may_state_what_messages_cost():
+    assert planner.profile_from(profile("active")).message_seconds == 0.0
+    assert planner.profile_from(profile("active", message_seconds=4e-4)).message_seconds == 4e-4
 
 
 def test_plan_from_files():
