@@ -32,8 +32,11 @@ FULL = {"hidden_size": 192, "num_rounds": 400, "patience": 20}
 """The published width, and as many rounds as anything here needs; ``--full``."""
 SMOKE = {"hidden_size": 8, "num_rounds": 2, "evaluate_every": 1}
 
-LEARNING_RATES = {1: 0.01, 2: 0.004, 4: 0.001, 8: 0.0005, 16: 0.00025}
-"""Adam's step for each number of local updates."""
+LEARNING_RATES = {
+    "cora": {1: 0.01, 2: 0.004, 4: 0.001, 8: 0.0005, 16: 0.00025},
+    "pubmed": {1: 0.01, 2: 0.004, 4: 0.004, 8: 0.002, 16: 0.001},
+}
+"""Adam's step for each number of local updates, by validation accuracy (`choose`)."""
 
 WEIGHT_DECAY = {"cora": 3e-3, "pubmed": 1e-3}
 
@@ -56,6 +59,9 @@ class GlasuStudy(Study):
         made: dict[str, Any] = {**COMMON, "weight_decay": WEIGHT_DECAY.get(self.data, 3e-3)}
         for layer in (*layers, FULL if self.full else {}, SMOKE if self.smoke else {}, self.settings):
             made |= layer
+        if "num_local_updates" in made:
+            rates = LEARNING_RATES.get(self.data, LEARNING_RATES["cora"])
+            made.setdefault("learning_rate", rates[made["num_local_updates"]])
         return made
 
     def folder(self, table: str) -> Path:
@@ -75,8 +81,8 @@ def asked(description: str | None, argv: Sequence[str] | None = None) -> GlasuSt
 
 
 def glasu(num_local_updates: int, **more: Any) -> dict[str, Any]:
-    """Return the settings of GLASU with Q local updates."""
-    return {"num_local_updates": num_local_updates, "learning_rate": LEARNING_RATES[num_local_updates], **more}
+    """Return the settings of GLASU with Q local updates; its learning rate is the graph's."""
+    return {"num_local_updates": num_local_updates, **more}
 
 
 def measure(
