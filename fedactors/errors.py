@@ -19,6 +19,10 @@ class BadInput(FedactorsError):
     exit_code = 2
 
 
+class Diverged(BadInput):
+    """Training has left the region where it began; the message names the setting to change."""
+
+
 class DataMissing(FedactorsError):
     """Data that the run needs is not on this machine; the message says how to get it."""
 

@@ -240,6 +240,10 @@ class SimulatedRuntime(Runtime):
             self.recorder.privacy(self.privacy_records)
         self._end_time = self.loop.time()
         self.loop.close()
+        # an actor and its context hold each other: what actors hold would stay until the next full search for rubbish,
+        # and a process that runs many scenarios would grow by the data of each
+        for context in self.contexts.values():
+            del context.actor
 
     def fail(self, error: BaseException) -> None:
         """Stop the run with its first failure."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from fedactors.data.partitions import VerticalData
-from fedactors.errors import BadInput, PartyLost
+from fedactors.errors import Diverged, PartyLost
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.mtcd import walk
@@ -141,7 +141,7 @@ async def check_divergence(config: MtcdConfig, runtime: Runtime, cast: Cast, val
     """Stop a run whose objective has left the region where it began, and name a step size that is safe.
 
     Raises:
-        BadInput: it has.
+        Diverged: it has.
     """
     state = runtime.state
     if not diverged(value, state["start"]) or config.noise is not None:
@@ -153,7 +153,7 @@ async def check_divergence(config: MtcdConfig, runtime: Runtime, cast: Cast, val
     name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
     given = float(state.get("step") or state["dcpa_steps"][1])
     line = divergence_line(given, value, state["start"], state["round"], safe)
-    raise BadInput(line.replace("learning_rate", name, 1))
+    raise Diverged(line.replace("learning_rate", name, 1))
 
 
 async def account(data: MtcdData, cast: Cast) -> dict[str, Any]:

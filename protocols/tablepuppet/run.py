@@ -14,9 +14,11 @@ Table 5, with the rows that the tables hold:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fedactors.data.partitions import RelationalData
+from fedactors.errors import Diverged
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Runtime
 from protocols.tablepuppet.accounts import account_communication, account_privacy
@@ -41,6 +43,7 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     while state["round"] < num_rounds(config, cast):
         number = state["round"] + 1
         metrics = await cast.server.train_round(number)  # lines 4-16
+        check_divergence(config, number, metrics["train_loss"], state["trivial"]["test_loss"])
         metrics = {**await cast.server.evaluate(), **metrics}
         state.update(round=number, metrics=metrics, curve=[*state["curve"], metrics[score]])
         await runtime.record_round(number, metrics)
@@ -62,6 +65,32 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
             "privacy": privacy,
             "communication": communication,
         },
+    )
+
+
+def check_divergence(config: TablePuppetConfig, number: int, loss: float, trivial: float) -> None:
+    """Stop a run whose training loss has left all reason, and name the setting to change.
+
+    Args:
+        config: the run's settings.
+        number: of the round.
+        loss: on the training rows.
+        trivial: the loss of the trivial predictor.
+
+    Raises:
+        Diverged: the loss is not finite, or over a thousand times the trivial predictor's.
+    """
+    if math.isfinite(loss) and loss <= 1000.0 * max(trivial, 1e-12):
+        return
+    if "admm" not in config.algorithm:
+        name, value, way = "learning_rate", config.learning_rate, "smaller"
+    elif config.admm == "paper_sgd":
+        name, value, way = "local_learning_rate", config.local_learning_rate, "smaller"
+    else:
+        name, value, way = "rho", config.rho, "larger"
+    raise Diverged(
+        f"{name}: {value:g} diverges (training loss {loss:.3g} in round {number}, the trivial predictor's is "
+        f"{trivial:.3g}): try a {way} one"
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import tracemalloc
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -466,6 +468,21 @@ def test_memory_stays_flat_over_many_rounds() -> None:
     finally:
         tracemalloc.stop()
     assert grown[1] - grown[0] < 300_000
+
+
+def test_what_actors_hold_goes_when_the_run_ends() -> None:
+    actors: list[weakref.ref[Any]] = []
+
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
+        await a.relay("b", Update("a", 0, np.zeros(100)))
+        actors.extend(weakref.ref(context.actor) for context in runtime.contexts.values())
+
+    gc.disable()
+    try:
+        play(drive)
+        assert [ref() for ref in actors] == [None, None]
+    finally:
+        gc.enable()
 
 
 # --- stopping ---

@@ -2,8 +2,8 @@
 
 FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.choose [--only nycflights13-linear] [--again]
 
-Test rows play no part: of each run only the training loss is written, to ``grid-<data>-<model>/<point>.json``. The best
-points are `_study.SETTINGS`.
+Test rows play no part: of each run only the training loss is written, to ``grid-<data>-<model>/<point>.json``; of one
+that diverges nothing. The best points are `_study.SETTINGS`.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedactors.errors import Diverged
 from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._study import RESULTS, Panel, train
@@ -104,14 +105,15 @@ def search(grid: Grid, study: Study) -> None:
         path = folder / f"{name.replace(' ', '_')}.json"
         if study.lacks(path):
             words = {**grid.panel.settings(grid.algorithm), **chosen, **study.settings}
-            summary = train(grid.panel.data, words, seed=0)
-            summary = dataclasses.replace(
-                summary, run=name, metrics={"train_loss": summary.metrics["train_loss"]}, extra={}
-            )
-            write_summary(path, summary.as_dict())
-            print(f"{name}: {summary.metrics['train_loss']:.6f} ({summary.wall_seconds:.0f} s)", flush=True)
-        loss = json.loads(path.read_text())["metrics"]["train_loss"]
-        found[name] = float("inf") if loss is None else loss
+            try:
+                summary = train(grid.panel.data, words, seed=0)
+            except Diverged as error:
+                print(f"{name}: {error}", flush=True)
+                continue
+            metrics = {"train_loss": summary.metrics["train_loss"]}
+            write_summary(path, dataclasses.replace(summary, run=name, metrics=metrics, extra={}).as_dict())
+            print(f"{name}: {metrics['train_loss']:.6f} ({summary.wall_seconds:.0f} s)", flush=True)
+        found[name] = json.loads(path.read_text())["metrics"]["train_loss"]
     best = min(found, key=lambda name: found[name])
     print(f"{grid.folder}: {best} with {found[best]:.6f}", flush=True)
 

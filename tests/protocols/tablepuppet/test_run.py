@@ -171,7 +171,7 @@ def arrays_in(value):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_feature_column_and_no_join_key_is_in_any_message(algorithm, monkeypatch):
     seen = sent_values(monkeypatch)
-    config = settings(algorithm=algorithm, standardise=False)
+    config = settings(algorithm=algorithm, standardise=False, learning_rate=1e-7)
     data = load_data(config, "orders:400", 0)
     execute(config, data)
     private = set()
