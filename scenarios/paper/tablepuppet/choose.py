@@ -68,7 +68,12 @@ LATE_RHO: dict[str, tuple[float, ...]] = {"rho": (0.01, *RHO["rho"])}
 GRIDS = (
     *grids(LINEAR, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, BOTH),
     *grids(SOFTMAX, {"learning_rate": (0.5, 1.0, 2.0)}, {"rho": (0.01, *RHO["rho"])}, FEW),
-    *grids(LINEAR | NEURAL, {"learning_rate": (0.2, 0.5, 1.0)}, {"rho": (0.1, 0.3, 1.0)}, {"inner_rho": (0.001, 0.01)}),
+    *grids(
+        LINEAR | NEURAL,
+        {"learning_rate": (0.2, 0.5, 1.0)},
+        {"rho": (0.1, 0.3, 1.0)},
+        {"inner_rho": (0.001, 0.01), "lbfgs_iterations": (3, 10)},
+    ),
     *grids(FLIGHTS, {"learning_rate": (0.1, 0.3, 0.5), "batch_size": (512, 2048)}, RHO, BOTH),
     *grids(LATE, {"learning_rate": (0.1, 0.3, 0.5, 1.0), "batch_size": (512, 2048)}, LATE_RHO, BOTH | LATE_RHO),
     *grids(
@@ -90,8 +95,8 @@ PRIVATE_GRIDS = (
     *grids(
         LATE | PRIVATE,
         {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0)},
-        {"rho": (1.0,), "clip": (0.1, 1), "local_learning_rate": (0.3,)},
-        {"inner_rounds": (1,), "inner_rho": (0.001, 0.01, 0.1, 1.0)},
+        {"rho": (1.0, 10.0), "clip": (0.1, 1), "local_learning_rate": (0.03, 0.1, 0.3)},
+        {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0), "local_learning_rate": (0.03, 0.1)},
     ),
 )
 """Large batches and few local epochs: each step is one more release, so few steps with little noise beat many."""
