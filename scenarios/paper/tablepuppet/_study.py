@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "movielens-1m-neural": {
         "sgd": {"learning_rate": 0.5},
         "admm": {"rho": 0.3},
-        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001, "lbfgs_iterations": 3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01, "lbfgs_iterations": 10},
     },
     "nycflights13-linear": {
         "sgd": {"learning_rate": 0.3, "batch_size": 512},
@@ -69,14 +69,14 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "nycflights13-logistic-private": {
         "sgd": {"batch_size": 81920, "clip": 10, "learning_rate": 2.0},
-        "admm": {"rho": 1.0, "clip": 1, "local_epochs": 1, "local_learning_rate": 0.3},
+        "admm": {"rho": 1.0, "clip": 1, "local_epochs": 1, "local_learning_rate": 0.03},
         "partitioned admm": {
             "rho": 1.0,
             "clip": 1,
             "local_epochs": 1,
-            "local_learning_rate": 0.3,
+            "local_learning_rate": 0.1,
             "inner_rounds": 1,
-            "inner_rho": 0.01,
+            "inner_rho": 0.1,
         },
     },
     "orders:300-linear": {"sgd": {}, "admm": {}, "partitioned admm": {}},
