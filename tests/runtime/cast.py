@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedactors.errors import BadInput, PartyLost, PayloadGone
 from fedactors.network.codec import message
+from fedactors.network.links import Link, Network
 from fedactors.resources import Resources
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Ref, Runtime, Snapshot, Work
+from fedactors.runtime.simulated import SimulatedRuntime
 
 
 @message(receiver="hub", reveals="a vector")
@@ -289,3 +291,19 @@ class Stepper(Client):
 
     async def take(self, mean: np.ndarray) -> None:
         self.values = 0.5 * (self.values + mean)
+
+
+INSTANT = Network(default=Link())
+
+
+def play(drive: Callable[..., Awaitable[Any]], **settings: Any) -> tuple[Any, SimulatedRuntime]:
+    """Run `drive(runtime, a, b)` with two actors a and b of two parties."""
+    settings.setdefault("network", INSTANT)
+    runtime = SimulatedRuntime(**settings)
+
+    async def main() -> Any:
+        a, b = runtime.spawn(Echo, "a"), runtime.spawn(Echo, "b")
+        await runtime.start()
+        return await drive(runtime, a, b)
+
+    return runtime.execute(main), runtime
