@@ -126,6 +126,8 @@ def summarise(
         "abandoned": sum(int(values["abandoned"]) for values in recorder.rounds),
     }
     training = sum(recorder.training)
+    metrics["reached"] = float(reached)
+    metrics["training_seconds"] = training
     metrics["training_to_target"] = training if reached else "not reached"
     metrics["training_per_epoch"] = training / result.rounds
     if cores:

@@ -16,7 +16,6 @@ from comparison import ALONE, PAIRED, network, settings
 
 from fedactors.records.study import Study
 
-
 RATES = (0.001, 0.01)
 
 
