@@ -27,8 +27,8 @@ BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
 HOPS_PER_BATCH = 8
 """Messages between parties, one after another, from a batch's assignment to its gradient's acknowledgement."""
-HOPS_PER_EPOCH = 16
-"""Likewise from the order to begin an epoch to the average at its end, one batch's hops included."""
+HOPS_PER_EPOCH = 10
+"""Likewise the first request for work, one batch's hops, and the word that the epoch is over."""
 Objective = Literal["epoch", "decoupled", "literal", "literal-per-sample"]
 
 
