@@ -147,13 +147,13 @@ def test_hops_by_hand():
     active = PartyProfile(role="active", cores=8, phases=(PowerLaw(0.004, 0.0),), **profile)
     passive = PartyProfile(role="passive", cores=8, phases=(PowerLaw(0.002, 0.0),), **profile)
     problem = Problem(active=active, passive=passive, num_rows=1000, latency=0.01, in_flight_per_worker=4)
-    # 10 batches; their way is 8 hops and 6 ms, 8 of them in flight; beginning and end take 16 hops and 6 ms
-    assert planner.cost(problem, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.086 / 8 + 0.166)
-    assert planner.cost(problem, 2, 2, 100, "epoch") == pytest.approx(10 * 0.086 / 8 + 0.166)
+    # 10 batches; their way is 8 hops and 6 ms, 8 of them in flight; beginning and end take 10 hops and 6 ms
+    assert planner.cost(problem, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.086 / 8 + 0.106)
+    assert planner.cost(problem, 2, 2, 100, "epoch") == pytest.approx(10 * 0.086 / 8 + 0.106)
     wide = dataclasses.replace(problem, in_flight_per_worker=100)
-    assert planner.cost(wide, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.002 + 0.166)
+    assert planner.cost(wide, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.002 + 0.106)
     # a private link's transfer, 100 rows x 10 bytes at 1e5 bytes a second, is on the way but blocks nobody
     private = dataclasses.replace(wide, row_bytes=10.0, bandwidth=1e5, shared_link=False)
-    assert planner.cost(private, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.002 + 0.166 + 0.01)
+    assert planner.cost(private, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.002 + 0.106 + 0.01)
     shared = dataclasses.replace(private, shared_link=True)
-    assert planner.cost(shared, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.01 + 0.166 + 0.01)
+    assert planner.cost(shared, 2, 2, 100, "decoupled") == pytest.approx(10 * 0.01 + 0.106 + 0.01)
