@@ -208,7 +208,7 @@ class _Epoch:
 
     async def _fetch(self, stamp: Stamp, refs: tuple[Ref, ...]) -> None:
         try:
-            embeddings = [await self._worker.get(ref) for ref in refs]
+            embeddings = list(await asyncio.gather(*(self._worker.get(ref) for ref in refs)))
         except (KeyError, PartyLost):
             # its publisher is gone or has abandoned it: the broker assigns the batch anew
             self._graded.append((*stamp, ()))

@@ -7,6 +7,7 @@ import pytest
 from fedactors.data.blocks import Split, prepare
 from fedactors.errors import PartyLost
 from fedactors.network.codec import HEADER_BYTES
+from fedactors.network.links import Link, Network
 from protocols.pubsub_vfl import messages
 from protocols.pubsub_vfl.dispatch import NeverEnds
 from protocols.pubsub_vfl.passive import PassiveWorker
@@ -215,6 +216,20 @@ def test_several_passive_parties(num_parties, algorithm):
     assert num_batches == 2 * (num_parties - 1) * -(-done.result.extra["num_rows"] // workers.get("batch_size", 64))
     assert len(done.result.extra["privacy"]) == num_parties
     assert done.recorder.rounds[1]["loss"] < done.recorder.rounds[0]["loss"]
+
+
+def training_seconds(done):
+    spans = map(json.loads, done.recorder.lines)
+    return [span["end"] - span["start"] for span in spans if (span["kind"], span["label"]) == ("phase", "training")]
+
+
+def test_embeddings_of_several_parties_are_fetched_at_once():
+    network = Network(default=Link(latency=0.01))
+    few, many = (
+        training_seconds(simulate(num_parties=count, num_epochs=1, runtime={"network": network})) for count in (2, 6)
+    )
+    # one after another would take 20 ms more for each further party and batch
+    assert many[0] < few[0] + 0.01
 
 
 @pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multiclass", "accuracy")])
