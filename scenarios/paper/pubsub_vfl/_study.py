@@ -10,9 +10,10 @@ epoch, which cost all methods the same, and `training_to_target` without them: w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedactors.records.metrics import Summary
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.runtime.base import Runtime
+from fedactors.runtime.ray import cluster
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -147,6 +149,16 @@ def summarise(
         metrics=metrics,
         extra=extra,
     )
+
+
+@contextlib.contextmanager
+def one_cluster(num_cpus: int = 2) -> Iterator[None]:
+    """Keep an embedded Ray cluster for several runs, so that none of them is measured while it starts."""
+    ours = cluster.join(None, num_cpus)
+    try:
+        yield
+    finally:
+        cluster.leave(ours, ())
 
 
 def flags(description: str | None, seeds: Sequence[int] = (0,)) -> argparse.ArgumentParser:

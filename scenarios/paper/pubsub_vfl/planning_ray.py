@@ -3,7 +3,7 @@
 The machine has two cores, so that only one worker a side has a core to itself: the candidates are batch sizes. Both
 parties are profiled first, at the same time, each in a process of its own on one core. What the messages of a batch
 cost is measured once, by epochs of networks so small that little else is left. Then one epoch after another is trained
-with each setting over real processes, and the median after the first counts, without evaluation.
+with each setting over real processes, and the median after the first four counts, without evaluation.
 Reduced: 60,000 synthetic rows with 100 columns.
 """
 
@@ -16,7 +16,7 @@ import statistics
 import time
 from typing import Any
 
-from _study import flags, write
+from _study import flags, one_cluster, write
 
 from fedactors.config import build, parse_words
 from fedactors.records.metrics import Summary
@@ -30,7 +30,7 @@ from protocols.pubsub_vfl.profiler import profile_party
 
 DATA = "synthetic:60000x100"
 BATCH_SIZES = (64, 96, 128, 192, 256, 384, 512, 640, 768, 1024)
-NUM_EPOCHS = 4
+NUM_EPOCHS, WARM_UP = 12, 4
 
 
 def profiles(config: PubSubVflConfig, data_name: str) -> dict[str, PartyProfile]:
@@ -50,7 +50,7 @@ def message_seconds(words: dict[str, Any], data_name: str) -> float:
     config = build(PubSubVflConfig, {**words, "num_layers": 1, "hidden_size": 1, "batch_size": BATCH_SIZES[0]})
     made = profiles(config, data_name)
     taken, num_rows, _ = measure(config, data_name, NUM_EPOCHS)
-    batch = statistics.median(taken[1:]) / algorithm.num_batches(num_rows, config.batch_size)
+    batch = statistics.median(taken[WARM_UP:]) / algorithm.num_batches(num_rows, config.batch_size)
     return max(0.0, batch - max(planner.batch_seconds(made[party], config.batch_size) for party in made))
 
 
@@ -75,6 +75,12 @@ def measure(config: PubSubVflConfig, data_name: str, num_epochs: int) -> tuple[l
 
 def main() -> None:
     given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    with one_cluster():
+        compare(given)
+
+
+def compare(given: Study) -> None:
+    """Predict and measure what the flags ask for."""
     data_name, num_epochs = ("synthetic:2000x10", 2) if given.smoke else (DATA, NUM_EPOCHS)
     words: dict[str, Any] = {"max_in_flight": 24, **parse_words(given.words)}
     seconds = message_seconds(words, data_name)
@@ -90,7 +96,7 @@ def main() -> None:
         config = build(PubSubVflConfig, {**words, "batch_size": batch_size})
         taken, num_rows, runtime = measure(config, data_name, num_epochs)
         problem = planner.Problem(active=made["active"], passive=made["passive"], num_rows=num_rows)
-        predicted, measured = planner.cost(problem, 1, 1, batch_size), statistics.median(taken[1:])
+        predicted, measured = planner.cost(problem, 1, 1, batch_size), statistics.median(taken[WARM_UP:] or taken)
         used = runtime.usage()
         summary = Summary(
             run=path.stem,
