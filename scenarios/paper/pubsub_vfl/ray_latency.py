@@ -3,7 +3,8 @@
 One worker a side (this machine has two cores), real processes; the broker runs at the active party. Each method is run
 with two batch sizes; `avfl` also with a window that hides the latency: a batch's way over the broker has four times the
 hops of a direct call and back, so that PubSub-VFL needs a wider one to hide them.
-Three seeds whose splits allow the target. Reduced: Bank, 4 epochs at most, validation AUC 0.935; ``--full`` trains 20 epochs of a million synthetic rows.
+Three seeds whose splits allow the target. Reduced: Bank, 4 epochs at most, validation AUC 0.935; ``--full`` trains 20
+epochs of a million synthetic rows.
 """
 
 from __future__ import annotations
