@@ -1,8 +1,8 @@
 """Seconds of an epoch and to a target AUC on Ray, with and without 10 ms of emulated latency between the parties.
 
 One worker a side (this machine has two cores), real processes; the broker runs at the active party. Each method is run
-with two batch sizes and with narrow windows, whose gradients are fresh, and wide ones, which hide the latency: a batch's
-way over the broker has four times the hops of a direct call and back, so that PubSub-VFL needs wider ones to hide them.
+with two batch sizes and with narrow windows, whose gradients are fresh, and wide ones, which hide the latency: the way
+of a batch over the broker has four times the hops of a direct call and back, so that PubSub-VFL needs wider ones.
 Three seeds whose splits allow the target. Reduced: Bank, 4 epochs at most, validation AUC 0.935; ``--full`` trains 20
 epochs of a million synthetic rows.
 """
