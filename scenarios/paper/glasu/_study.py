@@ -36,8 +36,8 @@ LEARNING_RATES = {
     "cora": {1: 0.01, 2: 0.004, 4: 0.001, 8: 0.0005, 16: 0.00025},
     "pubmed": {1: 0.01, 2: 0.004, 4: 0.004, 8: 0.002, 16: 0.001},
 }
-"""Adam's step for each number of local updates: for Q = 4 the best by validation accuracy (`choose`), for Q = 1 the best
-in an earlier grid on Cora; the others follow their course."""
+"""Adam's step for each number of local updates: for Q = 4 the best by validation accuracy (`choose`), for Q = 1 the
+best in an earlier grid on Cora; the others follow their course."""
 
 WEIGHT_DECAY = {"cora": 3e-3, "pubmed": 1e-3}
 
