@@ -71,6 +71,8 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
 def check_divergence(config: TablePuppetConfig, number: int, loss: float, trivial: float) -> None:
     """Stop a run whose training loss has left all reason, and name the setting to change.
 
+    Privacy noise may raise a loss as far as it likes: with it only a loss that is not finite stops the run.
+
     Args:
         config: the run's settings.
         number: of the round.
@@ -78,9 +80,10 @@ def check_divergence(config: TablePuppetConfig, number: int, loss: float, trivia
         trivial: the loss of the trivial predictor.
 
     Raises:
-        Diverged: the loss is not finite, or over a thousand times the trivial predictor's.
+        Diverged: the loss is not finite or, without noise, over a thousand times the trivial predictor's.
     """
-    if math.isfinite(loss) and loss <= 1000.0 * max(trivial, 1e-12):
+    noisy = config.label_dp is not None or config.feature_dp is not None
+    if math.isfinite(loss) and (noisy or loss <= 1000.0 * max(trivial, 1e-12)):
         return
     if "admm" not in config.algorithm:
         name, value, way = "learning_rate", config.learning_rate, "smaller"
