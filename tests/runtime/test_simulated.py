@@ -14,7 +14,7 @@ from fedactors.network.links import HostCapacity, Link, Network
 from fedactors.resources import Resources
 from fedactors.runtime.base import Costs, MissingCost, Work
 from fedactors.runtime.simulated import SimulatedRuntime
-from tests.runtime.cast import INSTANT, Echo, play
+from tests.runtime.cast import INSTANT, Echo, Memory, play
 
 # --- time on links ---
 
@@ -67,6 +67,18 @@ def test_a_server_that_sends_to_k_clients_at_once_takes_k_times_as_long() -> Non
 
         # 1936 + 64 bytes at 1000 bytes a second shared by all, then the latency; no reply
         assert runtime.execute(main) == pytest.approx(2.0 * count + 0.5)
+
+
+def test_phases_of_a_run_are_on_the_drivers_line_of_the_timeline() -> None:
+    memory = Memory()
+
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
+        await runtime.clock.sleep(2.0)
+        with runtime.phase("training"):
+            await runtime.clock.sleep(3.0)
+
+    play(drive, recorder=memory)
+    assert [span for span in memory.spans if span[1] == "phase"] == [("driver", "phase", "training", 2.0, 5.0)]
 
 
 # --- computes ---
