@@ -1,7 +1,7 @@
 """What a party measures of its own machine, so that only fitted constants leave it (Section 4.2).
 
-Seconds are CPU seconds of the computing thread, the median of some repetitions over one batch after another, so that
-no batch lies in the caches. Parties that share a machine should measure at the same time, as they will train. A phase
+Seconds are CPU seconds of the computing thread, the median of some repetitions over a few batches in turn, not over
+one that stays in the caches. Parties that share a machine should measure at the same time, as they will train. A phase
 is fitted as fixed + per_row B (two power laws, of exponents 0 and 1), which fits small batches far better than the
 paper's single power law; both goodnesses of fit are reported by `fit_affine` and `fit_power_law`.
 """

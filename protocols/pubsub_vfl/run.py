@@ -34,9 +34,9 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     patience = config.patience or config.num_epochs
     keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
     if not runtime.resumed:
+        everyone = list(cast.workers)
         with runtime.phase("alignment"):
-            align = lambda: cast.first_active.align(cast.first_passive)  # noqa: E731
-            state["num_rows"] = await cast.persist(list(cast.workers), align)
+            state["num_rows"] = await cast.persist(everyone, lambda: cast.first_active.align(cast.first_passive))
         state.update(epoch=0, releases=0, best=keeper.state_dict(), stopping=stopping.state_dict())
         await runtime.checkpoint()
     else:
