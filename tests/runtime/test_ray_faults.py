@@ -7,6 +7,7 @@ import glob
 import os
 import signal
 import tempfile
+import time
 from typing import Any
 
 import pytest
@@ -131,6 +132,31 @@ def test_an_actor_that_dies_while_it_starts_is_named() -> None:
 
     with pytest.raises(PartyLost, match=r"^a: "):
         runtime.execute(main)
+
+
+def test_nothing_is_asked_of_a_fresh_process_before_it_is_prepared() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Echo) -> Any:
+        slow = runtime.spawn(SlowToBuild, "slow")
+        await runtime.start()
+        kill(runtime, "slow")
+        num_settled = 0
+        while told.empty():
+            await runtime.settle()
+            num_settled += 1
+            await asyncio.sleep(0.02)
+        return num_settled, await slow.add(1)
+
+    (num_settled, found), _ = lose("restart", drive, "a")
+    assert num_settled > 5  # records were asked for while the process came up
+    assert found == 1
+
+
+class SlowToBuild(Echo):
+    """Its process takes a while until its actor is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.5)
 
 
 class DiesAtOnce(Echo):

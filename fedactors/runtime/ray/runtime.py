@@ -106,6 +106,9 @@ class RayRuntime(Runtime):
         self._call_timeout = call_timeout
         self._use_sockets = use_sockets
         self._actors: dict[str, Any] = {}
+        """Processes that are prepared: they may be asked for records, snapshots and calls."""
+        self._starting: dict[str, Any] = {}
+        """Processes that are not prepared yet: nothing may be asked of them but to prepare."""
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._gone_totals: list[tuple[str, str, str, str, int, int]] = []
         self._process_totals: dict[str, list[tuple[str, str, str, str, int, int]]] = {}
@@ -161,28 +164,31 @@ class RayRuntime(Runtime):
             remote = ray.remote(ActorProcess).options(
                 max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name]
             )
-            self._actors[casting.name] = remote.remote(casting, self._settings)
+            self._starting[casting.name] = remote.remote(casting, self._settings)
         fresh: dict[str, Address] = {}
-        places = await self._all(castings, lambda actor, _: actor.prepare.remote())
+        places = await self._all(castings, self._starting, lambda actor, _: actor.prepare.remote())
         for casting, (host, path, pid) in zip(castings, places, strict=True):
-            fresh[casting.name] = Address(casting.name, casting.cls.role, host, path, pid, self._actors[casting.name])
+            actor = self._actors[casting.name] = self._starting.pop(casting.name)
+            fresh[casting.name] = Address(casting.name, casting.cls.role, host, path, pid, actor)
             self.processes[casting.name] = pid
         others = [self._castings[name] for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
-        await self._all(castings, lambda actor, _: actor.meet.remote(self._lanes.book))
+        await self._all(castings, self._actors, lambda actor, _: actor.meet.remote(self._lanes.book))
         # one of them may be lost too by now: its own watcher sees to that
         told = [self._actors[other.name].meet.remote(fresh) for other in others]
         await asyncio.gather(*told, return_exceptions=True)
         for casting in castings:
             self._watchers[casting.name] = asyncio.ensure_future(self._watch(casting.name))
         frames = state.actors if state is not None else {}
-        self._raise_first(await self._all(castings, lambda actor, name: actor.load.remote(frames.get(name))))
+        self._raise_first(
+            await self._all(castings, self._actors, lambda actor, name: actor.load.remote(frames.get(name)))
+        )
         if self._began is None:
             # the run begins here, as on the virtual clock: starting processes and loading data is not its time
             self._settings = dataclasses.replace(self._settings, start=time.time())
             self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
         start = self._settings.start
-        self._raise_first(await self._all(castings, lambda actor, _: actor.open.remote(start)))
+        self._raise_first(await self._all(castings, self._actors, lambda actor, _: actor.open.remote(start)))
 
     async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
         if self._placement is None:
@@ -211,11 +217,13 @@ class RayRuntime(Runtime):
         }
         return self._places
 
-    async def _all(self, castings: list[Casting], ask: Callable[[Any, str], Any]) -> list[Any]:
+    async def _all(
+        self, castings: list[Casting], processes: Mapping[str, Any], ask: Callable[[Any, str], Any]
+    ) -> list[Any]:
         async def one(name: str) -> Any:
             try:
                 async with asyncio.timeout(self._start_timeout):
-                    return await ask(self._actors[name], name)
+                    return await ask(processes[name], name)
             except TimeoutError:
                 raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
             except RayActorError as error:
@@ -230,8 +238,9 @@ class RayRuntime(Runtime):
                 decode_reply(ERROR, error)
 
     async def respawn(self, name: str) -> None:
-        self._retire(name)
-        await self._bring_up([self._castings[name]], self._last_snapshot)
+        async with self._losing:  # no snapshot is taken of an actor that is half way back
+            self._retire(name)
+            await self._bring_up([self._castings[name]], self._last_snapshot)
 
     def _retire(self, name: str) -> None:
         watcher = self._watchers.pop(name, None)
@@ -381,8 +390,9 @@ class RayRuntime(Runtime):
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:
-            cluster.leave(ours, self._actors.values())
+            cluster.leave(ours, [*self._actors.values(), *self._starting.values()])
             self._actors.clear()
+            self._starting.clear()
 
     async def _run(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
         self._loop = asyncio.get_running_loop()
