@@ -8,14 +8,19 @@ channel, the clock, or its own heavy work; the runtime that hosts it decides wha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from fedactors.errors import Refused
+from fedactors.remote import Doors, make_doors
 from fedactors.resources import Resources
 from fedactors.runtime.base import Clock, Context, Job, Ref, Work, derived_rng, derived_seed, noise_rng
+
+if TYPE_CHECKING:
+    from fedactors.privacy.accounting import PrivacyRecord
 
 T = TypeVar("T")
 
@@ -28,12 +33,21 @@ class Actor:
         state: names of the attributes that make up a snapshot. Allowed values: modules, optimisers and others with
             ``state_dict``/``load_state_dict``, generators, arrays, tensors, messages, plain values and containers.
         resources: what it asks of a host by default.
+        payloads: the messages that it may `put` for others to fetch.
+
+    What others may call is declared with `fedactors.remote.remote`.
     """
 
     role: ClassVar[str] = "client"
     state: ClassVar[tuple[str, ...]] = ()
     resources: ClassVar[Resources] = Resources()
+    payloads: ClassVar[tuple[type, ...]] = ()
+    __doors__: ClassVar[Doors]
     _context: Context
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__doors__ = make_doors(cls)
 
     # --- life, overridden where needed ---
 
@@ -93,14 +107,20 @@ class Actor:
         """Let a coroutine or an unawaited call go on by itself; if it fails, the run stops with this actor's name."""
         self._context.background(awaitable)
 
-    def put(self, value: Any) -> Ref:
-        """Keep a payload (a message) here and return a small reference that may be sent on."""
-        return self._context.put(value)
+    def put(self, value: Any, to: str | Sequence[str]) -> Ref:
+        """Keep a payload here and return a small reference that may be sent on.
+
+        Args:
+            value: a message of a type that the class names in `payloads`.
+            to: names of the actors or parties that may fetch it; nobody else can.
+        """
+        return self._context.put(value, frozenset((to,) if isinstance(to, str) else to))
 
     async def get(self, ref: Ref) -> Any:
         """Fetch a payload from its owner; the ledger records its bytes.
 
         Raises:
+            Refused: it was put for others, or there is no such payload.
             PartyLost: the owner is gone.
             PayloadGone: the owner has freed it (also a KeyError).
         """
@@ -118,8 +138,14 @@ class Actor:
         """Put something on the timeline that began before a snapshot or in another method."""
         self._context.record_span(kind, label, start, end)
 
-    def record_privacy(self, record: Any) -> None:
-        """Add to the privacy ledger what mechanism was applied to what leaves this party."""
+    def record_privacy(self, record: PrivacyRecord) -> None:
+        """Add to the privacy ledger what mechanism was applied to what leaves this party.
+
+        Raises:
+            Refused: the record is another party's.
+        """
+        if record.party != self.party:
+            raise Refused(self.name, f"records a release of {record.party!r}; a party speaks for itself only")
         self._context.record_privacy(record)
 
     def rng(self, purpose: str) -> np.random.Generator:

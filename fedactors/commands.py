@@ -180,6 +180,7 @@ def plan_command(args: argparse.Namespace) -> int:
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
     from fedactors.config import build, parse_words
+    from fedactors.inspection import describe_messages
 
     protocol = find_protocol(args.protocol)
     config = build(protocol.Config, parse_words(args.words))
@@ -187,38 +188,15 @@ def inspect_command(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({"protocol": protocol.name, "messages": messages})
         return 0
-    for entry in messages:
-        print(f"{entry['message']} -> {entry['receiver']}\n  reveals: {entry['reveals']}")
-        for field in entry["fields"]:
-            shape = "" if field["shape"] is None else f"  {field['shape']}"
-            print(f"  {field['name']}: {field['type']}{shape}")
+    for is_control, heading in ((False, "Between parties"), (True, "What the run's driver learns")):
+        print(f"{heading}\n")
+        for entry in (entry for entry in messages if entry["control"] == is_control):
+            print(f"{entry['message']} -> {entry['receiver']}\n  reveals: {entry['reveals']}")
+            for field in entry["fields"]:
+                shape = "" if field["shape"] is None else f"  {field['shape']}"
+                print(f"  {field['name']}: {field['type']}{shape}")
+            print()
     return 0
-
-
-def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
-    """Return every message of `protocol`: receiver, what it reveals, fields with type and shape.
-
-    Shapes come from the function ``shapes(config)`` of the messages module, where it has one: a mapping from the
-    message's name to a mapping from the field's name to its shape, a tuple or a text.
-    """
-    from fedactors.network.codec import message_types
-
-    module = protocol.messages
-    if module is None:
-        raise BadInput(f"protocol: {protocol.name} declares no messages module")
-    shapes: Mapping[str, Mapping[str, Any]] = module.shapes(config) if hasattr(module, "shapes") else {}
-    described = []
-    for cls in message_types(module):
-        facts = cls.__message__  # type: ignore[attr-defined]
-        known = shapes.get(cls.__name__, {})
-        fields = [
-            {"name": field.name, "type": _type_text(field.type), "shape": _shape_text(known.get(field.name))}
-            for field in dataclasses.fields(cls)
-        ]
-        described.append(
-            {"message": cls.__name__, "receiver": facts.receiver, "reveals": facts.reveals, "fields": fields}
-        )
-    return described
 
 
 def predict_command(args: argparse.Namespace) -> int:
@@ -371,16 +349,6 @@ def _read_profile(path: str) -> Mapping[str, Any]:
     if not isinstance(made, dict):
         raise BadInput(f"--profile: {path!r} is not a table of names and values")
     return made
-
-
-def _type_text(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-
-
-def _shape_text(shape: Any) -> str | None:
-    if shape is None or isinstance(shape, str):
-        return shape
-    return " x ".join(str(size) for size in shape) or "scalar"
 
 
 def _csv_lines(predictions: Any) -> list[str]:

@@ -25,7 +25,9 @@ T = TypeVar("T")
 def config(cls: type[T]) -> type[T]:
     """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors."""
     settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=True)
-    return cast("type[T]", pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings))
+    made = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
+    made.__plain__ = True  # type: ignore[attr-defined]  # an actor may be built with it
+    return cast("type[T]", made)
 
 
 def parse_words(words: Sequence[str]) -> dict[str, str]:

@@ -56,6 +56,10 @@ class CallTimeout(PartyError):
     """A party did not answer within the allowed time."""
 
 
+class Refused(PartyError):
+    """``party`` did what it may not: called what is no door, sent or returned what is not declared, read another's."""
+
+
 class PayloadGone(FedactorsError, KeyError):
     """The owner of a payload has freed it."""
 

@@ -32,6 +32,8 @@ class RunResult:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+Actors = Callable[[Any], Mapping[str, type]]
+"""``actors(config)``: what each kind of actor is called ("active party's workers") to its class."""
 Run = Callable[[Any, Any, Any], Awaitable[RunResult]]
 """``run(config, data, runtime)``: the protocol itself, an ``async`` function."""
 LoadData = Callable[[Any, str, int], Any]
@@ -101,7 +103,15 @@ class Protocol(typing.Protocol):
 
     @property
     def messages(self) -> ModuleType | None:
-        """The module that declares everything that leaves a party; with a function ``shapes(config)`` if it likes."""
+        """The module that declares everything that leaves a party.
+
+        Two functions of it are used where it has them: ``shapes(config)``, from a message's name to the shapes of its
+        fields, and ``sent(config)``, the message classes that a run with this configuration can send.
+        """
+
+    @property
+    def actors(self) -> Actors | None:
+        """The classes of its actors in a configuration; `fedactors inspect` reads their doors."""
 
     @property
     def load_data(self) -> LoadData | None:
@@ -132,6 +142,7 @@ class LazyProtocol:
     config_at: str
     run_at: str
     messages_at: str | None = None
+    actors_at: str | None = None
     load_data_at: str | None = None
     plan_at: str | None = None
     predict_at: str | None = None
@@ -159,6 +170,12 @@ class LazyProtocol:
     def messages(self) -> ModuleType | None:
         """The module of its messages."""
         return None if self.messages_at is None else importlib.import_module(self.messages_at)
+
+    @property
+    def actors(self) -> Actors | None:
+        """The classes of its actors in a configuration."""
+        made: Actors | None = _optional(self.actors_at)
+        return made
 
     @property
     def load_data(self) -> LoadData | None:
@@ -266,7 +283,7 @@ def check_contract(candidate: Any, who: str) -> None:
     """
     required = [name for name, value in vars(Protocol).items() if isinstance(value, property)]
     missing = [name for name in required if inspect.getattr_static(candidate, name, None) is None]
-    missing = [name for name in missing if name not in ("messages", "load_data", "plan", "predict", "export")]
+    missing = [name for name in missing if name not in ("messages", "actors", "load_data", "plan", "predict", "export")]
     if missing:
         raise BadInput(f"{who} lacks {', '.join(missing)}")
     unknown = set(candidate.party_loss) - set(PARTY_LOSS)

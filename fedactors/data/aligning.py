@@ -22,7 +22,6 @@ Ids = NDArray[Any]
 
 
 @message(
-    receiver="passive party",
     reveals="psi: the number of the label party's ids; hash: a key under which both parties hash their ids",
 )
 class AlignmentQuestion:
@@ -33,7 +32,6 @@ class AlignmentQuestion:
 
 
 @message(
-    receiver="label party",
     reveals="which of its own ids the passive party has too; hash: digests on which the key lets one test guesses",
 )
 class AlignmentAnswer:
@@ -43,7 +41,7 @@ class AlignmentAnswer:
     digests: NDArray[np.uint8]
 
 
-@message(receiver="passive party", reveals="which of its own ids all parties share")
+@message(reveals="which of its own ids all parties share")
 class AlignmentOrder:
     """The common order: salted digests of the shared ids (N x 32); no digests mean that rows are aligned already."""
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedactors.data.catalogue import describe
 from fedactors.data.graphs import load_graph, to_csr
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 
 Index = NDArray[np.int64]
 
@@ -35,7 +36,7 @@ class GraphBlock:
         return len(self.indptr) - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class GraphData:
     """Clients that share nodes and training labels and hold different edges and feature columns, by a seeded recipe.
 

@@ -17,6 +17,7 @@ from fedactors.data.partitioners import IidPartitioner, Partitions, RowPartition
 from fedactors.data.sources import FileSource
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 
 Index = NDArray[np.int64]
 
@@ -29,7 +30,7 @@ class HorizontalBlock:
     labels: NDArray[Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class HorizontalSource:
     """Rows of one client of a named data set; all sources of one process share the loaded arrays."""
 
@@ -99,7 +100,7 @@ def _dealt(dataset: str, partitioner: RowPartitioner, public_size: int, seed: in
     return public, Partitions(private[dealt.order], dealt.offsets)
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class HorizontalFile:
     """One client's own file: numeric columns and a label; every client must have the same columns."""
 
@@ -131,7 +132,7 @@ class HorizontalFile:
         return HorizontalBlock(features=block.features, labels=labels)
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class HorizontalData:
     """Clients that hold different rows of the same columns, test rows, and perhaps a small public set."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 
 Index = NDArray[np.int64]
 
@@ -62,7 +63,7 @@ def _even_sizes(total: int, parts: int) -> Index:
     return sizes
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class IidPartitioner:
     """Rows dealt at random; partition sizes differ by one at most."""
 
@@ -76,7 +77,7 @@ class IidPartitioner:
         return _by_sizes(order, _even_sizes(len(labels_N), self.num_partitions))
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class DirichletPartitioner:
     """Each class dealt in proportions drawn from a Dirichlet distribution: the smaller `alpha`, the more skewed."""
 
@@ -133,7 +134,7 @@ class DirichletPartitioner:
         return owner_N
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class ShardPartitioner:
     """Rows sorted by label, cut into equal shards, and the shards dealt at random: few classes per partition."""
 
@@ -159,7 +160,7 @@ class ShardPartitioner:
         return _by_sizes(np.concatenate([shards[shard] for shard in dealt]), sizes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class VerticalEvenPartitioner:
     """Columns dealt evenly; with `shuffle` at random, else in their order."""
 
@@ -175,7 +176,7 @@ class VerticalEvenPartitioner:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class VerticalSizePartitioner:
     """Columns dealt by stated sizes: whole numbers are counts, fractions shares; other columns are left out."""
 

@@ -5,8 +5,6 @@ A description never holds rows (but for `ArraySource` in tests): each actor take
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import PartyBlock, check_block
 from fedactors.data.catalogue import Task, describe
@@ -16,6 +14,7 @@ from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.relational import TableSource, named_tables
 from fedactors.data.sources import Source, named_sources
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 
 __all__ = [
     "GraphBlock",
@@ -27,6 +26,7 @@ __all__ = [
     "RelationalData",
     "RelationalPartition",
     "VerticalData",
+    "VerticalPart",
     "graph",
     "horizontal",
     "relational",
@@ -34,9 +34,45 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
+class VerticalPart:
+    """What one party is told of vertical data: the names of all parties, and where its own rows are."""
+
+    name: str
+    task: Task
+    num_classes: int
+    """1 for regression."""
+    party: str
+    parties: tuple[str, ...]
+    label_party: str
+    source: Source
+    alignment: Alignment
+
+    def load(self) -> PartyBlock:
+        """Load and check the party's rows, in the process of its actor.
+
+        Raises:
+            BadInput: rows that cannot be trained on; the message names party, file and column.
+            DataMissing: a file of a named data set is not on this machine.
+        """
+        block = self.source.load()
+        check_block(block, self.party, self.task, self.num_classes)
+        if self.party == self.label_party and block.labels is None:
+            raise BadInput(f"{self.party}: {block.origin}: label: the label party holds no labels")
+        return block
+
+    @property
+    def passive_parties(self) -> tuple[str, ...]:
+        """The parties without labels, in the order in which they were given."""
+        return tuple(party for party in self.parties if party != self.label_party)
+
+
+@plain
 class VerticalData:
-    """Parties that hold different columns of the same rows; one of them holds the labels."""
+    """Parties that hold different columns of the same rows; one of them holds the labels.
+
+    The driver has the whole description; an actor is built with its own `part` of it.
+    """
 
     name: str
     task: Task
@@ -47,28 +83,28 @@ class VerticalData:
     label_party: str
     alignment: Alignment = "already-aligned"
 
-    def source(self, party: str) -> Source:
-        """Return the source of `party`.
+    def part(self, party: str) -> VerticalPart:
+        """Return what the actors of `party` are built with.
 
         Raises:
             BadInput: no such party.
         """
         if party not in self.parties:
             raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(self.parties)}")
-        return self.sources[self.parties.index(party)]
+        return VerticalPart(
+            name=self.name,
+            task=self.task,
+            num_classes=self.num_classes,
+            party=party,
+            parties=self.parties,
+            label_party=self.label_party,
+            source=self.sources[self.parties.index(party)],
+            alignment=self.alignment,
+        )
 
     def load(self, party: str) -> PartyBlock:
-        """Load and check the rows of `party`, in the process of its actor.
-
-        Raises:
-            BadInput: rows that cannot be trained on; the message names party, file and column.
-            DataMissing: a file of a named data set is not on this machine.
-        """
-        block = self.source(party).load()
-        check_block(block, party, self.task, self.num_classes)
-        if party == self.label_party and block.labels is None:
-            raise BadInput(f"{party}: {block.origin}: label: the label party holds no labels")
-        return block
+        """Load and check the rows of `party`; see `VerticalPart.load`."""
+        return self.part(party).load()
 
     @property
     def passive_parties(self) -> tuple[str, ...]:
@@ -119,7 +155,7 @@ def vertical(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class RelationalPartition:
     """One horizontal partition of one table of the query, and the organisation that holds it."""
 
@@ -129,7 +165,7 @@ class RelationalPartition:
     source: TableSource
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class RelationalData:
     """A training set stated in SQL over tables that lie with different organisations."""
 

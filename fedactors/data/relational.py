@@ -14,7 +14,7 @@ import os
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 
 from fedactors.errors import BadInput, DataMissing
+from fedactors.network.codec import plain
 
 TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory"]
 _FETCH_ROWS = 50_000
@@ -31,7 +32,7 @@ class SourceError(BadInput):
     """A database refused or could not be reached, or its address cannot be understood (never shows a password)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class TableSource:
     """Where one partition of one table lies; small, so that the organisation's actor reads it itself."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from fedactors.data.catalogue import Task, describe
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.tabular import encode_text, load_tabular
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class NamedSource:
     """Columns of a named data set: partition `index` of `partitioner`; row numbers are the ids."""
 
@@ -67,7 +67,7 @@ def _columns(dataset: str, partitioner: ColumnPartitioner) -> Partitions:
     return partitioner.over(described.columns)
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class FileSource:
     """One party's own file: CSV, Parquet or npy, read where the party runs."""
 
@@ -190,7 +190,7 @@ class FileSource:
         return codes.astype(np.int64), tuple(str(value) for value in found)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@plain(eq=False)
 class ArraySource:
     """Rows that are in memory already: for tests and for callers of the library, small arrays only."""
 

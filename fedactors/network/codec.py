@@ -12,7 +12,7 @@ import dataclasses
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform, overload
 
 import msgpack
 import numpy as np
@@ -49,41 +49,75 @@ class CodecError(FedactorsError):
 
 @dataclasses.dataclass(frozen=True)
 class MessageFacts:
-    """The privacy review of one message type: who receives it and what it reveals to them."""
+    """The privacy review of one message type: what it reveals, and who reads it where no door says so."""
 
-    receiver: str
     reveals: str
+    readers: str
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=False)
-def message(*, receiver: str, reveals: str) -> Callable[[type[T]], type[T]]:
+def message(*, reveals: str, readers: str = "") -> Callable[[type[T]], type[T]]:
     """Declare a class as a message: a frozen slotted dataclass that the codec may carry.
 
+    Who receives it follows from the doors that take or give it (`fedactors.remote`).
+
     Args:
-        receiver: the role that receives it.
         reveals: one sentence on what the receiver learns from it.
+        readers: for payloads, which are fetched and come through no door: who may fetch them.
     """
 
     def declare(cls: type[T]) -> type[T]:
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
-        made.__message__ = MessageFacts(receiver, reveals)  # type: ignore[attr-defined]
+        made.__message__ = MessageFacts(reveals, readers)  # type: ignore[attr-defined]
         return made
 
     return declare
 
 
+@overload
+def plain(cls: type[T]) -> type[T]: ...
+
+
+@overload
+def plain(*, eq: bool = ...) -> Callable[[type[T]], type[T]]: ...
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
+def plain(cls: Any = None, *, eq: bool = True) -> Any:
+    """Declare a frozen keyword-only dataclass of plain values: an actor may be built with it, and it is no message."""
+
+    def declare(cls: type[T]) -> type[T]:
+        made = dataclasses.dataclass(frozen=True, kw_only=True, eq=eq)(cls)
+        made.__plain__ = True  # type: ignore[attr-defined]
+        return made
+
+    return declare if cls is None else declare(cls)
+
+
 def message_types(module: Any) -> list[type]:
     """Return the message classes that `module` declares, in the order of their names."""
+    return _declared(module, "__message__")
+
+
+def plain_types(module: Any) -> list[type]:
+    """Return the classes that `module` declares with `plain` or as configurations, in the order of their names."""
+    return _declared(module, "__plain__")
+
+
+def _declared(module: Any, mark: str) -> list[type]:
     found = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and hasattr(value, "__message__") and value.__module__ == module.__name__
+        if isinstance(value, type) and hasattr(value, mark) and value.__module__ == module.__name__
     ]
     return sorted(found, key=lambda cls: cls.__name__)
 
 
 # --- freezing and measuring ----------------------------------------------------------------------------------------
 
+SCALAR_BYTES = 8
+"""Bytes of a number that does not lie in an array."""
+_HEADER_SCALARS = HEADER_BYTES // SCALAR_BYTES
 _NUMBERS = frozenset({int, float, bool})
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
 
@@ -97,25 +131,39 @@ def _message_fields(cls: type) -> tuple[str, ...] | None:
         return names
 
 
+def _argument_fields(cls: type) -> tuple[str, ...] | None:
+    if hasattr(cls, "__plain__"):
+        return tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+    return _message_fields(cls)
+
+
 def measure(value: Any) -> int:
-    """Return the bytes of the arrays, texts and raw bytes in `value`, as `freeze` counts them, copying nothing."""
+    """Return the bytes of `value` beside its header, as `freeze` counts them, copying nothing."""
     return freeze(value, copy=False)[1]
 
 
 def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
-    """Return `value` as the receiver will see it, and the bytes of the arrays, texts and raw bytes in it.
+    """Return `value` as the receiver will see it, and its bytes beside the header.
 
     Arrays that anyone could still write to, or that do not lie in one piece, are copied once and made read-only; lists
-    become tuples. Texts count as UTF-8; the keys of a mapping are names and count as part of the header.
+    become tuples. Arrays, raw bytes and texts (as UTF-8) count in full, every number `SCALAR_BYTES`, the keys of a
+    mapping like its values. The first eight numbers that are fields of the message itself travel in its header.
 
     Raises:
         CodecError: a value of a type that may not be sent (a tensor, an undeclared dataclass, an object array).
     """
+    names = _message_fields(value.__class__)
+    if names is not None:
+        return _freeze_message(value, value.__class__, names, copy, _HEADER_SCALARS)
+    return _freeze(value, copy)
+
+
+def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
     if value is None:
         return value, 0
     cls = value.__class__
     if cls is float or cls is int or cls is bool:
-        return value, 0
+        return value, SCALAR_BYTES
     if cls is np.ndarray:
         if value.dtype.kind not in _PLAIN_KINDS:
             raise CodecError(f"an array of dtype {value.dtype} may not be sent; use a numeric or text dtype")
@@ -129,20 +177,20 @@ def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
         return value, len(value.encode())
     names = _message_fields(cls)
     if names is not None:
-        return _freeze_message(value, cls, names, copy)
+        return _freeze_message(value, cls, names, copy, 0)
     if cls is tuple or cls is list:
         return _freeze_sequence(value, copy)
     if cls is dict:
         frozen, total = {}, 0
         for key, item in value.items():
-            frozen[key], size = freeze(item, copy)
-            total += size
+            frozen[key], size = _freeze(item, copy)
+            total += size + _freeze(key, False)[1]
         return frozen, total
     if isinstance(value, np.generic):
-        return freeze(value.item(), copy)
-    for plain in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
-        if isinstance(value, plain):
-            return freeze(plain(value) if plain is not str else str.__str__(value), copy)
+        return _freeze(value.item(), copy)
+    for kind in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
+        if isinstance(value, kind):
+            return _freeze(kind(value) if kind is not str else str.__str__(value), copy)
     raise CodecError(
         f"a {cls.__module__}.{cls.__qualname__} may not be sent: only plain values, numpy arrays and dataclasses "
         "declared with @message cross a party's boundary"
@@ -158,17 +206,21 @@ def _writable_by_anyone(array: np.ndarray) -> bool:
     return base is not None and not isinstance(base, bytes) and not (isinstance(base, memoryview) and base.readonly)
 
 
-def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool) -> tuple[Any, int]:
-    total, changed = 0, False
+def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool, free: int) -> tuple[Any, int]:
+    total, num_scalars, changed = 0, 0, False
     parts = []
     for name in names:
         item = getattr(value, name)
-        if item.__class__ not in _NUMBERS:
-            frozen, size = freeze(item, copy)
+        if item.__class__ in _NUMBERS:
+            num_scalars += 1
+        else:
+            frozen, size = _freeze(item, copy)
             total += size
             if frozen is not item:
                 item, changed = frozen, True
         parts.append(item)
+    if num_scalars > free:
+        total += SCALAR_BYTES * (num_scalars - free)
     if not changed:
         return value, total
     made = cls.__new__(cls)
@@ -180,23 +232,34 @@ def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool) ->
 def _freeze_sequence(value: Any, copy: bool) -> tuple[Any, int]:
     total, parts = 0, []
     for item in value:
-        frozen, size = freeze(item, copy)
+        frozen, size = _freeze(item, copy)
         total += size
         parts.append(frozen)
     return tuple(parts), total
 
 
-def type_name(value: Any, otherwise: str) -> str:
-    """Return the name under which the ledger records `value`: its message class, else `otherwise`."""
-    cls = value.__class__
-    return cls.__name__ if _message_fields(cls) is not None else otherwise
+def type_name(value: Any, method: str) -> str:
+    """Return the name under which the ledger records a call of `method`: its message's class, or the bare call."""
+    return f"{method}()" if value is None else value.__class__.__name__
+
+
+def carry(value: Any) -> Any:
+    """Return a copy of what an actor is built with, as a process elsewhere would get it from a frame.
+
+    Beside what may be sent, dataclasses declared with `plain` and configurations may be in it.
+
+    Raises:
+        CodecError: anything else is in it.
+    """
+    return decode(encode(value, arguments=True), arguments=True)
 
 
 # --- bytes ---------------------------------------------------------------------------------------------------------
 
 
-def encode_parts(value: Any) -> list[bytes | memoryview]:
+def encode_parts(value: Any, arguments: bool = False) -> list[bytes | memoryview]:
     """Return the frame of `value` as pieces to be written one after the other (arrays are not copied)."""
+    fields_of = _argument_fields if arguments else _message_fields
     arrays: list[np.ndarray] = []
 
     def default(item: Any) -> Any:
@@ -206,7 +269,7 @@ def encode_parts(value: Any) -> list[bytes | memoryview]:
             # ascontiguousarray would turn a 0-d array into a 1-d one
             arrays.append(item if item.flags.c_contiguous else np.ascontiguousarray(item))
             return msgpack.ExtType(_ARRAY, msgpack.packb((len(arrays) - 1, item.dtype.str, item.shape)))
-        names = _message_fields(item.__class__)
+        names = fields_of(item.__class__)
         if names is not None:
             cls = item.__class__
             content = (f"{cls.__module__}:{cls.__qualname__}", [getattr(item, name) for name in names])
@@ -233,17 +296,17 @@ def encode_parts(value: Any) -> list[bytes | memoryview]:
     return parts
 
 
-def encode(value: Any) -> bytes:
-    """Return the frame of `value` as one piece.
+def encode(value: Any, arguments: bool = False) -> bytes:
+    """Return the frame of `value` as one piece; see `carry` for `arguments`.
 
     Raises:
         CodecError: see `freeze`.
     """
-    return b"".join(encode_parts(value))
+    return b"".join(encode_parts(value, arguments))
 
 
-def decode(frame: bytes | memoryview) -> Any:
-    """Return the value of a frame; arrays are read-only views into it.
+def decode(frame: bytes | memoryview, arguments: bool = False) -> Any:
+    """Return the value of a frame; arrays are read-only views into it; see `carry` for `arguments`.
 
     Raises:
         CodecError: not a frame, cut short, or of a message type unknown in this process.
@@ -271,7 +334,7 @@ def decode(frame: bytes | memoryview) -> Any:
             return np.frombuffer(view, kind, count, data_start + offsets[index]).reshape(shape)
         if code == _MESSAGE:
             name, values = msgpack.unpackb(data, ext_hook=ext_hook, use_list=False, strict_map_key=False)
-            return _make_message(name, values)
+            return _make_message(name, values, arguments)
         if code == _BIG_INT:
             return int.from_bytes(data, "little", signed=True)
         raise CodecError(f"unknown extension {code} in a frame")
@@ -283,12 +346,13 @@ def decode(frame: bytes | memoryview) -> Any:
         raise CodecError(f"a frame that does not decode: {error}") from None
 
 
-def _make_message(name: str, values: tuple[Any, ...]) -> Any:
+def _make_message(name: str, values: tuple[Any, ...], arguments: bool) -> Any:
     module, _, qualname = name.partition(":")
     cls: Any = sys.modules.get(module)
     for part in qualname.split("."):
         cls = getattr(cls, part, None)
-    names = _message_fields(cls) if isinstance(cls, type) else None
+    fields_of = _argument_fields if arguments else _message_fields
+    names = fields_of(cls) if isinstance(cls, type) else None
     if names is None or len(names) != len(values):
         raise CodecError(f"{name} is not a message type known in this process")
     made = cls.__new__(cls)

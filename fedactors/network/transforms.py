@@ -27,7 +27,6 @@ Array = NDArray[Any]
 
 
 @message(
-    receiver="whoever receives the message that carries it",
     reveals="the array it stands for, as far as clipping, noise, compression or masks left it",
 )
 class Encoded:

@@ -35,6 +35,8 @@ class Summary:
     waiting_seconds: float
     money: float = 0.0
     header_bytes: int = 0
+    outside_seconds: float = 0.0
+    """Processor time that actors spent outside of `compute`; 0 in simulation, where it takes no time."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -84,6 +86,7 @@ class Summary:
             waiting_seconds=usage.waiting_seconds,
             money=usage.price,
             header_bytes=usage.header_bytes,
+            outside_seconds=usage.outside_seconds,
         )
 
     @classmethod

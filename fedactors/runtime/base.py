@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import os
 import traceback
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -22,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from fedactors.errors import BadInput, FedactorsError, PartyFailed
-from fedactors.network.codec import CodecError, message
+from fedactors.errors import BadInput, FedactorsError, PartyError, PartyFailed, PartyLost, Refused
+from fedactors.network.codec import CodecError, carry, message
+from fedactors.remote import DRIVER
 from fedactors.resources import Resources
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from fedactors.network.links import Network
 
 T = TypeVar("T")
-DRIVER = "driver"
 LOSS_POLICIES = ("stop", "continue", "restart")
 
 
@@ -89,18 +90,29 @@ class Costs:
         return (fixed + per_unit * work.units) / speed
 
 
-@message(
-    receiver="whoever is told of a payload", reveals="the owner's name and the payload's size; nothing of its content"
-)
+@message(reveals="the owner's name and the payload's size; nothing of its content")
 class Ref:
-    """A payload that stays with its owner until it is fetched; `key` is unique to the owner."""
+    """A payload that stays with its owner until it is fetched; `key` cannot be guessed."""
 
     owner: str
     key: int
     num_bytes: int
     place: tuple[int, ...]
-    """Where the bytes lie (process, descriptor, offset), for a reader on the same host; empty when they must be asked
-    for. Numbers, so that the ledger counts the same bytes on every runtime."""
+    """Where the bytes lie (process, descriptor, offset), for a reader on the same host; `NOWHERE` when they must be
+    asked for. Three numbers in any case, so that the ledger counts the same bytes on every runtime."""
+
+
+NOWHERE = (0, 0, 0)
+
+
+def check_reader(reader: str, readers: frozenset[str], owner: str) -> None:
+    """Check that an actor may fetch a payload.
+
+    Raises:
+        Refused: neither it nor its party is among those for whom the payload was put.
+    """
+    if reader not in readers and reader.partition("/")[0] not in readers:
+        raise Refused(reader, f"asks for a payload of {owner} that is for {', '.join(sorted(readers))}")
 
 
 @dataclass
@@ -139,27 +151,26 @@ class Clock(ABC):
 
 
 class Handle:
-    """A reference to an actor by name: calling a method sends a message and returns its awaitable reply.
+    """A reference to an actor by name: calling a door sends its message and returns the awaitable reply.
 
-    The message leaves when the method is called, awaited or not. Two calls that were not awaited one after the
-    other may arrive in any order.
+    The message leaves when the door is called, awaited or not; a call that fails and that nobody awaits stops the run.
+    Two calls that were not awaited one after the other may arrive in any order.
     """
-
-    __slots__ = ("_context", "_name")
 
     def __init__(self, context: Caller, name: str) -> None:
         self._context = context
         self._name = name
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        if method.startswith("_"):
+        if method.startswith("__"):
             raise AttributeError(method)
-        context, name = self._context, self._name
+        call, name = self._context.call, self._name
 
-        def call(*args: Any, **kwargs: Any) -> Awaitable[Any]:
-            return context.call(name, method, args, kwargs)
+        def send(message: Any = None, /) -> Awaitable[Any]:
+            return call(name, method, message)
 
-        return call
+        self.__dict__[method] = send
+        return send
 
     def __repr__(self) -> str:
         return f"<handle of {self._name}>"
@@ -172,8 +183,12 @@ class Caller(ABC):
     clock: Clock
 
     @abstractmethod
-    def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        """Send a call and return its awaitable reply."""
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        """Send a message (None: a bare call) to a door and return the awaitable reply.
+
+        Raises:
+            Refused: it is no door of the receiver, not open to this caller, or takes another message.
+        """
 
     def handle(self, name: str, cls: type[T]) -> T:
         """Return a handle of the actor `name`, typed as its class."""
@@ -204,8 +219,8 @@ class Context(Caller):
         """Let something go on by itself; its failure stops the run."""
 
     @abstractmethod
-    def put(self, value: Any) -> Ref:
-        """Keep a payload for others to fetch."""
+    def put(self, value: Any, readers: frozenset[str]) -> Ref:
+        """Keep a payload for `readers`, actors or parties, to fetch."""
 
     @abstractmethod
     async def get(self, ref: Ref) -> Any:
@@ -239,6 +254,52 @@ def first_error(error: BaseException) -> BaseException:
         named = error.subgroup(lambda e: isinstance(e, FedactorsError))
         error = (named or error).exceptions[0]
     return error
+
+
+class UnawaitedCall:
+    """An exception handler for event loops: a call, or a task, whose failure nobody awaited stops the run.
+
+    Args:
+        stop: is given the failure.
+        handled: says of a lost party whether its loss is dealt with, so that calls to it may be forgotten.
+    """
+
+    def __init__(self, stop: Callable[[BaseException], None], handled: Callable[[str], bool]) -> None:
+        self._stop = stop
+        self._handled = handled
+        self._failed: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def fail(self, reply: asyncio.Future[Any], error: BaseException, caller: str) -> None:
+        """End a reply with an error; who made the call is remembered, in case that nobody ever asks."""
+        setattr(error, _CALLER, caller)
+        reply.set_exception(error)
+        self._failed.add(reply)
+
+    def check(self) -> None:
+        """Look for failed replies that are still held somewhere and were never awaited, when the run is over."""
+        for reply in list(self._failed):
+            if reply._log_traceback and not reply.cancelled():
+                self(reply.get_loop(), {"exception": reply.exception()})
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """See `asyncio.loop.set_exception_handler`."""
+        error = context.get("exception")
+        if error is None:
+            loop.default_exception_handler(dict(context))
+            return
+        if isinstance(error, PartyLost) and self._handled(error.party):
+            return
+        caller = getattr(error, _CALLER, None)
+        if caller is not None:
+            note = f" ({caller}, which had called it, did not await the answer)"
+            error.args = (f"{error}{note}",)
+            if isinstance(error, PartyError):
+                error.message += note
+        self._stop(error)
+
+
+_CALLER = "_fedactors_caller"
+"""Attribute of an error that came as a reply: the name of whoever made the call."""
 
 
 def as_party_error(name: str, error: BaseException) -> FedactorsError:
@@ -301,6 +362,8 @@ class Usage:
     cpu_utilisation: float
     waiting_seconds: float
     price: float
+    outside_seconds: float = 0.0
+    """Processor time of the actors' processes outside of `compute`; the virtual clock knows none."""
 
 
 class RecorderLike(Protocol):
@@ -373,12 +436,22 @@ class Runtime(Caller):
         Args:
             cls: the actor's class.
             name: unique; the party is the part before a slash ("bank", "bank/worker-0").
-            args: small constructor arguments; data is loaded by the actor itself.
+            args: small constructor arguments: plain values, arrays, messages, configurations and dataclasses declared
+                with `plain`; each actor gets a copy of its own. Data is loaded by the actor itself.
             resources: what it asks of its host; the class's own by default.
             kwargs: more constructor arguments.
+
+        Raises:
+            BadInput: the name is taken, or an argument is something else.
         """
         if name in self._castings or name == DRIVER:
             raise BadInput(f"actor name {name!r} is taken")
+        try:
+            args, kwargs = carry((args, kwargs))
+        except CodecError as error:
+            raise BadInput(
+                f"{name}: an argument of its constructor cannot be carried to its process: {error}"
+            ) from None
         actor_cls = cast("type[Actor]", cls)
         asked = resources if resources is not None else actor_cls.resources
         self._castings[name] = Casting(actor_cls, name, args, kwargs, asked)
@@ -447,10 +520,6 @@ class Runtime(Caller):
     def spend(self, amount: float) -> None:
         """Add to the run's price what was spent on other things than traffic (rented hardware, say)."""
         self.spent += amount
-
-    def record_privacy(self, record: Any) -> None:
-        """Add to the privacy ledger."""
-        self.privacy_records.append(record)
 
     async def settle(self) -> None:
         """Bring the ledger up to date where it is kept in several processes."""

@@ -21,14 +21,15 @@ from typing import Any, TypeVar, cast
 from fedactors.errors import Deadlock, FedactorsError, PartyLost, Stopped
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
+from fedactors.remote import DRIVER
 from fedactors.resources import Resources
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import (
-    DRIVER,
     CostModel,
     RecorderLike,
     Runtime,
     Snapshot,
+    UnawaitedCall,
     Usage,
     as_party_error,
     first_error,
@@ -82,6 +83,7 @@ class SimulatedRuntime(Runtime):
         self.loop: VirtualLoop
         self.clock = VirtualClock(self, DRIVER)
         self.cores = Cores(self, costs, cores or {})
+        self.unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self.wire = Wire(self)
         self.contexts: dict[str, SimulatedContext] = {}
         self._pool = pool
@@ -113,8 +115,8 @@ class SimulatedRuntime(Runtime):
             self.network = network
             self.wire.reroute()
 
-    def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        return self.send(DRIVER, receiver, method, args, kwargs)
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        return self.send(DRIVER, receiver, method, value)
 
     async def start(self) -> None:
         torch = sys.modules.get("torch")
@@ -186,6 +188,7 @@ class SimulatedRuntime(Runtime):
         self.loop = VirtualLoop()
         self.loop.before_time_moves = self._before_time_moves
         self.loop.when_stuck = self._stuck
+        self.loop.set_exception_handler(self.unawaited)
         self._wall_start = time.perf_counter()
         try:
             if resume is not None:
@@ -213,6 +216,7 @@ class SimulatedRuntime(Runtime):
             raise self._failure from self._failure.__cause__
         except BaseExceptionGroup as group:
             raise first_error(group) from None
+        self.unawaited.check()
         if self._failure is not None:
             raise self._failure
         for context in self.contexts.values():
@@ -252,11 +256,9 @@ class SimulatedRuntime(Runtime):
             if self._main is not None:
                 self._main.cancel()
 
-    def send(
-        self, sender: str, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> asyncio.Future[Any]:
+    def send(self, sender: str, receiver: str, method: str, value: Any) -> asyncio.Future[Any]:
         """Send a call from one actor (or the driver) to another; see `Wire`."""
-        return self.wire.send(sender, receiver, method, args, kwargs)
+        return self.wire.send(sender, receiver, method, value)
 
     def role_of(self, name: str) -> str:
         """Return the role of an actor, or of the driver."""
@@ -339,7 +341,9 @@ class SimulatedRuntime(Runtime):
         return False
 
     def _waits(self) -> str:
-        waits = [f"{call.receiver.name}.{call.method} (called by {call.sender})" for call in self.wire.calls.values()]
+        waits = [
+            f"{call.receiver.name}.{call.door.name} (called by {call.sender})" for call in self.wire.calls.values()
+        ]
         if self.num_passing_waits:
             waits.append(f"{self.num_passing_waits} sleeps, timeouts, computes or payloads of loops")
         if self._wanted:

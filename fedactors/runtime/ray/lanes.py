@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +18,8 @@ from ray.exceptions import RayActorError
 from fedactors import errors
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost
 from fedactors.network.codec import decode, encode_parts
-from fedactors.runtime.base import as_party_error
+from fedactors.remote import Door, Doors
+from fedactors.runtime.base import UnawaitedCall, as_party_error
 from fedactors.runtime.ray.transport import ERROR, REPLY, Outgoing, Parts, connect
 
 
@@ -31,6 +33,9 @@ class Address:
     socket: str
     pid: int
     actor: Any
+    doors: Doors
+    ticket: bytes
+    """With which the process that holds this address calls there; made for its name and no other."""
 
 
 def encode_error(name: str, error: BaseException) -> Parts:
@@ -61,16 +66,26 @@ def decode_reply(kind: int, body: memoryview | bytes) -> Any:
 
 
 class Lanes:
-    """The ways out of one process."""
+    """The ways out of one process.
 
-    def __init__(self, host: str, use_sockets: bool, call_timeout: float) -> None:
+    Args:
+        me: name of the actor, or of the driver, that calls from here.
+        host: the Ray host that this process is on.
+        use_sockets: whether actors of one host talk directly.
+        call_timeout: seconds within which every call must be answered.
+        unawaited: is told of every call that failed.
+    """
+
+    def __init__(self, me: str, host: str, use_sockets: bool, call_timeout: float, unawaited: UnawaitedCall) -> None:
         self.book: dict[str, Address] = {}
+        self._me = me
         self._host = host
         self._use_sockets = use_sockets
         self._call_timeout = call_timeout
+        self._unawaited = unawaited
         self._open: dict[str, Outgoing] = {}
-        self._opening: dict[str, deque[tuple[str, Parts, asyncio.Future[Any]]]] = {}
-        """By socket, what waits in order for a connection that is being made: method, frame, future of the reply."""
+        self._opening: dict[str, deque[tuple[Door, Parts, asyncio.Future[Any]]]] = {}
+        """By socket, what waits in order for a connection that is being made: door, frame, future of the reply."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, addresses: dict[str, Address]) -> None:
@@ -96,55 +111,88 @@ class Lanes:
         """Say whether an actor is on this process's host."""
         return self._use_sockets and address.host == self._host
 
-    def send(self, address: Address, method: str, parts: Parts) -> asyncio.Future[Any]:
+    def send(self, address: Address, door: Door, parts: Parts) -> asyncio.Future[Any]:
         """Send an encoded call and return the future of its reply; calls arrive in the order in which they are made."""
-        if not self.is_near(address):
-            return asyncio.ensure_future(self._through_ray(address, method, b"".join(parts)))
         connection = self._open.get(address.name)
         if connection is not None and connection.is_open:
-            return connection.request(method, parts)
+            return connection.request(door, parts)
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self.is_near(address):
+            self._start(self._through_ray(reply, address, door, b"".join(parts)))
+            return reply
         waiting = self._opening.get(address.socket)
         if waiting is None:
             waiting = self._opening[address.socket] = deque()
-            task = asyncio.ensure_future(self._open_lane(address, waiting))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        waiting.append((method, [b"".join(parts)], reply))
+            self._start(self._open_lane(address, waiting))
+        waiting.append((door, [b"".join(parts)], reply))
         return reply
 
-    async def _open_lane(self, address: Address, waiting: deque[tuple[str, Parts, asyncio.Future[Any]]]) -> None:
-        connection = Outgoing(address.name, decode_reply, self._call_timeout)
+    def _start(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(errand)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open_lane(self, address: Address, waiting: deque[tuple[Door, Parts, asyncio.Future[Any]]]) -> None:
+        hello = encode_parts((self._me, address.ticket))
+        connection = Outgoing(address.name, hello, partial(self._take_reply, address), self._call_timeout)
         try:
             await connect(address.socket, connection)
         except PartyLost as error:
             for _, _, reply in waiting:
                 if not reply.done():
-                    reply.set_exception(PartyLost(error.party, error.message))
+                    self._unawaited.fail(reply, PartyLost(error.party, error.message), self._me)
             return
         finally:
             del self._opening[address.socket]
         self._open[address.name] = connection
-        for method, parts, reply in waiting:
-            connection.request(method, parts).add_done_callback(partial(_pass_on, reply))
+        for door, parts, reply in waiting:
+            connection.request(door, parts).add_done_callback(partial(self._pass_on, reply))
 
-    async def _through_ray(self, address: Address, method: str, frame: bytes) -> Any:
+    def _take_reply(self, address: Address, reply: asyncio.Future[Any], door: Door, kind: int, body: Any) -> None:
+        """End a call with its reply, or with the error that came in its place."""
+        if reply.done():
+            return
+        try:
+            value = decode_reply(kind, body)
+            address.doors.check_reply(door, address.name, value)
+        except Exception as error:
+            self._unawaited.fail(reply, error, self._me)
+        else:
+            reply.set_result(value)
+
+    def _pass_on(self, to: asyncio.Future[Any], reply: asyncio.Future[Any]) -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if to.done():
+            return
+        if reply.cancelled():
+            to.cancel()
+        elif error is not None:
+            self._unawaited.fail(to, error, self._me)
+        else:
+            to.set_result(reply.result())
+
+    async def _through_ray(self, reply: asyncio.Future[Any], address: Address, door: Door, frame: bytes) -> None:
         # as an array the frame travels out of band, without another copy
-        reference = address.actor.call.remote(np.frombuffer(frame, np.uint8))
+        reference = address.actor.call.remote(self._me, address.ticket, np.frombuffer(frame, np.uint8))
+        error: FedactorsError
         try:
             async with asyncio.timeout(self._call_timeout):
                 kind, body = await reference
         except TimeoutError:
-            raise CallTimeout(address.name, f"{method} gave no answer within {self._call_timeout:g} s") from None
+            error = CallTimeout(address.name, f"{door.name} gave no answer within {self._call_timeout:g} s")
         except RayActorError:
-            raise PartyLost(address.name, f"its process was lost during {method}") from None
-        return decode_reply(kind, memoryview(body))
+            error = PartyLost(address.name, f"its process was lost during {door.name}")
+        else:
+            self._take_reply(address, reply, door, kind, memoryview(body))
+            return
+        if not reply.done():
+            self._unawaited.fail(reply, error, self._me)
 
     async def fetch(self, address: Address, key: int) -> bytes:
         """Ask an owner on another host for a payload's bytes."""
         try:
             async with asyncio.timeout(self._call_timeout):
-                kind, body = await address.actor.fetch.remote(key)
+                kind, body = await address.actor.fetch.remote(self._me, address.ticket, key)
         except TimeoutError:
             raise CallTimeout(address.name, f"payload {key} did not come within {self._call_timeout:g} s") from None
         except RayActorError:
@@ -160,18 +208,6 @@ class Lanes:
             if connection.is_open:
                 connection.transport.close()
         self._open.clear()
-
-
-def _pass_on(to: asyncio.Future[Any], reply: asyncio.Future[Any]) -> None:
-    error = None if reply.cancelled() else reply.exception()
-    if to.done():
-        return
-    if reply.cancelled():
-        to.cancel()
-    elif error is not None:
-        to.set_exception(error)
-    else:
-        to.set_result(reply.result())
 
 
 def as_array(parts: Parts) -> np.ndarray:

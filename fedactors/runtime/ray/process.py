@@ -1,8 +1,9 @@
 """One generic Ray actor class that hosts any actor: the process side of the Ray runtime.
 
-    driver ──prepare, meet, open, snapshot, drain, watch──▶ ActorProcess
-    peers  ──fast lane (same host) or Ray call────────────▶ ActorProcess.serve ──▶ the plain actor's method
+    driver ──prepare, meet, load, open, snapshot, drain, watch──▶ ActorProcess
+    peers  ──fast lane (same host) or Ray call─────────────────▶ ActorProcess.serve ──▶ a door of the plain actor
 
+Whoever calls shows a ticket, which the driver made for it (`transport.ticket`); the sender is never read from a frame.
 Errors travel as values, so Ray's own wrapping never shows. `watch` ends when something that goes on by itself fails.
 """
 
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import enum
 import gc
+import hmac
 import os
 import sys
 import tempfile
@@ -18,22 +21,36 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import ray
 
-from fedactors.errors import BadInput, FedactorsError, PartyLost
+from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, Row, kind_of
 from fedactors.network.links import Network
+from fedactors.remote import DRIVER, Door, doors
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import Casting, Clock, Context, CostModel, Job, Ref, Work
+from fedactors.runtime.base import (
+    NOWHERE,
+    Casting,
+    Clock,
+    Context,
+    CostModel,
+    Job,
+    Ref,
+    UnawaitedCall,
+    Work,
+    check_reader,
+)
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
-from fedactors.runtime.ray.transport import ERROR, REPLY, Incoming, Parts
+from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, ticket
 
 T = TypeVar("T")
+_MOST_REFUSALS = 100
+"""Of those that are remembered between two looks of the driver: a flood of them costs no memory."""
 
 
 class WallClock(Clock):
@@ -71,8 +88,8 @@ class Settings:
     network: Network | None
     costs: CostModel | None
     scale: float
-    script_messages: tuple[type, ...] = ()
-    """Messages that the driver's own script declares: other processes cannot import them."""
+    script_types: tuple[type, ...] = ()
+    """Messages and plain values that the driver's own script declares: other processes cannot import them."""
 
 
 @dataclass
@@ -85,12 +102,16 @@ class Drained:
     totals: list[tuple[str, str, str, str, int, int]]
     waiting_seconds: float
     cpu_seconds: float
+    outside_seconds: float
+    """Processor time since the run began that was spent outside of `compute`: messages, and whatever else."""
+    refused: list[str]
+    """What callers asked that they may not."""
 
 
 class RayContext(Context):
     """One actor's side of the Ray runtime, in the actor's own process."""
 
-    def __init__(self, casting: Casting, settings: Settings, lanes: Lanes) -> None:
+    def __init__(self, casting: Casting, settings: Settings, host: str) -> None:
         self.name = casting.name
         self.seed = settings.seed
         self.reproducible_noise = settings.reproducible_noise
@@ -98,11 +119,18 @@ class RayContext(Context):
         self.rows: list[Row] = []
         self.spans: list[tuple[str, str, str, float, float]] = []
         self.privacy: list[Any] = []
+        self.refused: list[str] = []
         self.waiting_seconds = 0.0
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.ledger = Ledger(self.rows.extend if settings.keep_rows else None)
-        self.lanes = lanes
+        # the driver alone knows which losses are dealt with: a lost party is its watcher's business
+        self.unawaited = UnawaitedCall(self._fail, lambda _: True)
+        asyncio.get_running_loop().set_exception_handler(self.unawaited)
+        self.lanes = Lanes(self.name, host, settings.use_sockets, settings.call_timeout, self.unawaited)
+        self.doors = doors(casting.cls)
         self._cpu_before = 0.0
+        self._computing_seconds = 0.0
+        self._outside_reported = 0.0
         self._role = casting.cls.role
         self._settings = settings
         self._store = PayloadStore()
@@ -113,21 +141,21 @@ class RayContext(Context):
         # a compute in the loop's own thread would also delay the emulated links
         self._thread = concurrent.futures.ThreadPoolExecutor(1) if self._emulating else None
 
-    def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         address = self.lanes.address(receiver, self.name)
-        size = measure(args) + (measure(kwargs) if kwargs else 0)
-        name = type_name(args[0], method) if args else method
+        door = address.doors.check(method, self.name, self._role, receiver, value)
+        size = measure(value)
         kind = kind_of(self.name, self._role, receiver, address.role)
-        self.ledger.record(self.clock.now(), self.name, receiver, kind, name, size)
-        parts = encode_parts((self.name, self._role, method, args, kwargs))
+        self.ledger.record(self.clock.now(), self.name, receiver, kind, type_name(value, method), size)
+        parts = encode_parts((method, value))
         delay = self._link_delay(self.name, receiver, kind, size)
         if delay <= 0:
-            return self.lanes.send(address, method, parts)
-        return asyncio.ensure_future(self._send_later(delay, address, method, [b"".join(parts)]))
+            return self.lanes.send(address, door, parts)
+        return asyncio.ensure_future(self._send_later(delay, address, door, [b"".join(parts)]))
 
-    async def _send_later(self, delay: float, address: Address, method: str, parts: Parts) -> Any:
+    async def _send_later(self, delay: float, address: Address, door: Door, parts: Parts) -> Any:
         await asyncio.sleep(delay)
-        return await self.lanes.send(address, method, parts)
+        return await self.lanes.send(address, door, parts)
 
     def _link_delay(self, sender: str, receiver: str, kind: str, size: int) -> float:
         network = self._settings.network
@@ -148,15 +176,22 @@ class RayContext(Context):
         await asyncio.sleep(0)
         start = self.clock.now()
         if self._thread is None:
-            result = function(*args)
+            result = self._timed(function, args)
         else:
-            result = await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+            result = await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, function, args)
             costs = self._settings.costs
             if costs is not None:
                 rest = costs.seconds(self.name, work) - (self.clock.now() - start)
                 await self.clock.sleep(max(0.0, rest))
         self.record_span("compute", work.kind, start, self.clock.now())
         return result
+
+    def _timed(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+        start = time.thread_time()
+        try:
+            return function(*args)
+        finally:
+            self._computing_seconds += time.thread_time() - start
 
     def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
         if key in self._jobs:
@@ -182,22 +217,27 @@ class RayContext(Context):
 
     def _background_done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or task.exception() is None:
-            return
-        if not self.failure.done():
-            self.failure.set_result(cast(BaseException, task.exception()))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
-    def put(self, value: Any) -> Ref:
+    def _fail(self, error: BaseException) -> None:
+        """Stop the run: the driver's `watch` ends with the first failure."""
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    def put(self, value: Any, readers: frozenset[str]) -> Ref:
+        self.doors.check_payload(self.name, value)
         size = measure(value)
-        key, place = self._store.put(encode_parts(value))
-        return Ref(self.name, key, size, place if self._settings.use_sockets else ())
+        key, place = self._store.put(encode_parts((sorted(readers), value)), readers)
+        return Ref(self.name, key, size, place if self._settings.use_sockets else NOWHERE)
 
     async def get(self, ref: Ref) -> Any:
         if ref.owner == self.name:
-            return decode(self._store.read(ref.key))
+            return decode(self._store.read(ref.key))[1]
         address = self.lanes.address(ref.owner, self.name)
         frame = None
-        if ref.place and self.lanes.is_near(address):
+        # a reference comes from a peer: it is believed that its payload lies with its owner, and nowhere else
+        if self.lanes.is_near(address) and len(ref.place) == 3 and ref.place[0] == address.pid:
             try:
                 frame = self._reader.read(ref.place, ref.key)
             except (FileNotFoundError, ProcessLookupError):
@@ -207,16 +247,19 @@ class RayContext(Context):
                 frame = None
         if frame is None:
             frame = await self.lanes.fetch(address, ref.key)
-        value = decode(frame)
+        readers, value = decode(frame)
+        check_reader(self.name, frozenset(readers), ref.owner)
+        address.doors.check_payload(ref.owner, value)
         kind = kind_of(ref.owner, address.role, self.name, self._role)
-        self.ledger.record(self.clock.now(), ref.owner, self.name, kind, type_name(value, "payload"), ref.num_bytes)
-        delay = self._link_delay(ref.owner, self.name, kind, ref.num_bytes)
+        self.ledger.record(self.clock.now(), ref.owner, self.name, kind, type_name(value, ""), measure(value))
+        delay = self._link_delay(ref.owner, self.name, kind, measure(value))
         if delay > 0:
             await asyncio.sleep(delay)
         return value
 
-    def read_payload(self, key: int) -> bytes:
+    def read_payload(self, key: int, reader: str) -> bytes:
         """Return the bytes of a payload kept here, for a reader on another host."""
+        check_reader(reader, self._store.readers(key), self.name)
         return self._store.read(key)
 
     def free(self, ref: Ref) -> None:
@@ -235,17 +278,22 @@ class RayContext(Context):
         """Count time and CPU seconds from here on: what came before was starting up."""
         self.clock.begin(start)
         self._cpu_before = _cpu_seconds()
+        self._computing_seconds = self._outside_reported = 0.0
 
     def drain(self) -> Drained:
         """Hand over what was recorded since the last time."""
         self.ledger.flush()
-        rows, spans, privacy = list(self.rows), list(self.spans), list(self.privacy)
-        self.rows.clear()
-        self.spans.clear()
-        self.privacy.clear()
-        return Drained(
-            rows, spans, privacy, self.ledger.state(), self.waiting_seconds, _cpu_seconds() - self._cpu_before
-        )
+        cpu = _cpu_seconds() - self._cpu_before
+        outside = max(0.0, cpu - self._computing_seconds)
+        now = self.clock.now()
+        # as one span that ends now: how much it was, not when it was, is known
+        self.record_span("outside", "outside of compute", max(0.0, now - (outside - self._outside_reported)), now)
+        self._outside_reported = outside
+        rows, spans, privacy, refused = list(self.rows), list(self.spans), list(self.privacy), list(self.refused)
+        for kept in (self.rows, self.spans, self.privacy, self.refused):
+            kept.clear()
+        totals = self.ledger.state()
+        return Drained(rows, spans, privacy, totals, self.waiting_seconds, cpu, outside, refused)
 
     def close(self) -> None:
         """Stop what goes on by itself and give memory back."""
@@ -263,43 +311,66 @@ def _cpu_seconds() -> float:
     return used.user + used.system
 
 
-class ActorProcess:
-    """The Ray actor; see the module."""
+class Life(enum.IntEnum):
+    """How far a process has come; nothing is asked of it before its time."""
 
-    def __init__(self, casting: Casting, settings: Settings) -> None:
+    CREATED = 0
+    PREPARED = 1
+    LOADED = 2
+    OPEN = 3
+    CLOSED = 4
+
+
+class ActorProcess:
+    """The Ray actor; see the module.
+
+    Args:
+        casting: the actor to host.
+        settings: of the run.
+        key: with which tickets to this actor are made.
+    """
+
+    def __init__(self, casting: Casting, settings: Settings, key: bytes) -> None:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
-        for cls in settings.script_messages:
+        for cls in settings.script_types:
             setattr(sys.modules["__main__"], cls.__name__, cls)
         self._casting = casting
         self._settings = settings
+        self._key = key
+        self._life = Life.CREATED
         self._context: RayContext
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._server: asyncio.AbstractServer | None = None
 
-    async def prepare(self) -> tuple[str, str, int]:
+    # --- for the driver, who shows its ticket ---
+
+    async def prepare(self, driver: bytes) -> tuple[str, str, int]:
         """Construct the actor and listen; return (host, socket path, process id)."""
+        self._check_driver(driver, Life.CREATED)
         host = ray.get_runtime_context().get_node_id()
-        lanes = Lanes(host, self._settings.use_sockets, self._settings.call_timeout)
-        self._context = RayContext(self._casting, self._settings, lanes)
+        self._context = RayContext(self._casting, self._settings, host)
         self._actor = self._casting.cls(*self._casting.args, **self._casting.kwargs)
         self._actor._context = self._context
+        self._loaded = asyncio.Event()
         path = ""
         if self._settings.use_sockets:
             self._folder = tempfile.TemporaryDirectory(prefix="fedactors-")
             path = str(Path(self._folder.name) / "lane")
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: Incoming(self._serve), path)
-        self._loaded = asyncio.Event()
+            self._server = await loop.create_unix_server(lambda: Incoming(self._recognise, self._serve), path)
+        self._life = Life.PREPARED
         return host, path, os.getpid()
 
-    async def meet(self, addresses: dict[str, Address]) -> None:
+    async def meet(self, driver: bytes, addresses: dict[str, Address]) -> None:
         """Learn where the other actors live."""
+        self._check_driver(driver, Life.PREPARED)
         self._context.lanes.update(addresses)
 
-    async def load(self, state: bytes | None) -> bytes | None:
+    async def load(self, driver: bytes, state: bytes | None) -> bytes | None:
         """Load data and restore a snapshot; return an encoded error or None."""
+        self._check_driver(driver, Life.PREPARED)
 
         async def work() -> None:
             await self._actor.load()
@@ -308,16 +379,56 @@ class ActorProcess:
                 snapshot.apply(self._actor, content["state"])
             # calls that come earlier, from peers that know a respawned actor already, wait for this
             self._loaded.set()
+            self._life = Life.LOADED
 
         return await self._guarded(work)
 
-    async def open(self, start: float) -> bytes | None:
+    async def open(self, driver: bytes, start: float) -> bytes | None:
         """Start the actor's loops, the run having begun at `start`; return an encoded error or None."""
+        self._check_driver(driver, Life.LOADED)
         self._context.begin_run(start)
         # modules and data live as long as the run: the collector of garbage need not look at them again
         gc.collect()
         gc.freeze()
+        self._life = Life.OPEN
         return await self._guarded(self._actor.open)
+
+    async def watch(self, driver: bytes) -> bytes:
+        """Return, encoded, the error of whatever went on by itself and failed."""
+        self._check_driver(driver, Life.PREPARED)
+        return b"".join(encode_error(self._casting.name, await self._context.failure))
+
+    async def snapshot(self, driver: bytes) -> bytes:
+        """Return the actor's state as a sealed frame."""
+        self._check_driver(driver, Life.LOADED)
+        state = snapshot.capture(self._actor, self._actor.state)
+        return snapshot.seal({"state": state, "jobs": [], "timers": {}})
+
+    async def drain(self, driver: bytes) -> Drained:
+        """Return what was recorded; see `RayContext.drain`."""
+        self._check_driver(driver, Life.PREPARED)
+        return self._context.drain()
+
+    async def close(self, driver: bytes) -> bytes | None:
+        """Close the actor and everything that its process opened; return an encoded error or None."""
+        self._check_driver(driver, Life.PREPARED)
+        self._life = Life.CLOSED
+        error = await self._guarded(self._actor.close)
+        self._context.unawaited.check()
+        if error is None and self._context.failure.done():
+            error = b"".join(encode_error(self._casting.name, self._context.failure.result()))
+        if self._server is not None:
+            self._server.close()
+        self._context.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+        return error
+
+    def _check_driver(self, shown: bytes, least: Life) -> None:
+        if not hmac.compare_digest(shown, ticket(self._key, DRIVER)):
+            raise PermissionError(f"{self._casting.name}: only the run's driver may ask this")
+        if self._life < least:
+            raise RuntimeError(f"{self._casting.name} is {self._life.name.lower()}, not {least.name.lower()} yet")
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> bytes | None:
         try:
@@ -326,52 +437,66 @@ class ActorProcess:
             return b"".join(encode_error(self._casting.name, error))
         return None
 
-    async def call(self, frame: Any) -> tuple[int, Any]:
+    # --- for peers ---
+
+    async def call(self, name: str, shown: bytes, frame: Any) -> tuple[int, Any]:
         """Serve a call that came through Ray."""
-        kind, parts = await self._serve(memoryview(frame))
+        caller = self._caller(name, shown)
+        if caller is None:
+            refusal = Refused(name, f"calls {self._casting.name} with a ticket that is not its own")
+            return ERROR, as_array(encode_error(self._casting.name, refusal))
+        kind, parts = await self._serve(caller, memoryview(frame))
         return kind, as_array(parts)
 
-    async def fetch(self, key: int) -> tuple[int, Any]:
+    async def fetch(self, name: str, shown: bytes, key: int) -> tuple[int, Any]:
         """Serve a payload to a reader on another host."""
         try:
-            return REPLY, as_array([self._context.read_payload(key)])
+            if self._caller(name, shown) is None:
+                raise Refused(name, f"asks {self._casting.name} for a payload with a ticket that is not its own")
+            return REPLY, as_array([self._context.read_payload(key, name)])
         except FedactorsError as error:
             return ERROR, as_array(encode_error(self._casting.name, error))
 
-    async def _serve(self, body: memoryview) -> tuple[int, Parts]:
-        name = self._casting.name
+    def _recognise(self, hello: memoryview) -> Caller | None:
+        """Return who opens a connection, if it proves it."""
         try:
-            sender, role, method, args, kwargs = decode(body)
-            if method.startswith("_") or not hasattr(self._actor, method):
-                raise BadInput(f"{name} has no method {method!r}")
+            name, shown = decode(hello)
+        except (FedactorsError, ValueError, TypeError):
+            return None
+        return self._caller(name, shown)
+
+    def _caller(self, name: Any, shown: Any) -> Caller | None:
+        if not (isinstance(name, str) and isinstance(shown, bytes)):
+            return None
+        if not hmac.compare_digest(shown, ticket(self._key, name)):
+            self._note_refusal(f"somebody calls {self._casting.name} as {name} without its ticket")
+            return None
+        known = self._context.lanes.book.get(name)
+        return Caller(name, DRIVER if name == DRIVER else "" if known is None else known.role)
+
+    def _note_refusal(self, text: str) -> None:
+        if len(self._context.refused) < _MOST_REFUSALS:
+            self._context.refused.append(text)
+
+    async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        name, context = self._casting.name, self._context
+        try:
+            try:
+                method, value = decode(body)
+                door = context.doors.check(method, caller.name, caller.role, name, value)
+            except (Refused, ValueError, TypeError) as error:
+                refusal = (
+                    error if isinstance(error, Refused) else Refused(caller.name, f"sends {name} no call: {error}")
+                )
+                self._note_refusal(str(refusal))
+                raise refusal from None
             if not self._loaded.is_set():
                 await self._loaded.wait()
-            reply = await getattr(self._actor, method)(*args, **kwargs)
+            do = getattr(self._actor, door.name)
+            reply = await (do() if value is None else do(value))
+            context.doors.check_reply(door, name, reply)
             if reply is not None:
-                size = measure(reply)
-                await self._context.reply_later(sender, role, type_name(reply, f"{method} reply"), size)
+                await context.reply_later(caller.name, caller.role, type_name(reply, method), measure(reply))
             return REPLY, encode_parts(reply)
         except Exception as error:
             return ERROR, encode_error(name, error)
-
-    async def watch(self) -> bytes:
-        """Return, encoded, the error of whatever went on by itself and failed."""
-        return b"".join(encode_error(self._casting.name, await self._context.failure))
-
-    async def snapshot(self) -> bytes:
-        """Return the actor's state as a sealed frame."""
-        state = snapshot.capture(self._actor, self._actor.state)
-        return snapshot.seal({"state": state, "jobs": [], "timers": {}})
-
-    async def drain(self) -> Drained:
-        """Return what was recorded; see `RayContext.drain`."""
-        return self._context.drain()
-
-    async def close(self) -> None:
-        """Close the actor and everything that its process opened."""
-        await self._actor.close()
-        if self._server is not None:
-            self._server.close()
-        self._context.close()
-        if self._folder is not None:
-            self._folder.cleanup()

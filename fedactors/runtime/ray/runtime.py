@@ -10,14 +10,15 @@ Snapshots are taken where the protocol calls `checkpoint`, when it has no call u
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
+import secrets
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,18 +28,28 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, measure, message_types, type_name
+from fedactors.network.codec import encode_parts, measure, message_types, plain_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
+from fedactors.remote import DRIVER, doors
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import DRIVER, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage, first_error
+from fedactors.runtime.base import (
+    Casting,
+    CostModel,
+    RecorderLike,
+    Runtime,
+    Snapshot,
+    UnawaitedCall,
+    Usage,
+    first_error,
+)
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
 from fedactors.runtime.ray.placement import cause, check_strict, labelled
 from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
-from fedactors.runtime.ray.transport import ERROR
+from fedactors.runtime.ray.transport import ERROR, ticket
 
 T = TypeVar("T")
 _MAX_CONCURRENCY = 10_000
@@ -118,6 +129,8 @@ class RayRuntime(Runtime):
         self._losing = asyncio.Lock()
         self._waiting: dict[str, float] = {}
         self._cpu: dict[str, float] = {}
+        self._outside: dict[str, float] = {}
+        self._keys: dict[str, bytes] = {}
         self._cpu_before = 0.0
         self._wall_start = time.perf_counter()
         self._began: float | None = None
@@ -135,20 +148,20 @@ class RayRuntime(Runtime):
 
     def use_costs(self, costs: CostModel) -> None:
         if self._emulate and self._settings.costs is None:
-            self._settings = dataclasses.replace(self._settings, costs=costs)
+            self._settings = replace(self._settings, costs=costs)
 
     def use_network(self, network: Network) -> None:
         if self._emulated[0] is None:
             self.network = network  # prices hold in any case
             if self._emulate:
-                self._settings = dataclasses.replace(self._settings, network=network)
+                self._settings = replace(self._settings, network=network)
 
-    def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         address = self._lanes.address(receiver, DRIVER)
-        size = measure(args) + (measure(kwargs) if kwargs else 0)
-        name = type_name(args[0], method) if args else method
-        self._own_ledger.record(self.clock.now(), DRIVER, receiver, DRIVER_KIND, name, size)
-        return self._lanes.send(address, method, encode_parts((DRIVER, DRIVER, method, args, kwargs)))
+        door = address.doors.check(method, DRIVER, DRIVER, receiver, value)
+        size = measure(value)
+        self._own_ledger.record(self.clock.now(), DRIVER, receiver, DRIVER_KIND, type_name(value, method), size)
+        return self._lanes.send(address, door, encode_parts((method, value)))
 
     async def start(self) -> None:
         self._castings |= labelled(self._castings, self._labels)
@@ -164,31 +177,43 @@ class RayRuntime(Runtime):
             remote = ray.remote(ActorProcess).options(
                 max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name]
             )
-            self._starting[casting.name] = remote.remote(casting, self._settings)
+            key = self._keys[casting.name] = secrets.token_bytes(32)
+            self._starting[casting.name] = remote.remote(casting, self._settings, key)
         fresh: dict[str, Address] = {}
-        places = await self._all(castings, self._starting, lambda actor, _: actor.prepare.remote())
+        places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own))
         for casting, (host, path, pid) in zip(castings, places, strict=True):
             actor = self._actors[casting.name] = self._starting.pop(casting.name)
-            fresh[casting.name] = Address(casting.name, casting.cls.role, host, path, pid, actor)
+            own = self._ticket(casting.name)
+            fresh[casting.name] = Address(
+                casting.name, casting.cls.role, host, path, pid, actor, doors(casting.cls), own
+            )
             self.processes[casting.name] = pid
         others = [self._castings[name] for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
-        await self._all(castings, self._actors, lambda actor, _: actor.meet.remote(self._lanes.book))
+        await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
         # one of them may be lost too by now: its own watcher sees to that
-        told = [self._actors[other.name].meet.remote(fresh) for other in others]
+        told = [self._introduce(self._actors[other.name], other.name, fresh) for other in others]
         await asyncio.gather(*told, return_exceptions=True)
         for casting in castings:
             self._watchers[casting.name] = asyncio.ensure_future(self._watch(casting.name))
         frames = state.actors if state is not None else {}
         self._raise_first(
-            await self._all(castings, self._actors, lambda actor, name: actor.load.remote(frames.get(name)))
+            await self._all(castings, self._actors, lambda actor, own, name: actor.load.remote(own, frames.get(name)))
         )
         if self._began is None:
             # the run begins here, as on the virtual clock: starting processes and loading data is not its time
-            self._settings = dataclasses.replace(self._settings, start=time.time())
+            self._settings = replace(self._settings, start=time.time())
             self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
         start = self._settings.start
-        self._raise_first(await self._all(castings, self._actors, lambda actor, _: actor.open.remote(start)))
+        self._raise_first(await self._all(castings, self._actors, lambda actor, own, _: actor.open.remote(own, start)))
+
+    def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
+        return ticket(self._keys[name], caller)
+
+    def _introduce(self, actor: Any, name: str, book: Mapping[str, Address]) -> Any:
+        """Tell an actor where others are, with the tickets that let it call them in its own name."""
+        own = {other: replace(there, ticket=self._ticket(other, name)) for other, there in book.items()}
+        return actor.meet.remote(self._ticket(name), own)
 
     async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
         if self._placement is None:
@@ -218,12 +243,12 @@ class RayRuntime(Runtime):
         return self._places
 
     async def _all(
-        self, castings: list[Casting], processes: Mapping[str, Any], ask: Callable[[Any, str], Any]
+        self, castings: list[Casting], processes: Mapping[str, Any], ask: Callable[[Any, bytes, str], Any]
     ) -> list[Any]:
         async def one(name: str) -> Any:
             try:
                 async with asyncio.timeout(self._start_timeout):
-                    return await ask(processes[name], name)
+                    return await ask(processes[name], self._ticket(name), name)
             except TimeoutError:
                 raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
             except RayActorError as error:
@@ -275,7 +300,7 @@ class RayRuntime(Runtime):
         while True:
             async with self._losing, asyncio.timeout(self._call_timeout):  # none is half way back
                 names, watchers = sorted(self._actors), dict(self._watchers)
-                asked = [self._actors[name].snapshot.remote() for name in names]
+                asked = [self._actors[name].snapshot.remote(self._ticket(name)) for name in names]
                 frames = await asyncio.gather(*asked, return_exceptions=True)
             lost = [name for name, found in zip(names, frames, strict=True) if isinstance(found, RayActorError)]
             for found in frames:
@@ -310,6 +335,7 @@ class RayRuntime(Runtime):
             wall_seconds=end - self._wall_start,
             cpu_utilisation=cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
             waiting_seconds=sum(self._waiting.values()),
+            outside_seconds=sum(self._outside.values()),
             price=self.ledger.price(self.network.link) + self.spent,
         )
 
@@ -322,13 +348,13 @@ class RayRuntime(Runtime):
         await self._drain()
 
     async def _drain(self) -> None:
-        async def ask(actor: Any) -> Any:
+        async def ask(name: str, actor: Any) -> Any:
             try:
-                return await actor.drain.remote()
+                return await actor.drain.remote(self._ticket(name))
             except RayActorError:
                 return None  # it is gone, and what it had recorded since the last time with it
 
-        asked = {name: asyncio.ensure_future(ask(actor)) for name, actor in self._actors.items()}
+        asked = {name: asyncio.ensure_future(ask(name, actor)) for name, actor in self._actors.items()}
         if asked:
             await asyncio.wait(asked.values(), timeout=self._call_timeout)
         for name, answer in asked.items():
@@ -341,6 +367,9 @@ class RayRuntime(Runtime):
             self._process_totals[name] = found.totals
             self._waiting[name] = found.waiting_seconds
             self._cpu[name] = found.cpu_seconds
+            self._outside[name] = found.outside_seconds
+            for text in found.refused:
+                logging.getLogger(__name__).warning("%s: refused: %s", name, text)
             self.privacy_records.extend(found.privacy)
             if self.recorder is not None:
                 if found.rows:
@@ -407,6 +436,7 @@ class RayRuntime(Runtime):
             self._resumed_totals = list(content["ledger"])
             self._waiting["before"] = content["waiting"]
         network, costs, scale = self._emulated
+        script = sys.modules["__main__"]
         start = time.time()
         self.clock = WallClock(start, self._offset, scale)
         self._settings = Settings(
@@ -420,10 +450,12 @@ class RayRuntime(Runtime):
             network=network,
             costs=costs,
             scale=scale,
-            script_messages=tuple(message_types(sys.modules["__main__"])),
+            script_types=(*message_types(script), *plain_types(script)),
         )
         host = ray.get_runtime_context().get_node_id()
-        self._lanes = Lanes(host, self._use_sockets, self._call_timeout)
+        unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
+        self._loop.set_exception_handler(unawaited)
+        self._lanes = Lanes(DRIVER, host, self._use_sockets, self._call_timeout, unawaited)
         if self._stop_code is not None:
             raise Stopped("stopped before the first step", self._stop_code)
 
@@ -445,19 +477,28 @@ class RayRuntime(Runtime):
             if self._failure is not None:
                 raise self._failure from None
             raise
+        else:
+            unawaited.check()
         finally:
-            await self._finish()
+            errors = await self._finish()
+        if self._failure is not None:
+            raise self._failure
+        self._raise_first(errors)
         return result
 
-    async def _finish(self) -> None:
+    async def _finish(self) -> list[bytes | None]:
+        """Close everything; return, encoded, what failed at the actors' ends."""
         self._closing = True
+        errors: list[bytes | None] = []
         self._end = time.perf_counter()
         for watcher in self._watchers.values():
             watcher.cancel()
         try:
             async with asyncio.timeout(10.0):
                 await self._drain()
-                await asyncio.gather(*(a.close.remote() for a in self._actors.values()), return_exceptions=True)
+                closing = (actor.close.remote(self._ticket(name)) for name, actor in self._actors.items())
+                found = await asyncio.gather(*closing, return_exceptions=True)
+                errors = [error for error in found if not isinstance(error, BaseException)]
         except TimeoutError:
             pass  # a process that does not answer any more is killed with the others
         for group in self._groups:
@@ -467,6 +508,7 @@ class RayRuntime(Runtime):
         for name in self._lanes.book:
             self._remove_folder(name)
         self._lanes.close()
+        return errors
 
     def fail(self, error: BaseException) -> None:
         """Stop the run with its first failure."""
@@ -478,7 +520,7 @@ class RayRuntime(Runtime):
     async def _watch(self, name: str) -> None:
         actor = self._actors[name]
         try:
-            error = await actor.watch.remote()
+            error = await actor.watch.remote(self._ticket(name))
         except RayActorError:
             if not self._closing:
                 await self._lose(name)

@@ -6,23 +6,42 @@ by the end of its connection. Between hosts calls go through Ray.
 
     frame = | body length u64 | request number u32 | kind u8 | zeros up to 64 | body (codec frame) |
 
+The first frame of a connection is a HELLO with the caller's name and its ticket: who calls is bound to the connection.
+A ticket can be made with the receiver's key only, which the driver and the receiver have (`ticket`).
+
 Codec frames are multiples of 64 bytes, so that arrays stay aligned wherever a frame lies in what was received.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fedactors.errors import CallTimeout, PartyLost
+from fedactors.remote import Door
 
 _HEAD = struct.Struct("<QIB51x")
-REQUEST, REPLY, ERROR = 0, 1, 2
+REQUEST, REPLY, ERROR, HELLO = 0, 1, 2, 3
 _SWEEP_SECONDS = 1.0
 
 Parts = list[bytes | memoryview]
+
+
+def ticket(key: bytes, caller: str) -> bytes:
+    """Return what lets `caller` speak to the actor that has `key`, in its own name and no other."""
+    return hmac.digest(key, caller.encode(), "sha256")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who is at the other end of a connection, and what it may be believed: the receiver has checked its ticket."""
+
+    name: str
+    role: str
 
 
 class _Frames(asyncio.Protocol):
@@ -71,25 +90,36 @@ class _Frames(asyncio.Protocol):
 class Outgoing(_Frames):
     """The calling end of a connection to the actor `name`."""
 
-    def __init__(self, name: str, decode_reply: Callable[[int, memoryview], Any], call_timeout: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        hello: Parts,
+        take_reply: Callable[[asyncio.Future[Any], Door, int, memoryview], None],
+        call_timeout: float,
+    ) -> None:
         super().__init__()
         self.name = name
+        self._hello = hello
         self.is_open = True
-        self._decode = decode_reply
+        self._take_reply = take_reply
         self._call_timeout = call_timeout
-        self._pending: dict[int, tuple[asyncio.Future[Any], float, str]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any], float, Door]] = {}
         self._number = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
-    def request(self, method: str, parts: Parts) -> asyncio.Future[Any]:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.send(HELLO, 0, self._hello)
+
+    def request(self, door: Door, parts: Parts) -> asyncio.Future[Any]:
         """Send a request now and return the future of its reply."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.is_open:
-            future.set_exception(PartyLost(self.name, f"its process is gone; {method} was not done"))
+            future.set_exception(PartyLost(self.name, f"its process is gone; {door.name} was not done"))
             return future
         self._number = (self._number + 1) & 0xFFFFFFFF
-        self._pending[self._number] = (future, self._loop.time(), method)
+        self._pending[self._number] = (future, self._loop.time(), door)
         self.send(REQUEST, self._number, parts)
         return future
 
@@ -97,12 +127,7 @@ class Outgoing(_Frames):
         found = self._pending.pop(number, None)
         if found is None or found[0].done():
             return
-        try:
-            value = self._decode(kind, body)
-        except Exception as error:
-            found[0].set_exception(error)
-            return
-        found[0].set_result(value)
+        self._take_reply(found[0], found[2], kind, body)
 
     def give_up(self) -> None:
         """Stop looking for late replies on a connection that never came about."""
@@ -113,35 +138,55 @@ class Outgoing(_Frames):
         self.is_open = False
         self._sweeper.cancel()
         pending, self._pending = self._pending, {}
-        for future, _, method in pending.values():
+        for future, _, door in pending.values():
             if not future.done():
-                future.set_exception(PartyLost(self.name, f"its process was lost during {method}"))
+                future.set_exception(PartyLost(self.name, f"its process was lost during {door.name}"))
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         oldest = self._loop.time() - self._call_timeout
         late = [number for number, (_, since, _) in self._pending.items() if since < oldest]
         for number in late:
-            future, _, method = self._pending.pop(number)
+            future, _, door = self._pending.pop(number)
             if not future.done():
-                future.set_exception(CallTimeout(self.name, f"{method} gave no answer within {self._call_timeout:g} s"))
+                text = f"{door.name} gave no answer within {self._call_timeout:g} s"
+                future.set_exception(CallTimeout(self.name, text))
 
 
 class Incoming(_Frames):
-    """The serving end: each request becomes a task of `serve(body)`, which returns (kind, parts)."""
+    """The serving end: each request becomes a task of `serve(caller, body)`, which returns (kind, parts).
 
-    def __init__(self, serve: Callable[[memoryview], Any]) -> None:
+    Args:
+        recognise: says who a HELLO frame's sender is, or None if its ticket is wrong: the connection then ends.
+        serve: does what a caller asks.
+    """
+
+    def __init__(
+        self, recognise: Callable[[memoryview], Caller | None], serve: Callable[[Caller, memoryview], Any]
+    ) -> None:
         super().__init__()
+        self._recognise = recognise
         self._serve = serve
+        self._caller: Caller | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_frame(self, kind: int, number: int, body: memoryview) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(number, body))
+        if self.transport.is_closing():
+            return
+        if self._caller is None:
+            self._caller = self._recognise(body) if kind == HELLO else None
+            if self._caller is None:
+                self.transport.close()
+            return
+        if kind != REQUEST:
+            self.transport.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(self._caller, number, body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, number: int, body: memoryview) -> None:
-        kind, parts = await self._serve(body)
+    async def _answer(self, caller: Caller, number: int, body: memoryview) -> None:
+        kind, parts = await self._serve(caller, body)
         if not self.transport.is_closing():
             self.send(kind, number, parts)
 

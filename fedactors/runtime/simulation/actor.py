@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import copy
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fedactors.actor import Actor
 from fedactors.errors import BadInput, FedactorsError, PayloadGone
-from fedactors.network.codec import freeze, type_name
+from fedactors.network.codec import carry, freeze, type_name
+from fedactors.remote import doors
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import Casting, Clock, Context, Job, Ref, Work, as_party_error
+from fedactors.runtime.base import (
+    NOWHERE,
+    Casting,
+    Clock,
+    Context,
+    Job,
+    Ref,
+    Work,
+    as_party_error,
+    check_reader,
+    derived_rng,
+)
 from fedactors.runtime.simulation.virtual_loop import Instant, current_actor, finish
 
 if TYPE_CHECKING:
@@ -58,26 +69,25 @@ class SimulatedContext(Context):
         self.casting = casting
         self._runtime = runtime
         self.actor = self._make()
+        self.doors = doors(casting.cls)
         self.alive = True
         self.variables = contextvars.copy_context()
         self.variables.run(current_actor.set, casting.name)
         self.jobs: dict[str, Job] = {}
         self.timers: dict[str, float] = {}
         self.tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their start, which a set would lose
-        self._payloads: dict[int, tuple[Any, int]] = {}
-        self._next_payload = 0
+        self._payloads: dict[int, tuple[Any, int, frozenset[str]]] = {}
+        self._payload_keys = derived_rng(runtime.seed, casting.name, "payload keys")
 
     def _make(self) -> Actor:
-        args, kwargs = self.casting.args, self.casting.kwargs
-        if self._runtime.loss_policy(self.name) == "restart":
-            # a process that takes its place must find the arguments as they were
-            args, kwargs = copy.deepcopy((args, kwargs))
+        # a copy of its own: what is built with the arguments, now or after a restart, finds them as they were given
+        args, kwargs = carry((self.casting.args, dict(self.casting.kwargs)))
         actor = self.casting.cls(*args, **kwargs)
         actor._context = self
         return actor
 
-    def call(self, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        return self._runtime.send(self.name, receiver, method, args, kwargs)
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        return self._runtime.send(self.name, receiver, method, value)
 
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         runtime = self._runtime
@@ -137,18 +147,20 @@ class SimulatedContext(Context):
             return
         self._runtime.fail(as_party_error(self.name, cast(BaseException, task.exception())))
 
-    def put(self, value: Any) -> Ref:
+    def put(self, value: Any, readers: frozenset[str]) -> Ref:
+        self.doors.check_payload(self.name, value)
         frozen, size = freeze(value)
-        self._next_payload += 1
-        self._payloads[self._next_payload] = (frozen, size)
-        return Ref(self.name, self._next_payload, size, ())
+        key = int(self._payload_keys.integers(1, 1 << 62))
+        self._payloads[key] = (frozen, size, readers)
+        return Ref(self.name, key, size, NOWHERE)
 
     async def get(self, ref: Ref) -> Any:
         owner = self._runtime.context_of(ref.owner)
         if ref.key not in owner._payloads:
-            raise PayloadGone(f"payload {ref.key} was freed by its owner {ref.owner}")
-        value, size = owner._payloads[ref.key]
+            raise PayloadGone(f"payload {ref.key} was freed by its owner {ref.owner}, or never was")
+        value, size, readers = owner._payloads[ref.key]
         if owner is not self:
+            check_reader(self.name, readers, ref.owner)
             await self._runtime.wire.carry(ref.owner, self.name, type_name(value, "payload"), size)
         return value
 

@@ -17,7 +17,8 @@ from fedactors.network.codec import HEADER_BYTES, freeze, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
 from fedactors.network.links import Link, SharedTransfers
-from fedactors.runtime.base import DRIVER, as_party_error, first_error
+from fedactors.remote import DRIVER, Door
+from fedactors.runtime.base import as_party_error, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import Instant, finish
 
@@ -38,9 +39,8 @@ class Call:
     number: int
     sender: str
     receiver: SimulatedContext
-    method: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    door: Door
+    message: Any
     reply: asyncio.Future[Any]
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
@@ -66,25 +66,22 @@ class Wire:
         self._shared_timer: asyncio.TimerHandle | None = None
         self._shared_changed = False
 
-    def send(
-        self, sender: str, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> asyncio.Future[Any]:
-        """Send a call: freeze and record it now, deliver it after the link's time, reply likewise."""
-        frozen_args, size = freeze(args)
-        if kwargs:
-            kwargs, more = freeze(kwargs)
-            size += more
+    def send(self, sender: str, receiver: str, method: str, value: Any) -> asyncio.Future[Any]:
+        """Send a call: check, freeze and record it now, deliver it after the link's time, reply likewise."""
+        runtime = self._runtime
         route = self.routes.get((sender, receiver)) or self._route(sender, receiver)
+        context = runtime.contexts[receiver]
+        door = context.doors.check(method, sender, runtime.role_of(sender), receiver, value)
+        frozen, size = freeze(value)
         kind, link, shared = route
-        loop = self._runtime.loop
+        loop = runtime.loop
         now = loop.time()
-        name = type_name(args[0], method) if args else method
-        self._runtime.ledger.record(now, sender, receiver, kind, name, size)
+        runtime.ledger.record(now, sender, receiver, kind, type_name(value, method), size)
         self._num_sent += 1
         number = self._num_sent
         # no task of the sender's: the receiver goes on even if the sender stops waiting, as on Ray
         reply: asyncio.Future[Any] = loop.create_future()
-        call = Call(number, sender, self._runtime.contexts[receiver], method, frozen_args, kwargs, reply)
+        call = Call(number, sender, context, door, frozen, reply)
         self.calls[number] = call
         if shared:
             self._start(call, self._travel_and_serve(call, size + HEADER_BYTES, link))
@@ -120,7 +117,7 @@ class Wire:
 
     async def _travel_and_serve(self, call: Call, size: int, link: Link) -> None:
         try:
-            await self._travel(call.sender, call.receiver.name, call.method, size, link, True)
+            await self._travel(call.sender, call.receiver.name, call.door.name, size, link, True)
         except asyncio.CancelledError:
             self._end_cancelled(call)
             return
@@ -128,11 +125,13 @@ class Wire:
 
     async def _serve(self, call: Call) -> None:
         """Let the receiver do what is called for, and bring its reply, or its failure, back to the sender."""
-        context, method = call.receiver, call.method
+        context, door = call.receiver, call.door
         try:
             if not context.alive:
-                raise PartyLost(context.name, f"its process is gone; {method} was not done")
-            reply = await getattr(context.actor, method)(*call.args, **call.kwargs)
+                raise PartyLost(context.name, f"its process is gone; {door.name} was not done")
+            method = getattr(context.actor, door.name)
+            reply = await (method() if call.message is None else method(call.message))
+            context.doors.check_reply(door, context.name, reply)
             if reply is not None:
                 reply = await self._bring_back(call, reply)
         except asyncio.CancelledError:
@@ -143,21 +142,19 @@ class Wire:
                 failed.__cause__ = first_error(error)
             del self.calls[call.number]
             if not call.reply.done():
-                call.reply.set_exception(failed)
+                self._runtime.unawaited.fail(call.reply, failed, call.sender)
         else:
             del self.calls[call.number]
             if self.watch_replies is not None and reply is not None:
-                self.watch_replies(context.name, call.sender, method, reply)
+                self.watch_replies(context.name, call.sender, door.name, reply)
             if not call.reply.done():
                 call.reply.set_result(reply)
 
     async def _bring_back(self, call: Call, reply: Any) -> Any:
         frozen, size = freeze(reply)
-        replier, sender, method = call.receiver.name, call.sender, call.method
+        replier, sender, method = call.receiver.name, call.sender, call.door.name
         kind, link, shared = self.routes.get((replier, sender)) or self._route_back(replier, sender)
-        self._runtime.ledger.record(
-            self._runtime.loop.time(), replier, sender, kind, type_name(reply, f"{method} reply"), size
-        )
+        self._runtime.ledger.record(self._runtime.loop.time(), replier, sender, kind, type_name(reply, method), size)
         if shared or link.latency or not math.isinf(link.bandwidth):
             await self._travel(replier, sender, method, size + HEADER_BYTES, link, shared)
         return frozen
@@ -180,7 +177,8 @@ class Wire:
             call.reply.cancel()
         else:
             name = call.receiver.name
-            call.reply.set_exception(PartyLost(name, f"its process was lost during {call.method}"))
+            lost = PartyLost(name, f"its process was lost during {call.door.name}")
+            self._runtime.unawaited.fail(call.reply, lost, call.sender)
 
     def _route_back(self, receiver: str, sender: str) -> Route:
         if sender != DRIVER:

@@ -1,0 +1,95 @@
+"""What would leave a party, told before anything runs: read from the doors of a protocol's actors."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from types import NoneType
+from typing import Any
+
+from fedactors.errors import BadInput
+from fedactors.plugins import Protocol
+from fedactors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, doors
+from fedactors.runtime.base import Ref
+
+THE_DRIVER = "the run's driver"
+_CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "whoever calls", OWN_PARTY: "its own party"}
+
+
+def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
+    """Return every message that a run of `protocol` with `config` can send.
+
+    Each entry has the message's name, the kinds of actors that send and receive it, what it reveals, whether only the
+    driver receives it (``control``), and its fields with type and shape.
+
+    Raises:
+        BadInput: the protocol names no messages or no actors.
+    """
+    module, actors = protocol.messages, protocol.actors
+    if module is None or actors is None:
+        raise BadInput(f"protocol: {protocol.name} declares no {'messages' if module is None else 'actors'}")
+    shapes: Mapping[str, Mapping[str, Any]] = module.shapes(config) if hasattr(module, "shapes") else {}
+    sent = set(module.sent(config)) if hasattr(module, "sent") else None
+    receivers: dict[type, dict[str, None]] = {}
+    for message, receiver in _deliveries(actors(config)):
+        for part in (message, *_parts(message)):
+            if sent is None or part in sent or part.__module__ != module.__name__:
+                receivers.setdefault(part, {})[receiver] = None
+    described = []
+    for message in sorted(receivers, key=lambda cls: cls.__name__):
+        known = shapes.get(message.__name__, {})
+        described.append(
+            {
+                "message": message.__name__,
+                "receiver": ", ".join(receivers[message]),
+                "control": list(receivers[message]) == [THE_DRIVER],
+                "reveals": message.__message__.reveals,  # type: ignore[attr-defined]
+                "fields": [
+                    {"name": field.name, "type": _type_text(field.type), "shape": _shape_text(known.get(field.name))}
+                    for field in dataclasses.fields(message)  # type: ignore[arg-type]
+                ],
+            }
+        )
+    return described
+
+
+def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str]]:
+    """Yield (message, who receives it) for every door and payload of these kinds of actors."""
+    for kind, cls in actors.items():
+        table = doors(cls)
+        for door in table.table.values():
+            yield from ((message, kind) for message in door.takes if message is not NoneType)
+            for message in door.gives:
+                if message is not NoneType:
+                    yield from ((message, _caller(caller, actors)) for caller in CALLERS if caller in door.callers)
+        for payload in table.payloads:
+            yield payload, payload.__message__.readers  # type: ignore[attr-defined]
+
+
+def _parts(message: type) -> Iterator[type]:
+    """Yield the messages that are carried inside of a message."""
+    hints = list(typing.get_type_hints(message).values())
+    while hints:
+        hint = hints.pop()
+        hints.extend(typing.get_args(hint))
+        if isinstance(hint, type) and hasattr(hint, "__message__") and hint is not Ref:
+            yield hint
+            yield from _parts(hint)
+
+
+def _caller(caller: str, actors: Mapping[str, type]) -> str:
+    named = [kind for kind, cls in actors.items() if getattr(cls, "role", None) == caller]
+    return _CALLER_WORDS.get(caller) or ", ".join(named) or f"any {caller}"
+
+
+def _type_text(annotation: Any) -> str:
+    if isinstance(annotation, str):
+        return annotation
+    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
+
+
+def _shape_text(shape: Any) -> str | None:
+    if shape is None or isinstance(shape, str):
+        return shape
+    return " x ".join(str(size) for size in shape) or "scalar"

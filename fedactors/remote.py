@@ -1,0 +1,208 @@
+"""Doors: the methods of an actor that others may call. Nothing else can be called, on any runtime.
+
+    class PassiveWorker(Client):
+        @remote(caller=CLIENT)                        # who may call: a role, OWN_PARTY, PEERS (any actor) or DRIVER
+        async def embed(self, order: EmbedOrder) -> Embedding: ...
+
+A door takes one declared message or none, and gives one or none. It is checked when the class is made. One table per
+class (`doors`) is read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`, by the
+ledger and by the conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is no door.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, TypeVar, overload
+
+from fedactors.errors import Refused
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DRIVER = "driver"
+"""The run's driver: control."""
+PEERS = "peers"
+"""Any actor of the run."""
+OWN_PARTY = "own party"
+"""Actors of the same party only."""
+CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER = "client", "server", "parameter-server", "data-center"
+CALLERS = (DRIVER, PEERS, OWN_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
+_LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
+
+
+class NoDoor(TypeError):
+    """A method is declared as a door that cannot be one; raised when its class is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One method that others may call.
+
+    ``takes`` and ``gives`` hold the exact types that are allowed; ``NoneType`` stands for no message.
+    """
+
+    name: str
+    takes: tuple[type, ...]
+    gives: tuple[type, ...]
+    callers: frozenset[str]
+
+    def admits(self, sender: str, sender_role: str, receiver: str) -> bool:
+        """Say whether an actor, or the driver, may call this door of `receiver`."""
+        callers = self.callers
+        if sender == DRIVER:
+            return DRIVER in callers
+        if PEERS in callers or sender_role in callers:
+            return True
+        return OWN_PARTY in callers and sender.partition("/")[0] == receiver.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """All that can be asked of the actors of a class, and the payloads that they may keep for others."""
+
+    owner: str
+    """Name of the class."""
+    table: Mapping[str, Door]
+    payloads: tuple[type, ...]
+
+    def check(self, method: str, sender: str, sender_role: str, receiver: str, value: Any) -> Door:
+        """Return the door `method` if `sender` may call it with `value`.
+
+        Raises:
+            Refused: naming the sender, the receiver and what is allowed.
+        """
+        door = self.table.get(method)
+        if door is None:
+            there = ", ".join(self.table) or "none"
+            raise Refused(sender, f"calls {receiver}.{method}, which is no door of {self.owner} (doors: {there})")
+        if type(value) not in door.takes:
+            raise Refused(sender, f"calls {receiver}.{method} with {_word(type(value))}; it takes {_words(door.takes)}")
+        if not door.admits(sender, sender_role, receiver):
+            allowed = ", ".join(sorted(door.callers))
+            raise Refused(sender, f"calls {receiver}.{method}, which is open to: {allowed}; not to {sender}")
+        return door
+
+    def check_reply(self, door: Door, receiver: str, value: Any) -> None:
+        """Check what `receiver` replies.
+
+        Raises:
+            Refused: naming the receiver, whose reply is not of a type that the door gives.
+        """
+        if type(value) not in door.gives:
+            raise Refused(
+                receiver, f"{door.name} returned {_word(type(value))}; it is declared to give {_words(door.gives)}"
+            )
+
+    def check_payload(self, owner: str, value: Any) -> None:
+        """Check what an actor named `owner` keeps for others.
+
+        Raises:
+            Refused: it is of no type that the class declares in ``payloads``.
+        """
+        if type(value) not in self.payloads:
+            declared = _words(self.payloads) if self.payloads else "none"
+            raise Refused(owner, f"{_word(type(value))} is no payload of {self.owner} (declared: {declared})")
+
+
+@overload
+def remote(method: F) -> F: ...
+
+
+@overload
+def remote(*, caller: str | tuple[str, ...] = ...) -> Callable[[F], F]: ...
+
+
+def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS) -> Any:
+    """Declare a method as a door.
+
+    Args:
+        method: a coroutine method with at most one parameter; parameter and result are declared messages or None.
+        caller: who may call it, one or several of `CALLERS`.
+    """
+
+    def mark(function: Any) -> Any:
+        callers = (caller,) if isinstance(caller, str) else caller
+        for one in callers:
+            if one not in CALLERS:
+                raise NoDoor(f"{function.__qualname__}: caller {one!r} is not allowed: use {', '.join(CALLERS)}")
+        function.__door_callers__ = frozenset(callers)
+        return function
+
+    return mark if method is None else mark(method)
+
+
+def doors(cls: type) -> Doors:
+    """Return the doors of an actor class, its base classes' included."""
+    found: Doors = cls.__doors__  # type: ignore[attr-defined]
+    return found
+
+
+def make_doors(cls: type) -> Doors:
+    """Read and check the doors of a class that is being made.
+
+    Raises:
+        NoDoor: what is declared cannot be a door, or a payload is no message with readers.
+    """
+    table: dict[str, Door] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            callers = getattr(value, "__door_callers__", None)
+            if callers is not None:
+                table[name] = _door(cls, name, value, callers)
+            elif name in table:
+                raise NoDoor(f"{cls.__qualname__}.{name} overrides a door: mark it with @remote again")
+    payloads: tuple[type, ...] = getattr(cls, "payloads", ())
+    for payload in payloads:
+        facts = getattr(payload, "__message__", None)
+        if facts is None or not facts.readers:
+            raise NoDoor(f"{cls.__qualname__}.payloads: {_word(payload)} is no @message that states its readers")
+    return Doors(cls.__qualname__, table, payloads)
+
+
+def _door(cls: type, name: str, function: Any, callers: frozenset[str]) -> Door:
+    where = f"{cls.__qualname__}.{name}"
+    if name.startswith("_") or name in _LIFE:
+        raise NoDoor(f"{where} is no door: the frame itself calls it, or its name says that it is private")
+    if not inspect.iscoroutinefunction(function):
+        raise NoDoor(f"{where} is no door: it must be an async method")
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    if len(parameters) > 1 or any(
+        p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) or p.default is not p.empty for p in parameters
+    ):
+        raise NoDoor(f"{where} is no door: it must take one message or nothing")
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError as error:
+        raise NoDoor(f"{where} is no door: {error}; declare its messages before the class, in a module") from None
+    if "return" not in hints:
+        raise NoDoor(f"{where} is no door: say what it returns, a message or None")
+    takes: tuple[type, ...] = (NoneType,)
+    if parameters:
+        if parameters[0].name not in hints:
+            raise NoDoor(f"{where} is no door: say which message {parameters[0].name} is")
+        takes = _types(hints[parameters[0].name], where)
+    return Door(name, takes, _types(hints["return"], where), callers)
+
+
+def _types(hint: Any, where: str) -> tuple[type, ...]:
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or _is_union(hint) else (hint,)
+    for part in parts:
+        if part is not NoneType and not hasattr(part, "__message__"):
+            raise NoDoor(f"{where} is no door: {_word(part)} is no message; declare it with @message")
+    return tuple(parts)
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) is typing.Union
+
+
+def _word(cls: Any) -> str:
+    return "nothing" if cls is NoneType else f"a {getattr(cls, '__name__', cls)}"
+
+
+def _words(classes: Iterable[type]) -> str:
+    return " or ".join(map(_word, classes))
