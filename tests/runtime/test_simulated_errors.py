@@ -212,6 +212,8 @@ def test_a_checkpoint_that_never_becomes_legal_is_an_error(monkeypatch: pytest.M
 
 def test_a_job_may_be_begun_once_under_a_key() -> None:
     class Twice(Trainer):
+        jobs = (process_id,)
+
         async def open(self) -> None:
             pass
 
