@@ -71,8 +71,8 @@ class Watch:
     """Its name among those that are judged."""
     mode: Mode = "max"
     """Whether more or less of it is better."""
-    patience: int = 0
-    """Judgements in a row without a new best after which the run stops; 0: never."""
+    patience: int | None = None
+    """Judgements in a row without a new best after which the run stops; 0 or None: never."""
     target: float | None = None
     """The value at which the run stops; None: never."""
 
