@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedactors.options import RunOptions, add_run_flags
+from fedactors.command_line.options import RunOptions, add_run_flags
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = '''"""A scenario for tests."""

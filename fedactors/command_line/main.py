@@ -1,4 +1,4 @@
-"""The command line: ``fedactors COMMAND``. Only flags live here; what a command does is in `fedactors.commands`.
+"""The command line: ``fedactors COMMAND``. Only flags live here; what a command does is in `commands`.
 
 Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once.
 """
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from fedactors import __version__
-from fedactors.options import Parser, add_format_flag, add_run_flags, add_words
-from fedactors.terminal import guarded
+from fedactors.command_line.options import Parser, add_format_flag, add_run_flags, add_words
+from fedactors.command_line.terminal import guarded
 
 _EPILOG = (
     "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
         else:
             args = parser.parse_args(words)
-        from fedactors import commands as handlers
+        from fedactors.command_line import commands as handlers
 
         code: int = getattr(handlers, f"{args.command.replace('-', '_')}_command")(args)
         return code

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fedactors import cli
 from fedactors import launch as launch_module
+from fedactors.command_line import main as cli
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
 from tests import tiny
 from tests.tiny import install_plugin
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def run_python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_help_and_list_load_nothing_heavy(tmp_path, words):
     heavy = ["torch", "ray", "pandas", "sklearn"] + (["pydantic", "numpy"] if "--help" in words else [])
     code = (
-        "import sys\nfrom fedactors.cli import main\n"
+        "import sys\nfrom fedactors.command_line.main import main\n"
         f"try:\n    code = main({words!r})\nexcept SystemExit as stop:\n    code = stop.code\n"
         f"loaded = [name for name in {heavy!r} if name in sys.modules]\n"
         "assert not loaded, loaded\nsys.exit(code)"
@@ -145,7 +145,7 @@ def test_traceback_of_an_internal_error_is_in_the_folder_and_shown_on_request(ca
 
 def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     code = (
-        "import sys\nfrom fedactors import launch, cli\nfrom tests import tiny\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\nfrom tests import tiny\n"
         "launch.make_runtime = tiny.make_runtime\n"
         "sys.exit(cli.main(['run', 'tiny-one', 'trouble=terminate@2', '--quiet']))"
     )
@@ -156,7 +156,7 @@ def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
 
 def test_killed_run_is_resumed_to_the_same_metrics(tmp_path, capsys, monkeypatch):
     code = (
-        "import sys\nfrom fedactors import launch, cli\nfrom tests import tiny\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\nfrom tests import tiny\n"
         "launch.make_runtime = tiny.make_runtime\n"
         "cli.main(['run', 'tiny-one', 'trouble=kill@3', '--quiet'])"
     )

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedactors.command_line.options import RunOptions, run_options
+from fedactors.command_line.submission import fetch_command as fetch_command
+from fedactors.command_line.submission import is_shared
+from fedactors.command_line.submission import submit_command as submit_command
+from fedactors.command_line.terminal import format_value, print_json, print_table
 from fedactors.errors import BadInput
-from fedactors.options import RunOptions, run_options
 from fedactors.plugins import Protocol, discover, find_protocol
-from fedactors.submission import fetch_command as fetch_command
-from fedactors.submission import is_shared
-from fedactors.submission import submit_command as submit_command
-from fedactors.terminal import format_value, print_json, print_table
 
 if TYPE_CHECKING:
     from fedactors.records.run_folder import RunFolder
@@ -279,8 +279,8 @@ def export_command(args: argparse.Namespace) -> int:
 
 def new_command(args: argparse.Namespace) -> int:
     """Write a working start."""
+    from fedactors.command_line.scaffold import write_protocol, write_scenario
     from fedactors.records.storage import local_path
-    from fedactors.scaffold import write_protocol, write_scenario
 
     parent = local_path(args.to, "--to")
     if args.what == "scenario":
