@@ -10,12 +10,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import json
+import os
+import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from fedactors.errors import BadInput
 
@@ -193,6 +199,8 @@ class Found:
     package: str
     protocol: Protocol | None = None
     error: str | None = None
+    hidden_by: str | None = None
+    """Folder that stands before the plugin's own package on the path, if that is why."""
 
 
 def canonical(name: str) -> str:
@@ -208,10 +216,16 @@ def discover() -> list[Found]:
         try:
             protocol = _load(point)
         except BadInput as error:
-            found.append(Found(name=canonical(point.name), package=package, error=str(error)))
+            hidden_by = _hiding_folder(point)
+            found.append(Found(name=canonical(point.name), package=package, error=str(error), hidden_by=hidden_by))
         else:
             found.append(Found(name=canonical(point.name), package=package, protocol=protocol))
     return found
+
+
+def protocol_names() -> list[str]:
+    """Return the names of all protocols that are installed, without importing any."""
+    return [canonical(point.name) for point in _points()]
 
 
 def find_protocol(name: str) -> Protocol:
@@ -248,6 +262,11 @@ def _points() -> list[EntryPoint]:
 
 
 def _load(point: EntryPoint) -> Protocol:
+    if folder := _hiding_folder(point):
+        raise BadInput(
+            f"protocol {canonical(point.name)}: {folder} hides its module {point.module!r}: "
+            "rename that folder, or start from another one"
+        )
     try:
         loaded = point.load()
     except Exception as error:
@@ -256,6 +275,34 @@ def _load(point: EntryPoint) -> Protocol:
     check_contract(loaded, f"protocol {canonical(point.name)}: its plugin {point.value!r}")
     protocol: Protocol = loaded
     return protocol
+
+
+def _hiding_folder(point: EntryPoint) -> str | None:
+    """Return the folder that stands before a plugin's own package on the path, if there is one.
+
+    The working directory counts wherever it stands: Ray puts it on the path of each worker process.
+    """
+    if point.dist is None or not _holds(point.dist, point.module):
+        return None
+    here = [os.getcwd(), *sys.path]
+    folders = here
+    for part in point.module.split("."):
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
+            return None if folders is here else folders[0]
+        folders = list(spec.submodule_search_locations or ())
+    return None
+
+
+def _holds(distribution: Distribution, module: str) -> bool:
+    """Say whether a distribution, installed as a copy or as a link to its sources, has the file of a module."""
+    roots = [Path(str(distribution.locate_file("")))]
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        source = Path(unquote(urlsplit(origin["url"]).path))
+        roots += [source, source / "src"]
+    file = f"{module.replace('.', '/')}.py"
+    return any((root / file).is_file() for root in roots)
 
 
 def check_contract(candidate: Any, who: str) -> None:

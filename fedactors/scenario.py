@@ -92,6 +92,7 @@ def main(
         default_party_loss=default_party_loss,
     )
     parser = Parser(prog=Path(sys.argv[0]).name, description=scenario.summary, allow_abbrev=False)
+    parser.explained = scenario
     add_run_flags(parser)
 
     def action() -> int:

@@ -1,1 +1,1 @@
-"""The command line: parsers (`main`), what each command does (`commands`), flags of a run, help, completion, templates."""
+"""The command line: parsers, flags of a run, what each command does, help about settings, completion, templates."""

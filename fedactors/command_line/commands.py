@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedactors.command_line.completion import SHELLS
 from fedactors.command_line.options import RunOptions, run_options
 from fedactors.command_line.submission import fetch_command as fetch_command
 from fedactors.command_line.submission import is_shared
@@ -30,7 +31,10 @@ def list_command(args: argparse.Namespace) -> int:
 
     datasets = catalogue()
     protocols: list[dict[str, Any]] = []
+    hidden: dict[str, list[str]] = {}
     for found in discover():
+        if found.hidden_by is not None:
+            hidden.setdefault(found.hidden_by, []).append(found.name)
         entry: dict[str, Any] = {"name": found.name, "package": found.package, "error": found.error}
         if found.protocol is not None:
             layout = found.protocol.partition
@@ -50,8 +54,11 @@ def list_command(args: argparse.Namespace) -> int:
         if entry["error"] is None
         else [entry["name"], "-", "-", f"BROKEN: {entry['error']}"]
         for entry in protocols
+        if not any(entry["name"] in names for names in hidden.values())
     ]
     print_table(["protocol", "data layout", "default data", ""], rows)
+    for folder, names in hidden.items():
+        print(f"{folder} hides {', '.join(names)}: rename that folder, or start from another one")
     print()
     _print_datasets(datasets)
     return 0
@@ -317,6 +324,12 @@ def data_command(args: argparse.Namespace) -> int:
         print_json({"name": args.name, "files": paths})
     else:
         print("\n".join(paths) or f"{args.name} needs no download")
+    return 0
+
+
+def completion_command(args: argparse.Namespace) -> int:
+    """Print the script for a shell."""
+    print(SHELLS[args.shell], end="")
     return 0
 
 

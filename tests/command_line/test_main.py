@@ -145,7 +145,8 @@ def test_traceback_of_an_internal_error_is_in_the_folder_and_shown_on_request(ca
 
 def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     code = (
-        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\nfrom tests import tiny\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\n"
+        "from tests import tiny\n"
         "launch.make_runtime = tiny.make_runtime\n"
         "sys.exit(cli.main(['run', 'tiny-one', 'trouble=terminate@2', '--quiet']))"
     )
@@ -156,7 +157,8 @@ def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
 
 def test_killed_run_is_resumed_to_the_same_metrics(tmp_path, capsys, monkeypatch):
     code = (
-        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\nfrom tests import tiny\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\n"
+        "from tests import tiny\n"
         "launch.make_runtime = tiny.make_runtime\n"
         "cli.main(['run', 'tiny-one', 'trouble=kill@3', '--quiet'])"
     )
