@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedactors import launch as launch_module
@@ -267,17 +268,17 @@ def test_inspect_shows_every_message(capsys, monkeypatch):
     @codec.message(receiver="server", reveals="the cut layer's output")
     class Embedding:
         batch_id: int
-        values: "numpy.ndarray"  # noqa: F821
+        values: np.ndarray
 
     module = types.ModuleType("tiny_messages")
     Embedding.__module__ = "tiny_messages"
-    module.Embedding = Embedding
-    module.shapes = lambda config: {"Embedding": {"values": (config.batch_size, 64)}}
+    vars(module)["Embedding"] = Embedding
+    vars(module)["shapes"] = lambda config: {"Embedding": {"values": (config.batch_size, 64)}}
     monkeypatch.setattr(tiny, "PROTOCOL", tiny.with_changes(messages=module))
     assert cli.main(["inspect", "tiny-one", "batch_size=32", "--format", "json"]) == 0
     (entry,) = last_json(capsys)["messages"]
     assert (entry["message"], entry["receiver"], entry["reveals"]) == ("Embedding", "server", "the cut layer's output")
-    assert entry["fields"][1] == {"name": "values", "type": "numpy.ndarray", "shape": "32 x 64"}
+    assert entry["fields"][1] == {"name": "values", "type": "ndarray", "shape": "32 x 64"}
     assert cli.main(["inspect", "tiny-one"]) == 0
     assert "Embedding -> server" in capsys.readouterr().out
 
