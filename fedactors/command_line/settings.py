@@ -22,8 +22,6 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import PydanticUndefined
-from pydantic_core.core_schema import CoreSchema
 
 from fedactors.plugins import Protocol
 
@@ -50,7 +48,7 @@ class Setting:
 class _Schema(GenerateJsonSchema):
     """JSON schema that leaves open what JSON cannot say, such as a class of a third party."""
 
-    def handle_invalid_for_json_schema(self, schema: CoreSchema, error_info: str) -> JsonSchemaValue:
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
         return {}
 
     def emit_warning(self, kind: Any, detail: str) -> None:
@@ -65,14 +63,14 @@ def settings_of(config: type[Any]) -> list[Setting]:
     made = []
     for name, section in _sections(config).items():
         value = _resolved(schema.get("properties", {}).get(name, {}), definitions)
-        default = _default(config, name, described.get(name))
+        required = name in schema.get("required", ())
         allowed = _allowed(value, definitions)
         made.append(
             Setting(
                 name=name,
                 section=section,
-                default="" if default is PydanticUndefined else _word(default),
-                allowed=f"{allowed}; required" if default is PydanticUndefined else allowed,
+                default="" if required else _word(_default(config, name, described.get(name))),
+                allowed=f"{allowed}; required" if required else allowed,
                 choices=tuple(_choices(value, definitions)),
                 meaning=_meaning(described.get(name)),
             )
@@ -91,12 +89,11 @@ def protocol_help(protocol: Protocol, width: int = 80) -> str:
             lines += wrap.wrap(f"  {setting.name}={setting.default}  ({setting.allowed})")
             lines += wrap.wrap(" " * 6 + re.sub(r"`+", "", setting.meaning))
     for flag, preset in (("--smoke", protocol.smoke), ("--full", protocol.full)):
-        words = " ".join(f"{name}={_word(value)}" for name, value in preset.items())
-        lines += ["", *wrap.wrap(f"{flag}: {words or 'the defaults'}")]
+        lines += ["", *wrap.wrap(f"{flag}: {preset_words(preset) or 'the defaults'}")]
     return "\n".join(lines) + "\n"
 
 
-def settings_page(config: type[Any]) -> str:
+def settings_tables(config: type[Any]) -> str:
     """Return the settings of a config as Markdown tables, one a section."""
     lines: list[str] = []
     for section, settings in by_section(config).items():
@@ -107,6 +104,11 @@ def settings_page(config: type[Any]) -> str:
             cells = [f"`{setting.name}`", default, setting.allowed.replace(" | ", ", "), setting.meaning]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).strip() + "\n"
+
+
+def preset_words(preset: Mapping[str, Any]) -> str:
+    """Return the values of ``--smoke`` or ``--full`` as they would be given by hand."""
+    return " ".join(f"{name}={_word(value)}" for name, value in preset.items())
 
 
 def by_section(config: type[Any]) -> dict[str, list[Setting]]:
@@ -140,7 +142,7 @@ def _default(config: type[Any], name: str, info: FieldInfo | None) -> Any:
     field = next(field for field in dataclasses.fields(config) if field.name == name)
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    return PydanticUndefined if field.default is dataclasses.MISSING else field.default
+    return field.default
 
 
 def _meaning(info: FieldInfo | None) -> str:

@@ -2,17 +2,20 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import pytest
 from pydantic import Field
 
 from fedactors.command_line import main as cli
-from fedactors.command_line.settings import ADDED, by_section, settings_of, settings_page
+from fedactors.command_line import pages
+from fedactors.command_line.settings import ADDED, by_section, settings_of, settings_tables
 from fedactors.config import build, config
 from fedactors.plugins import find_protocol
 from tests.tiny import install_plugin
 
+ROOT = Path(__file__).parents[2]
 BUILT_IN = ("glasu", "mtcd", "nebulafl", "pubsub_vfl", "tablepuppet")
 
 
@@ -99,7 +102,7 @@ def test_a_config_of_a_third_party_needs_neither_sections_nor_docstrings():
 
 
 def test_a_page_escapes_what_ends_a_cell():
-    page = settings_page(Everything)
+    page = settings_tables(Everything)
     assert "| `kind` | `slow` | fast, slow | How. |" in page
     assert page.index("## Numbers") < page.index("`limit`") < page.index("## Words")
 
@@ -141,3 +144,16 @@ def test_help_without_a_protocol_is_about_the_command_only(capsys, built_in):
     assert "key=value:" not in capsys.readouterr().out
     assert cli.main(["run", "glaso", "--help"]) == 2
     assert "did you mean glasu?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_page_of_the_documentation_is_current(tmp_path, built_in, name):
+    assert pages.main([str(tmp_path / "pages"), name]) == 0
+    committed = ROOT / "docs" / "reference" / "configuration" / f"{name}.md"
+    rule = "write it again: python -m fedactors.command_line.pages docs/reference/configuration"
+    assert committed.read_text() == (tmp_path / "pages" / f"{name}.md").read_text(), rule
+
+
+def test_pages_need_a_folder(capsys):
+    assert pages.main([]) == 2
+    assert "give a folder" in capsys.readouterr().err
