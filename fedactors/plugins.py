@@ -11,7 +11,6 @@ import difflib
 import importlib
 import inspect
 import json
-import os
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -200,7 +199,7 @@ class Found:
     protocol: Protocol | None = None
     error: str | None = None
     hidden_by: str | None = None
-    """Folder that stands before the plugin's own package on the path, if that is why."""
+    """Folder or file that stands before the plugin's own package on the path, if that is why."""
 
 
 def canonical(name: str) -> str:
@@ -216,7 +215,7 @@ def discover() -> list[Found]:
         try:
             protocol = _load(point)
         except BadInput as error:
-            hidden_by = _hiding_folder(point)
+            hidden_by = _hidden_by(point)
             found.append(Found(name=canonical(point.name), package=package, error=str(error), hidden_by=hidden_by))
         else:
             found.append(Found(name=canonical(point.name), package=package, protocol=protocol))
@@ -262,10 +261,10 @@ def _points() -> list[EntryPoint]:
 
 
 def _load(point: EntryPoint) -> Protocol:
-    if folder := _hiding_folder(point):
+    if place := _hidden_by(point):
         raise BadInput(
-            f"protocol {canonical(point.name)}: {folder} hides its module {point.module!r}: "
-            "rename that folder, or start from another one"
+            f"protocol {canonical(point.name)}: {place} hides its module {point.module!r}: "
+            "rename it, or start from another folder"
         )
     try:
         loaded = point.load()
@@ -277,20 +276,26 @@ def _load(point: EntryPoint) -> Protocol:
     return protocol
 
 
-def _hiding_folder(point: EntryPoint) -> str | None:
-    """Return the folder that stands before a plugin's own package on the path, if there is one.
+def _hidden_by(point: EntryPoint) -> str | None:
+    """Return the folder or file that stands before a plugin's own package on the path, if there is one.
 
     The working directory counts wherever it stands: Ray puts it on the path of each worker process.
     """
     if point.dist is None or not _holds(point.dist, point.module):
         return None
-    here = [os.getcwd(), *sys.path]
-    folders = here
-    for part in point.module.split("."):
+    folders = ["", *sys.path]
+    last = None
+    # an editable install may find what no folder of the path holds
+    others = [finder for finder in sys.meta_path if finder is not PathFinder]
+    parts = point.module.split(".")
+    for end, part in enumerate(parts, start=1):
         spec = PathFinder.find_spec(part, folders)
+        for finder in others if spec is None else []:
+            spec = spec or finder.find_spec(".".join(parts[:end]), folders)
         if spec is None:
-            return None if folders is here else folders[0]
+            return last
         folders = list(spec.submodule_search_locations or ())
+        last = folders[0] if folders else spec.origin
     return None
 
 

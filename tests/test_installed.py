@@ -95,16 +95,23 @@ def test_a_users_package_called_protocols_is_named_in_one_line(binaries, tmp_pat
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines() == [
             f"fedactors: protocol mtcd: {hiding} hides its module 'protocols.mtcd.plugin': "
-            "rename that folder, or start from another one"
+            "rename it, or start from another folder"
         ]
         text = call(binaries, [*start, "list"], tmp_path)
         (line,) = [line for line in text.splitlines() if str(hiding) in line]
-        assert line == f"{hiding} hides {', '.join(BUILT_IN)}: rename that folder, or start from another one"
+        assert line == f"{hiding} hides {', '.join(BUILT_IN)}: rename it, or start from another folder"
         assert "BROKEN" not in text
         assert "secure-mean" in text
         assert "breast-cancer" in text
     listed = json.loads(call(binaries, ["fedactors", "list", "--format", "json"], tmp_path))
     assert {entry["name"] for entry in listed["protocols"] if str(hiding) in (entry["error"] or "")} == set(BUILT_IN)
+
+
+def test_a_users_module_called_protocols_is_named_too(binaries, tmp_path):
+    (tmp_path / "protocols.py").write_text("")
+    done = attempt(binaries, ["fedactors", "run", "mtcd"], tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path / 'protocols.py'} hides its module" in done.stderr
 
 
 def test_a_users_folder_called_protocols_hides_only_what_it_holds(binaries, tmp_path):

@@ -57,8 +57,8 @@ def list_command(args: argparse.Namespace) -> int:
         if not any(entry["name"] in names for names in hidden.values())
     ]
     print_table(["protocol", "data layout", "default data", ""], rows)
-    for folder, names in hidden.items():
-        print(f"{folder} hides {', '.join(names)}: rename that folder, or start from another one")
+    for place, names in hidden.items():
+        print(f"{place} hides {', '.join(names)}: rename it, or start from another folder")
     print()
     _print_datasets(datasets)
     return 0
