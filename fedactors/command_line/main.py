@@ -42,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = getattr(handlers, f"{args.command.replace('-', '_')}_command")(args)
         return code
 
-    return guarded(action)
+    try:
+        return guarded(action)
+    except SystemExit as done:  # so argparse ends --help and --version
+        return int(done.code or 0)
 
 
 def _protocol_of(parser: Parser, words: Sequence[str]) -> Protocol | None:

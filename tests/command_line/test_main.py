@@ -36,7 +36,7 @@ def test_help_and_list_load_nothing_heavy(tmp_path, words):
     heavy = ["torch", "ray", "pandas", "sklearn"] + (["pydantic", "numpy"] if "--help" in words else [])
     code = (
         "import sys\nfrom fedactors.command_line.main import main\n"
-        f"try:\n    code = main({words!r})\nexcept SystemExit as stop:\n    code = stop.code\n"
+        f"code = main({words!r})\n"
         f"loaded = [name for name in {heavy!r} if name in sys.modules]\n"
         "assert not loaded, loaded\nsys.exit(code)"
     )
