@@ -72,7 +72,7 @@ def settings_of(config: type[Any]) -> list[Setting]:
                 default="" if required else _word(_default(config, name, described.get(name))),
                 allowed=f"{allowed}; required" if required else allowed,
                 choices=tuple(_choices(value, definitions)),
-                meaning=_meaning(described.get(name)),
+                meaning=_meaning(config, name),
             )
         )
     return made
@@ -145,8 +145,11 @@ def _default(config: type[Any], name: str, info: FieldInfo | None) -> Any:
     return field.default
 
 
-def _meaning(info: FieldInfo | None) -> str:
-    return " ".join(cleandoc(info.description).split()) if info is not None and info.description else ""
+def _meaning(config: type[Any], name: str) -> str:
+    """Return a field's docstring; a scenario that gives another default need not say again what it means."""
+    fields = (getattr(cls, "__pydantic_fields__", {}).get(name) for cls in config.__mro__)
+    texts = (field.description for field in fields if field is not None and field.description)
+    return " ".join(cleandoc(next(texts, "")).split())
 
 
 def _word(value: Any) -> str:

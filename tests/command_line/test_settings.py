@@ -49,7 +49,6 @@ class OfAScenario(Everything):
     """Another default, and a setting more."""
 
     share: float = 0.25
-    """Less."""
     extra: str = "x"
     """More."""
 
@@ -90,7 +89,8 @@ def test_sections_go_on_and_what_a_scenario_adds_comes_first():
         "Numbers": ["share", "limit"],
         "Words": ["kind", "step", "exact", "layers", "pairs"],
     }
-    assert {setting.name: setting.default for setting in settings_of(OfAScenario)}["share"] == "0.25"
+    share = next(setting for setting in settings_of(OfAScenario) if setting.name == "share")
+    assert (share.default, share.meaning) == ("0.25", "A ``share``.")
 
 
 def test_a_config_of_a_third_party_needs_neither_sections_nor_docstrings():
