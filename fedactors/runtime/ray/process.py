@@ -32,18 +32,8 @@ from fedactors.network.ledger import Ledger, Row, kind_of
 from fedactors.network.links import Network
 from fedactors.remote import DRIVER, Door, doors
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import (
-    NOWHERE,
-    Casting,
-    Clock,
-    Context,
-    CostModel,
-    Job,
-    Ref,
-    UnawaitedCall,
-    Work,
-    check_reader,
-)
+from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, CostModel, Job, Ref, Work, check_reader
+from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore

@@ -29,16 +29,8 @@ from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import (
-    Casting,
-    CostModel,
-    RecorderLike,
-    Runtime,
-    Snapshot,
-    UnawaitedCall,
-    Usage,
-    first_error,
-)
+from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Accounts, Used
 from fedactors.runtime.ray.gauges import RunGauges
