@@ -19,14 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """An embedded cluster of two cores; runtimes find it and leave it running."""
-    import ray
-
     from fedactors.runtime.ray import cluster
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own start-up, not ours
-        ours = cluster.join(None, 2)
+        joined = cluster.join(None, 2)
     yield
-    if ours:
-        ray.shutdown()
+    cluster.leave(joined, ())
     gc.collect()

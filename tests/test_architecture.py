@@ -108,7 +108,9 @@ def test_a_protocol_imports_no_other_protocol_and_no_runtime() -> None:
 def test_every_protocol_has_the_same_files_and_few_rooms_of_its_own() -> None:
     for name in PROTOCOL_NAMES:
         folder = ROOT / "protocols" / name
-        files = {path.stem for path in folder.glob("*.py")} | ({"baselines"} if (folder / "baselines").is_dir() else set())
+        files = {path.stem for path in folder.glob("*.py")} | (
+            {"baselines"} if (folder / "baselines").is_dir() else set()
+        )
         assert files >= SAME, f"{name} lacks {sorted(SAME - files)}"
         rooms = files - SAME - {"serving"}
         assert len(rooms) <= MOST_ROOMS, f"{name} has {sorted(rooms)}"

@@ -256,7 +256,7 @@ class RayRuntime(Runtime):
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        ours = cluster.join(self._address, self._num_cpus)
+        joined = cluster.join(self._address, self._num_cpus)
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if self._address or os.environ.get("RAY_ADDRESS") else None
         for number, handler in handlers.items():
@@ -266,7 +266,7 @@ class RayRuntime(Runtime):
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:
-            cluster.leave(ours, self._left)
+            cluster.leave(joined, self._left)
 
     async def _run(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
         self._loop = asyncio.get_running_loop()
