@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from fedactors.network.links import Network
 
 T = TypeVar("T")
+ACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9][A-Za-z0-9_.\-]*)*")
+"""Names that can be file names, words of a command line and texts of a ledger alike."""
 LOSS_POLICIES = ("stop", "continue", "restart")
 
 
@@ -377,8 +380,13 @@ class Runtime(Caller):
         Raises:
             BadInput: the name is taken, or an argument is something else.
         """
-        if name in self._castings or name == DRIVER:
-            raise BadInput(f"actor name {name!r} is taken")
+        if not ACTOR_NAME.fullmatch(name):
+            raise BadInput(
+                f"party: {name!r} is not allowed as the name of an actor: use letters, digits, '.', '_' and '-', "
+                "beginning with a letter or a digit"
+            )
+        if name in self._castings or name.partition("/")[0] == DRIVER:
+            raise BadInput(f"party: {name!r} is not allowed: the name is taken")
         try:
             args, kwargs = carry((args, kwargs))
         except CodecError as error:
