@@ -30,7 +30,7 @@ from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, 
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, Row, kind_of
 from fedactors.network.links import Network
-from fedactors.remote import DRIVER, Door, doors
+from fedactors.remote import DRIVER, Door, current_caller, doors
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, CostModel, Job, Ref, Work, check_reader
 from fedactors.runtime.failures import UnawaitedCall
@@ -471,6 +471,7 @@ class ActorProcess:
                 raise refusal from None
             if not self._loaded.is_set():
                 await self._loaded.wait()
+            current_caller.set(caller.name)
             do = getattr(self._actor, door.name)
             reply = await (do() if value is None else do(value))
             context.doors.check_reply(door, name, reply)
