@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from fedactors import __version__
+from fedactors.command_line.sweep import SUMMARY as SWEEP
+from fedactors.command_line.sweep import add_sweep_flags
 from fedactors.options import Parser, add_format_flag, add_run_flags, add_words
 from fedactors.terminal import guarded
 
@@ -54,6 +56,8 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     run.add_argument("protocol", metavar="PROTOCOL", help="name of a protocol, see fedactors list")
     add_run_flags(run)
 
+    add_sweep_flags(add("sweep", SWEEP))
+
     submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
     submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
     add_run_flags(submit)
@@ -74,14 +78,18 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     add_format_flag(doctor)
 
     compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
-    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first group is the baseline")
+    compare.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, or tables of sweeps; the first group is the baseline"
+    )
     compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
     compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
     add_format_flag(compare)
 
     report = add("report", "write one self-contained HTML page about runs")
-    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    report.add_argument("--to", metavar="FILE", help="the page (default: report.html in the first run folder)")
+    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or tables of sweeps")
+    report.add_argument(
+        "--to", metavar="FILE", help="the page (default: report.html in the run folder, or beside the table)"
+    )
     add_format_flag(report)
 
     plan = add("plan", "choose settings from the parties' profiles and predict what they cost")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedactors.command_line.sweep import sweep_command as sweep_command
 from fedactors.errors import BadInput
 from fedactors.options import RunOptions, run_options
 from fedactors.plugins import Protocol, discover, find_protocol
@@ -147,9 +148,10 @@ def report_command(args: argparse.Namespace) -> int:
 
     runs = load_runs(args.runs)
     folder = runs[0].folder
-    if not args.to and is_remote(folder.place):
+    if not args.to and folder is not None and is_remote(folder.place):
         raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
-    path = local_path(args.to, "--to") if args.to else folder.path / "report.html"
+    beside = Path(args.runs[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
+    path = local_path(args.to, "--to") if args.to else beside
     if path.is_dir():
         raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
     write_atomic(path, render_report(runs).encode(), "--to")

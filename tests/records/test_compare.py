@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+from fedactors.records.results import main as results_main
+from fedactors.records.results import markdown_table, render_document
 
 from fedactors.errors import BadInput
 from fedactors.records.compare import compare, describe_values, difference, group_runs, load_runs, table_rows
@@ -9,8 +11,6 @@ from fedactors.records.curves import make_curve, shared_metrics
 from fedactors.records.metrics import Summary
 from fedactors.records.plots import plot_comparison
 from fedactors.records.recorder import FolderRecorder
-from fedactors.records.results import main as results_main
-from fedactors.records.results import markdown_table, render_document
 from fedactors.records.run_folder import SUMMARY, RunFolder
 from fedactors.runtime.base import Usage
 

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-
-from fedactors.errors import BadInput
 from fedactors.records.headlines import headline_table
 from fedactors.records.results import main as results_main
+
+from fedactors.errors import BadInput
 
 DOCS = Path(__file__).parents[2] / "docs" / "results"
 

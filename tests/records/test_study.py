@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
+from fedactors.records.study import Study, study_flags, write_summary
 
 from fedactors.errors import BadInput
-from fedactors.records.study import Study, study_flags, write_summary
 
 
 def parse(*words, results=Path("results")):

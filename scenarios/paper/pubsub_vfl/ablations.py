@@ -16,7 +16,7 @@ from _predict import choice, problem
 from _study import Point, flags, perform_all
 from comparison import network
 
-from fedactors.records.study import Study
+from fedactors.sweeps.study import Study
 
 CORES = {"active": 50, "passive": 14}
 DEADLINE = 0.05
@@ -65,7 +65,7 @@ def main() -> None:
     given = flags(__doc__).parse_intermixed_args(namespace=Study())
     size = ("synthetic:1000000x500", FULL, 630_000) if given.full else ("bank", SMALL, BANK_ROWS)
     size = ("breast-cancer", SMALL, 300) if given.smoke else size
-    perform_all(points(*size), given.out / "ablations", given)
+    perform_all(points(*size), "ablations", given)
 
 
 if __name__ == "__main__":

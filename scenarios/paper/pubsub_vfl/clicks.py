@@ -14,7 +14,7 @@ from typing import Any
 from _study import Point, flags, perform_all
 from comparison import ALONE, PAIRED, network, settings
 
-from fedactors.records.study import Study
+from fedactors.sweeps.study import Study
 
 RATES = (0.001, 0.01)
 
@@ -39,7 +39,7 @@ def main() -> None:
         for name, method, w, more in rows()
         for rate in RATES
     ]
-    perform_all(points, given.out / "clicks", given)
+    perform_all(points, "clicks", given)
 
 
 if __name__ == "__main__":

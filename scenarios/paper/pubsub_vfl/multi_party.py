@@ -8,7 +8,7 @@ from __future__ import annotations
 from _study import Point, flags, perform_all
 from comparison import network, settings
 
-from fedactors.records.study import Study
+from fedactors.sweeps.study import Study
 
 PARTIES = (2, 4, 6, 8, 10)
 METHODS = {"pubsub-vfl": 4, "avfl-ps": 4, "vfl-ps": 4, "avfl": 1}
@@ -31,7 +31,7 @@ def main() -> None:
                     network=network(),
                 )
             )
-    perform_all(points, given.out / "multi-party", given)
+    perform_all(points, "multi-party", given)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from _study import Point, flags, perform_all
 from comparison import network, settings
 
-from fedactors.records.study import Study
+from fedactors.sweeps.study import Study
 
 ROWS = (40_000, 200_000, 1_000_000)
 METHODS = ("pubsub-vfl", "avfl-ps")
@@ -41,7 +41,7 @@ def main() -> None:
             network=network(),
         )
     )
-    perform_all(points, given.out / "utilisation", given)
+    perform_all(points, "utilisation", given)
 
 
 if __name__ == "__main__":

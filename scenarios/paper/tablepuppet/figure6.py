@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from fedactors.records.study import Study, study_flags
+
 from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._drawing import draw
 from scenarios.paper.tablepuppet._study import RESULTS, Panel, run_panels
