@@ -78,18 +78,15 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     add_format_flag(doctor)
 
     compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
-    compare.add_argument(
-        "runs", nargs="+", metavar="RUN", help="run folders, or tables of sweeps; the first group is the baseline"
-    )
+    either = "run folders, or tables of sweeps"
+    compare.add_argument("runs", nargs="+", metavar="RUN", help=f"{either}; the first group is the baseline")
     compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
     compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
     add_format_flag(compare)
 
     report = add("report", "write one self-contained HTML page about runs")
-    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or tables of sweeps")
-    report.add_argument(
-        "--to", metavar="FILE", help="the page (default: report.html in the run folder, or beside the table)"
-    )
+    report.add_argument("runs", nargs="+", metavar="RUN", help=either)
+    report.add_argument("--to", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
     add_format_flag(report)
 
     plan = add("plan", "choose settings from the parties' profiles and predict what they cost")

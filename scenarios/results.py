@@ -6,7 +6,8 @@ A document marks where a table goes; everything between the marks is replaced:
     <!-- end -->
 
 Those are the rows of the study ``table2-cora`` in the file ``glasu.parquet`` beside the document, one line a name, mean
-and deviation over its seeds (``deviation=always`` before the end of the mark: also over one). ``<!-- headlines: FILE -->`` marks a table over several of them, see `scenarios.headlines`.
+and deviation over its seeds; ``deviation=always`` at the end of a mark shows one, of 0, for a single seed too.
+``<!-- headlines: FILE -->`` marks a table over several of them, see `scenarios.headlines`.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
 """

@@ -123,7 +123,7 @@ def _show(found: Sweep, trials: list[Trial], form: str) -> None:
     from fedactors.sweeps.choice import by_setting
 
     settings = {trial.digest: trial.settings for trial in trials}
-    groups = []
+    groups: list[dict[str, Any]] = []
     for rows in by_setting(found.rows):
         finished = [row for row in rows if row.status == "finished"]
         names = [name for name, value in finished[0].metrics.items() if type(value) in (int, float)] if finished else []
@@ -147,11 +147,11 @@ def _show(found: Sweep, trials: list[Trial], form: str) -> None:
     print(f"{len(found.rows)} runs, {found.num_cached} of them cached, {found.num_failed} failed")
     print(f"table: {found.table}")
     if found.choice is not None:
-        chosen = " ".join(f"{key}={value}" for key, value in found.choice["settings"].items())
-        print(
-            f"chosen by {found.choice['metric']}:{found.choice['mode']} among {found.choice['settings_tried']} settings: "
-            f"{chosen or 'the defaults'} ({format_value(found.choice['mean'])})"
+        how = (
+            f"chosen by {found.choice['metric']}:{found.choice['mode']} among {found.choice['settings_tried']} settings"
         )
+        chosen = " ".join(f"{key}={value}" for key, value in found.choice["settings"].items())
+        print(f"{how}: {chosen or 'the defaults'} ({format_value(found.choice['mean'])})")
 
 
 def _line(group: dict[str, Any], keys: list[str], shown: list[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Runs side by side: grouped over seeds, with mean, standard deviation, and differences with 95 % confidence intervals.
 
-Runs are run folders, or the finished rows of the tables of sweeps. Runs that differ in nothing but their seed form a group. The first group is the baseline of the differences. Groups with
-the same seeds are compared seed by seed (paired t interval, and a bootstrap interval over the seeds), others by Welch's
-interval.
+Runs are run folders, or the finished rows of the tables of sweeps. Runs that differ in nothing but their seed form a
+group. The first group is the baseline of the differences. Groups with the same seeds are compared seed by seed (paired
+t interval, and a bootstrap interval over the seeds), others by Welch's interval.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
         if seen.count(path) > 1:
             raise BadInput(f"{path}: given twice")
     found: list[LoadedRun] = []
-    for path in paths:
-        if is_table(path):
-            found += _runs_of_table(path)
+    for given in paths:
+        if is_table(given):
+            found += _runs_of_table(given)
         else:
-            folder = RunFolder.open(path)
+            folder = RunFolder.open(given)
             found.append(LoadedRun(folder=folder, summary=read_summary(folder), config=folder.config))
     return found
 

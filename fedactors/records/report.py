@@ -127,7 +127,7 @@ def _charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str]]) -> str:
 def _details(run: LoadedRun, *, single: bool) -> str:
     if run.folder is not None:
         parts = [_timeline(run, run.folder), _traffic(run.folder), _privacy(run.folder)]
-        environment = run.folder.read_json("environment.json")
+        environment: Mapping[str, Any] = run.folder.read_json("environment.json")
     else:
         parts = [] if run.row is None else [f"<p><code>{escape(run.row.command)}</code></p>"]
         environment = {} if run.row is None else run.row.versions

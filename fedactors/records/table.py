@@ -37,7 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
-from fedactors.records.metrics import SCHEMA_VERSION, Summary, jsonable
+from fedactors.records.metrics import Summary, jsonable
+from fedactors.records.run_folder import SCHEMA_VERSION
 from fedactors.records.storage import disk_errors, write_atomic
 
 USAGE = (

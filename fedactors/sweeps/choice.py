@@ -35,9 +35,8 @@ class Criterion:
 
     def value(self, row: RunRow) -> float | None:
         """Return the metric of a run, else the best of its rounds; None if it has none."""
-        found = row.metrics.get(self.metric)
-        if _is_number(found):
-            return float(found)
+        if _is_number(row.metrics.get(self.metric)):
+            return float(row.metrics[self.metric])
         rounds = [float(value) for value in row.curve.get(self.metric, ()) if _is_number(value)]
         return None if not rounds else max(rounds) if self.mode == "max" else min(rounds)
 
@@ -64,7 +63,7 @@ def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, 
     Raises:
         BadInput: no setting has the metric in all its runs.
     """
-    tried = []
+    tried: list[dict[str, Any]] = []
     for group in by_setting(rows):
         values = [criterion.value(row) if row.status == "finished" else None for row in group]
         known = [value for value in values if value is not None]

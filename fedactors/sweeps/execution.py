@@ -56,8 +56,9 @@ def run_all(
                 place, argument = waiting.pop()
                 worker.pipe.send(argument)
                 busy[worker.pipe] = (worker, place)
-            for pipe in multiprocessing.connection.wait(list(busy)):
-                worker, place = busy.pop(pipe)  # type: ignore[arg-type]
+            ready = multiprocessing.connection.wait(list(busy))
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                worker, place = busy.pop(pipe)
                 try:
                     is_result, value = worker.pipe.recv()
                 except EOFError:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,8 +55,15 @@ class Done:
     def row(self, metrics: Mapping[str, Any] | None = None, **more: Any) -> RunRow:
         """Return the row of the run; `metrics` instead of its own, `more` for other fields."""
         kind = "simulated" if isinstance(self.runtime, SimulatedRuntime) else "ray"
-        names = {"run": "", "protocol": self.protocol.name, "runtime": kind}
-        summary = Summary.of(self.result, self.runtime.usage(), seed=self.seed, metrics=metrics, **names)
+        summary = Summary.of(
+            self.result,
+            self.runtime.usage(),
+            run="",
+            protocol=self.protocol.name,
+            runtime=kind,
+            seed=self.seed,
+            metrics=metrics,
+        )
         given: dict[str, Any] = {"data": self.name, "config": as_dict(self.config)}
         if isinstance(self.recorder, CurveRecorder):
             given["curve"] = self.recorder.curve
@@ -178,7 +184,7 @@ class Study(argparse.Namespace):
 
     def put(self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = ()) -> None:
         """Put the rows of a name into the table, with how they were made, and say what came out."""
-        facts = {"command": self.command, "code": _code(self.protocol), "versions": versions()}
+        facts: dict[str, Any] = {"command": self.command, "code": _code(self.protocol), "versions": versions()}
         rows = [dataclasses.replace(row, study=study, name=name, **facts) for row in rows]
         put_rows(self.table, rows, order)
         first = rows[0]
@@ -249,14 +255,6 @@ def _once(once: Once[P], asked: tuple[str, P, int]) -> RunRow:
 @functools.cache
 def _code(protocol: str) -> str:
     return code_digest(find_protocol(protocol))
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write what is measured beside runs, as committed files are."""
-    from fedactors.records.metrics import jsonable
-    from fedactors.records.storage import write_atomic
-
-    write_atomic(path, (json.dumps(jsonable(value), indent=1, sort_keys=True) + "\n").encode())
 
 
 def _numbers(text: str) -> tuple[int, ...]:

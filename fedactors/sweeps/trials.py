@@ -150,8 +150,10 @@ class CurveRecorder(MemoryRecorder):
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Keep the round."""
-        used = {} if self.runtime is None else self.runtime.usage()
-        spent = {} if not used else {"seconds": used.seconds, "bytes": used.bytes, "money": used.price}
+        spent: dict[str, Any] = {}
+        if self.runtime is not None:
+            used = self.runtime.usage()
+            spent = {"seconds": used.seconds, "bytes": used.bytes, "money": used.price}
         super().record_round(index, {**spent, **metrics})
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
@@ -172,8 +174,15 @@ def _run(trial: Trial) -> tuple[Summary, dict[str, list[Any]]]:
     options = RunOptions(runtime=trial.runtime, emulate=trial.emulate)
     runtime = recorder.runtime = make_runtime(options, trial.seed, recorder)
     result = runtime.execute(lambda: protocol.run(config, data, runtime))
-    names = {"run": trial.digest[:12], "protocol": trial.protocol, "runtime": trial.runtime}
-    return Summary.of(result, runtime.usage(), seed=trial.seed, **names), recorder.curve
+    summary = Summary.of(
+        result,
+        runtime.usage(),
+        run=trial.digest[:12],
+        protocol=trial.protocol,
+        runtime=trial.runtime,
+        seed=trial.seed,
+    )
+    return summary, recorder.curve
 
 
 def _facts(trial: Trial) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What GLASU's tables share: settings chosen on validation nodes, and runs over the US-UK link.
 
-Every row is run once per seed in the simulated runtime (arithmetic real, time virtual) into ``docs/results/glasu.parquet``,
-or the folder that --out names; its study is ``<table>-<data>``.
+Every row is run once per seed in the simulated runtime (arithmetic real, time virtual), into ``glasu.parquet`` of
+docs/results or of the folder that --out names; its study is ``<table>-<data>``.
 """
 
 from __future__ import annotations

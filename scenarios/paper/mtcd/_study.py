@@ -1,7 +1,7 @@
 """Runs of MTCD and its baselines in the simulated runtime, with their curves, for tables and figures.
 
-What the scripts beside this one share: `MtcdStudy.record` runs one setting over seeds into ``docs/results/mtcd.parquet``,
-or the folder that --out names. Curves are thinned: gap against iterations, vectors and cost.
+What the scripts beside this one share: `MtcdStudy.record` runs settings over seeds, into the table ``mtcd.parquet`` of
+docs/results or of the folder that --out names. Curves are thinned: gap against iterations, vectors and cost.
 """
 
 from __future__ import annotations

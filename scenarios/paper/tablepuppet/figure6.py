@@ -6,8 +6,7 @@ FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.figure6 [--only nycflig
 import sys
 from typing import Any
 
-from fedactors.records.study import Study, study_flags
-
+from fedactors.sweeps.study import Study, study_flags
 from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._drawing import draw
 from scenarios.paper.tablepuppet._study import RESULTS, Panel, run_panels
@@ -28,8 +27,8 @@ PANELS = (
 
 def main() -> int:
     """Measure what is missing, and draw."""
-    study = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
-    print(draw("figure6", run_panels(PANELS, study), study.out))
+    study = study_flags(__doc__, "tablepuppet", RESULTS).parse_args(namespace=Study())
+    print(draw("figure6", run_panels(PANELS, study), study))
     return 0
 
 
