@@ -156,6 +156,7 @@ class Study(argparse.Namespace):
         *,
         seeds: Sequence[int] | None = None,
         all_seeds: bool = False,
+        whole: bool = False,
         smoke_rows: int | None = None,
     ) -> None:
         """Run the points that are wanted and not there yet over the seeds, and put their rows into the table.
@@ -168,11 +169,14 @@ class Study(argparse.Namespace):
             once: runs one of them with one seed; with ``--jobs`` a function of a module, as points go to processes.
             seeds: instead of those of the command line.
             all_seeds: measure again what is there with fewer seeds.
+            whole: ``--only`` has been asked already.
             smoke_rows: with ``--smoke``, only so many.
         """
         seeds = seeds or self.seeds
         seeds = seeds[:1] if self.smoke else seeds
-        wanted = [name for name in points if self.wants(f"{study}/{name}")][: smoke_rows if self.smoke else None]
+        wanted = [name for name in points if whole or self.wants(f"{study}/{name}")][
+            : smoke_rows if self.smoke else None
+        ]
         missing = [name for name in wanted if self.lacks(study, name, len(seeds) if all_seeds else 1)]
         asked = [(name, points[name], seed) for name in missing for seed in seeds]
         made: dict[str, list[RunRow]] = {}

@@ -23,7 +23,7 @@ from fedactors.config import as_dict, build
 from fedactors.data.catalogue import describe
 from fedactors.data.storage import find_file
 from fedactors.errors import BadInput, FedactorsError
-from fedactors.launch import load_data, make_runtime, resolve
+from fedactors.launch import check_data, load_data, make_runtime, resolve
 from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.records.environment import describe_environment
@@ -96,6 +96,7 @@ def plan(protocol: Protocol, settings: Sequence[Mapping[str, Any]], options: Run
     size = "smoke" if options.smoke else "full" if options.full else ""
     preset = _preset(protocol, size)
     data = filled.data or protocol.default_data
+    check_data(protocol, data)
     code, content = code_digest(protocol), data_digest(data)
     trials: dict[str, Trial] = {}
     for given in settings:

@@ -101,7 +101,7 @@ def measure(
         study = "/".join([table, *folder])
         studies.setdefault(study, {})[last] = Row(settings, "digits" if given.smoke else rows[name].data)
     for study, points in studies.items():
-        given.measure(study, points, functools.partial(once, targets=targets, more=more))
+        given.measure(study, points, functools.partial(once, targets=targets, more=more), whole=True)
     return given
 
 

@@ -146,13 +146,14 @@ def measure_panel(panel: Panel, study: Study) -> None:
     def settings(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
         return {**panel.settings(name.partition(" ")[0]), **more, **study.settings}
 
-    study.measure(panel.name, {"centralised": Point(data=panel.data, settings=settings("centralised", {}))}, once)
+    first = {"centralised": Point(data=panel.data, settings=settings("centralised", {}))}
+    study.measure(panel.name, first, once, whole=True)
     known = {row.seed: row for row in study.rows(panel.name, "centralised")}
     points = {
         name.replace(" ", "-"): Point(data=panel.data, settings=settings(name, more), centralised=known)
         for name, more in panel.rows.items()
     }
-    study.measure(panel.name, points, once)
+    study.measure(panel.name, points, once, whole=True)
 
 
 def once(point: Point, seed: int) -> RunRow:

@@ -108,7 +108,7 @@ def search(grid: Grid, study: Study) -> None:
         name.replace(" ", "_"): (grid.panel.data, {**grid.panel.settings(grid.algorithm), **chosen, **study.settings})
         for name, chosen in grid.points()
     }
-    study.measure(grid.folder, points, once)
+    study.measure(grid.folder, points, once, whole=True)
     found = {row.name: row.metrics["train_loss"] for row in study.rows(grid.folder) if row.status == "finished"}
     found = {name: loss for name, loss in found.items() if name in points}
     best = min(found, key=lambda name: found[name])
