@@ -1,4 +1,4 @@
-"""Every script under scenarios/ but the benchmarks, and what renders results, runs in smoke mode, as a user would start it."""
+"""Every script under scenarios/ but the benchmarks and what renders results runs in smoke mode, as a user starts it."""
 
 from __future__ import annotations
 

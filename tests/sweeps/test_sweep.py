@@ -126,7 +126,7 @@ def test_a_sweep_that_is_ended_leaves_no_process_and_goes_on(tmp_path, capsys, n
         assert process.returncode == 130
         assert "interrupted" in text
         assert len(read_table(tmp_path / "sweeps" / "pubsub-vfl.parquet")) == 2
-    gone, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=20)
     assert not alive
     words = ["pubsub-vfl", *TINY[:-1], "num_epochs=2,3,4", "--out", str(tmp_path / "sweeps")]
     _, found = run(capsys, *words)
