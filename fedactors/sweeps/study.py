@@ -15,99 +15,19 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedactors.config import as_dict, build
 from fedactors.errors import BadInput, Diverged
-from fedactors.launch import load_data
-from fedactors.plugins import Protocol, RunResult, find_protocol
-from fedactors.records.metrics import Summary
-from fedactors.records.recorder import MemoryRecorder
+from fedactors.plugins import find_protocol
 from fedactors.records.table import RunRow, put_rows, read_table
-from fedactors.runtime.base import Runtime
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.pool import one_torch_thread
 from fedactors.sweeps.execution import run_all
-from fedactors.sweeps.trials import CurveRecorder, code_digest, versions
+from fedactors.sweeps.trials import code_digest, versions
 from fedactors.terminal import format_value
 
 P = TypeVar("P")
 Once = Callable[[P, int], RunRow]
 """``once(point, seed)``: the row of one run, its study and name left to the caller."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """A run that has just ended, with all that its row may need."""
-
-    protocol: Protocol
-    config: Any
-    name: str
-    """Name of the data set."""
-    data: Any
-    runtime: Runtime
-    recorder: Any
-    result: RunResult
-    seed: int
-
-    def row(self, metrics: Mapping[str, Any] | None = None, **more: Any) -> RunRow:
-        """Return the row of the run; `metrics` instead of its own, `more` for other fields."""
-        kind = "simulated" if isinstance(self.runtime, SimulatedRuntime) else "ray"
-        summary = Summary.of(
-            self.result,
-            self.runtime.usage(),
-            run="",
-            protocol=self.protocol.name,
-            runtime=kind,
-            seed=self.seed,
-            metrics=metrics,
-        )
-        given: dict[str, Any] = {"data": self.name, "config": as_dict(self.config)}
-        if isinstance(self.recorder, CurveRecorder):
-            given["curve"] = self.recorder.curve
-        return RunRow.of(summary, **{**given, **more})
-
-
-def simulate(
-    protocol: Protocol,
-    settings: Mapping[str, Any],
-    data: str,
-    seed: int,
-    *,
-    recorder: MemoryRecorder | None = None,
-    **keywords: Any,
-) -> Done:
-    """Run a protocol once in the simulated runtime.
-
-    Args:
-        protocol: what to run.
-        settings: of its config, beside the defaults.
-        data: name of a data set.
-        seed: of the run.
-        recorder: what hears of the rounds; by default the curve is kept.
-        keywords: of `SimulatedRuntime`; a function is called with the config.
-    """
-    one_torch_thread()
-    config = build(protocol.Config, settings)
-    source = load_data(protocol, config, data, seed)
-    recorder = recorder or CurveRecorder()
-    given = {name: value(config) if callable(value) else value for name, value in keywords.items()}
-    runtime = SimulatedRuntime(seed=seed, recorder=recorder, **given)
-    if hasattr(recorder, "runtime"):
-        recorder.runtime = runtime
-    result = runtime.execute(lambda: protocol.run(config, source, runtime))
-    return Done(
-        protocol=protocol,
-        config=config,
-        name=data,
-        data=source,
-        runtime=runtime,
-        recorder=recorder,
-        result=result,
-        seed=seed,
-    )
 
 
 class Study(argparse.Namespace):

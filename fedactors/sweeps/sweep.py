@@ -82,7 +82,8 @@ def sweep(
         done = [rows[trial.digest] for trial in trials if trial.digest in rows]
         headline = find_protocol(trials[0].protocol).headline
         facts = {"headline": {"name": headline.name, "mode": headline.mode}}
-        write_table(table, done, facts)
+        if done:
+            write_table(table, done, facts)
     choice = None
     if criterion is not None:
         choice = choose(done, criterion, {trial.digest: trial.settings for trial in trials})

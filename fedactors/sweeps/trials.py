@@ -23,15 +23,13 @@ from fedactors.config import as_dict, build
 from fedactors.data.catalogue import describe
 from fedactors.data.storage import find_file
 from fedactors.errors import BadInput, FedactorsError
-from fedactors.launch import check_data, load_data, make_runtime, resolve
+from fedactors.launch import check_data, make_runtime, resolve
 from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.records.environment import describe_environment
-from fedactors.records.metrics import Summary, jsonable
-from fedactors.records.recorder import MemoryRecorder
+from fedactors.records.metrics import jsonable
 from fedactors.records.table import RunRow
-from fedactors.runtime.base import Runtime
-from fedactors.runtime.simulation.pool import one_torch_thread
+from fedactors.sweeps.runs import run_once
 
 HASHED_BYTES = 256 * 2**20
 """Larger files of data are known by size and time of change instead of their content."""
@@ -120,14 +118,12 @@ def plan(protocol: Protocol, settings: Sequence[Mapping[str, Any]], options: Run
 
 def run_trial(trial: Trial) -> RunRow:
     """Run a trial and return its row; a run that fails gives a row that says why."""
-    one_torch_thread()
     try:
-        summary, curve = _run(trial)
+        return dataclasses.replace(_run(trial), **_facts(trial))
     except Exception as error:
         return failed_row(
             trial, str(error) if isinstance(error, FedactorsError) else f"{type(error).__name__}: {error}"
         )
-    return RunRow.of(summary, curve=curve, **_facts(trial))
 
 
 def failed_row(trial: Trial, failure: str) -> RunRow:
@@ -136,54 +132,12 @@ def failed_row(trial: Trial, failure: str) -> RunRow:
     return dataclasses.replace(row, **_facts(trial))
 
 
-class CurveRecorder(MemoryRecorder):
-    """Keeps each round's metrics with what had been used by then, as columns; everything else is left out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runtime: Runtime | None = None
-
-    @property
-    def curve(self) -> dict[str, list[Any]]:
-        """Return the columns; a metric that a round lacks is None there."""
-        names = dict.fromkeys(name for line in self.rounds for name in line)
-        return {name: [line.get(name) for line in self.rounds] for name in names}
-
-    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Keep the round."""
-        spent: dict[str, Any] = {}
-        if self.runtime is not None:
-            used = self.runtime.usage()
-            spent = {"seconds": used.seconds, "bytes": used.bytes, "money": used.price}
-        super().record_round(index, {**spent, **metrics})
-
-    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
-        """Leave the timeline out."""
-
-    def ledger_sink(self, rows: list[Any]) -> None:
-        """Leave the ledger's rows out: their sums are in the usage."""
-
-    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
-        """Keep no checkpoint: a trial that was interrupted begins anew."""
-
-
-def _run(trial: Trial) -> tuple[Summary, dict[str, list[Any]]]:
+def _run(trial: Trial) -> RunRow:
     protocol = find_protocol(trial.protocol)
-    config = build(protocol.Config, {**_preset(protocol, trial.size), **trial.settings})
-    data = load_data(protocol, config, trial.data, trial.seed)
-    recorder = CurveRecorder()
     options = RunOptions(runtime=trial.runtime, emulate=trial.emulate)
-    runtime = recorder.runtime = make_runtime(options, trial.seed, recorder)
-    result = runtime.execute(lambda: protocol.run(config, data, runtime))
-    summary = Summary.of(
-        result,
-        runtime.usage(),
-        run=trial.digest[:12],
-        protocol=trial.protocol,
-        runtime=trial.runtime,
-        seed=trial.seed,
-    )
-    return summary, recorder.curve
+    settings = {**_preset(protocol, trial.size), **trial.settings}
+    make = functools.partial(make_runtime, options)
+    return run_once(protocol, settings, trial.data, trial.seed, make=make).row()
 
 
 def _facts(trial: Trial) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Done, Study, simulate, study_flags
+from fedactors.sweeps.runs import Done, run_once
+from fedactors.sweeps.study import Study, study_flags
 from protocols.glasu.costs import us_uk
 from protocols.glasu.plugin import PROTOCOL
 
@@ -82,13 +83,13 @@ def measure(
         common: settings of this table beside the common ones.
     """
     points = {name: study.layered(common, settings) for name, settings in rows.items()}
-    once = functools.partial(run_once, study.data, (target or {}).get(study.data))
-    study.measure(study.study(table), points, once)
+    run = functools.partial(once, study.data, (target or {}).get(study.data))
+    study.measure(study.study(table), points, run)
 
 
-def run_once(data: str, target: float | None, settings: Mapping[str, Any], seed: int) -> RunRow:
+def once(data: str, target: float | None, settings: Mapping[str, Any], seed: int) -> RunRow:
     """Run one row with one seed."""
-    done = simulate(PROTOCOL, settings, data, seed, network=us_uk(), checkpoint_every=0)
+    done = run_once(PROTOCOL, settings, data, seed, network=us_uk(), checkpoint_every=0)
     result, training = done.result, done.result.extra["training"]
     updates = result.rounds * done.config.num_local_updates
     metrics = {

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study, simulate, study_flags
-from fedactors.sweeps.trials import CurveRecorder
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.mtcd.plugin import PROTOCOL
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -68,9 +68,8 @@ class MtcdStudy(Study):
 
 def once(setting: Setting, seed: int) -> RunRow:
     """Run one setting with one seed."""
-    recorder = CurveRecorder()
-    done = simulate(PROTOCOL, setting.settings, setting.data, seed, recorder=recorder, checkpoint_every=0)
-    curve = {name: [float(value) for value in column] for name, column in recorder.curve.items()}
+    done = run_once(PROTOCOL, setting.settings, setting.data, seed, checkpoint_every=0)
+    curve = {name: [float(value) for value in column] for name, column in done.recorder.curve.items()}
     num_bytes = 8 * int(done.config.num_samples)
     extra = {name: done.result.extra[name] for name in ("learning_rate", "optimum")}
     metrics = {**done.result.metrics, **reached(curve, setting.gaps, num_bytes)}
@@ -120,8 +119,6 @@ def thinned(curve: Curve) -> dict[str, list[float]]:
 @functools.cache
 def by_name(study: str) -> dict[str, list[RunRow]]:
     """Return the committed rows of a study, one a seed, by name in alphabetical order."""
-    from fedactors.sweeps.study import rows_of
-
     found: dict[str, list[RunRow]] = {}
     for row in rows_of(TABLE, study):
         if row.status == "finished":

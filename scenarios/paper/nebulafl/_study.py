@@ -15,7 +15,8 @@ from typing import Any
 
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study, rows_of, simulate, study_flags
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import NebulaData
 from protocols.nebulafl.plugin import PROTOCOL
@@ -108,7 +109,7 @@ def measure(
 def once(row: Row, seed: int, targets: Sequence[float] = (), more: More | None = None) -> RunRow:
     """Run one row with one seed; `more` metrics come from its last checkpoint."""
     recorder = MemoryRecorder()
-    done = simulate(PROTOCOL, row.settings, row.data, seed, recorder=recorder)
+    done = run_once(PROTOCOL, row.settings, row.data, seed, recorder=recorder)
     curve = done.result.extra["curve"]
     metrics = dict(done.result.metrics)
     if more is not None:

@@ -22,7 +22,8 @@ from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import NOT_REACHED, RunRow
 from fedactors.runtime.base import Runtime
 from fedactors.runtime.ray import cluster
-from fedactors.sweeps.study import Done, Study, rows_of, simulate, study_flags
+from fedactors.sweeps.runs import Done, run_once
+from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.pubsub_vfl.costs import default_costs
 from protocols.pubsub_vfl.plugin import PROTOCOL
 from protocols.pubsub_vfl.run import HEADLINE
@@ -82,7 +83,7 @@ def perform(point: Point, seed: int = 0) -> RunRow:
 def perform_with_states(point: Point, seed: int = 0) -> tuple[RunRow, dict[str, bytes]]:
     """Run a point in simulation; return the actors' final states too."""
     recorder = Clocked()
-    done = simulate(
+    done = run_once(
         PROTOCOL,
         point.settings,
         point.data,

@@ -14,15 +14,13 @@ import os
 
 from _study import Clocked, Point, flags, one_cluster, row_of
 
-from fedactors.config import build, parse_words
+from fedactors.config import parse_words
 from fedactors.network.links import Link, Network
 from fedactors.records.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.sweeps.study import Done, Study
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study
 from protocols.pubsub_vfl.plugin import PROTOCOL
-from protocols.pubsub_vfl.run import run
 
 WINDOW = 32
 METHODS = {
@@ -42,22 +40,8 @@ BATCH_SIZES = (256, 64)
 
 def measure(point: Point, network: Network | None, seed: int) -> RunRow:
     """Run a point over Ray."""
-    config = build(PubSubVflConfig, dict(point.settings))
-    data = load_data(config, point.data, seed)
-    recorder = Clocked()
-    runtime = recorder.runtime = RayRuntime(seed=seed, recorder=recorder, network=network, num_cpus=2)
-    result = runtime.execute(lambda: run(config, data, runtime))
-    done = Done(
-        protocol=PROTOCOL,
-        config=config,
-        name=point.data,
-        data=data,
-        runtime=runtime,
-        recorder=recorder,
-        result=result,
-        seed=seed,
-    )
-    row = row_of(point, done)
+    keywords = {"recorder": Clocked(), "network": network, "num_cpus": 2}
+    row = row_of(point, run_once(PROTOCOL, point.settings, point.data, seed, make=RayRuntime, **keywords))
     return dataclasses.replace(row, extra={**row.extra, "load_average": os.getloadavg()[0]})
 
 

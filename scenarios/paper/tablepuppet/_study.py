@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study, simulate
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study
 from protocols.tablepuppet.plugin import PROTOCOL
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -158,7 +159,7 @@ def measure_panel(panel: Panel, study: Study) -> None:
 
 def once(point: Point, seed: int) -> RunRow:
     """Run one algorithm with one seed."""
-    done = simulate(PROTOCOL, point.settings, point.data, seed)
+    done = run_once(PROTOCOL, point.settings, point.data, seed)
     # the curve of scores is a column of its own
     row = done.row(extra={name: value for name, value in done.result.extra.items() if name != "curve"})
     return compared(row, point.centralised[seed] if point.centralised else row)

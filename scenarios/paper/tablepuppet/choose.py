@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study, simulate, study_flags
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study, study_flags
 from fedactors.terminal import guarded
 from protocols.tablepuppet.plugin import PROTOCOL
 from scenarios.paper.tablepuppet._study import RESULTS, Panel
@@ -118,7 +119,7 @@ def search(grid: Grid, study: Study) -> None:
 def once(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
     """Train at one point."""
     data, settings = point
-    done = simulate(PROTOCOL, settings, data, seed)
+    done = run_once(PROTOCOL, settings, data, seed)
     return done.row({"train_loss": done.result.metrics["train_loss"]}, extra={}, curve={})
 
 
