@@ -74,10 +74,12 @@ def sweep_command(args: argparse.Namespace) -> int:
     table = local_path(args.out) / f"{args.name or protocol.name}.parquet"
     if args.name and Path(args.name).name != args.name:
         raise BadInput(f"--name: {args.name!r} is not allowed: a name without folders, see --out")
+    cache = Cache(table.parent / "cache")
+    cached = {trial.digest for trial in trials if not args.again and cache.get(trial.digest) is not None}
     if args.dry_run:
-        cache = Cache(table.parent / "cache")
-        return _list(trials, {t.digest for t in trials if not args.again and cache.get(t.digest)}, args.format)
-    say = None if args.quiet else _progress
+        return _list(trials, cached, args.format)
+    if not args.quiet:
+        print(f"{len(trials)} runs, {len(cached)} of them cached", file=sys.stderr, flush=True)
     try:
         found = sweep(
             trials,
@@ -86,7 +88,7 @@ def sweep_command(args: argparse.Namespace) -> int:
             address=args.address,
             again=args.again,
             criterion=criterion,
-            told=say,
+            told=None if args.quiet else _progress,
         )
     except KeyboardInterrupt:
         raise Stopped(f"interrupted; {table} has what is done, and the same command goes on", 130) from None

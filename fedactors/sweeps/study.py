@@ -108,8 +108,9 @@ class Study(argparse.Namespace):
 
     def put(self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = ()) -> None:
         """Put the rows of a name into the table, with how they were made, and say what came out."""
-        facts: dict[str, Any] = {"command": self.command, "code": _code(self.protocol), "versions": versions()}
-        rows = [dataclasses.replace(row, study=study, name=name, **facts) for row in rows]
+        facts: dict[str, Any] = {"protocol": find_protocol(self.protocol).name, "study": study, "name": name}
+        facts |= {"command": self.command, "code": _code(self.protocol), "versions": versions()}
+        rows = [dataclasses.replace(row, **facts) for row in rows]
         put_rows(self.table, rows, order)
         first = rows[0]
         shown = first.failure or format_value(dict(list(first.metrics.items())[:6]))
@@ -173,7 +174,9 @@ def _once(once: Once[P], asked: tuple[str, P, int]) -> RunRow:
     try:
         return once(point, seed)
     except Diverged as error:
-        return RunRow(protocol="", seed=seed, status="failed", failure=str(error))
+        settings = getattr(point, "settings", point)
+        config = settings if isinstance(settings, Mapping) else {}
+        return RunRow(protocol="", seed=seed, status="failed", failure=str(error), config=config)
 
 
 @functools.cache

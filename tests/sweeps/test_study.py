@@ -68,7 +68,7 @@ def test_a_run_that_diverges_is_a_row(tmp_path):
     measured(tmp_path, {"a": "bad", "b": "1"}, "--seeds", "0")
     bad, good = read_table(tmp_path / "glasu.parquet")
     assert (bad.status, bad.failure, good.status) == ("failed", "learning_rate: too large", "finished")
-    assert len(good.code) == 64
+    assert (bad.protocol, len(good.code)) == ("glasu", 64)
     assert "numpy" in good.versions
 
 

@@ -39,7 +39,7 @@ METHODS = {
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--model", choices=("mlp", "resnet"), default="mlp", help="Table 1 or Table 7")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     points = [
         Point(
             name=f"{data.partition(':')[0]}-{method}",

@@ -92,7 +92,7 @@ def points(data: str, num_epochs: int) -> list[Point]:
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--data", default="bank", help="data set of a binary task")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     size = (given.data, 50 if given.full else 3)
     for point in points(*(("breast-cancer", 1) if given.smoke else size))[: 2 if given.smoke else None]:
         study = f"attacks-{given.data}"

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 
-from _study import Point, flags, measured, perform_all
+from _study import Point, asked, measured, perform_all
 from comparison import SPLITS, network
 
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study
 
 METHODS = ("vfl", "vfl-ps", "avfl", "avfl-ps", "pubsub-vfl", "pubsub-vfl-rounds")
 SETTINGS = {"num_epochs": 8, "target": 0.935}
@@ -53,7 +52,7 @@ def points(split: str) -> list[Point]:
 
 
 def main() -> None:
-    given = flags(__doc__, seeds=(1, 2, 3)).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__, (1, 2, 3))
     for split in list(SPLITS)[:1] if given.smoke else SPLITS:
         made = points(split)
         for point in made:

@@ -87,7 +87,7 @@ def points(split: str, full: bool) -> list[Point]:
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--split", choices=sorted(SPLITS), action="append", help="cores of both parties (default: all)")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     for split in given.split or (list(SPLITS)[:1] if given.smoke else SPLITS):
         perform_all(points(split, given.full), f"grid-{split}", given)
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 
-from _study import RESULTS, flags
+from _study import RESULTS, asked
 
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study
 
 COST_MODEL = RESULTS / "data" / "pubsub_vfl" / "cost_model.json"
 KINDS = ("bottom-forward", "bottom-backward", "top-forward", "top-step", "active-step")
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     model = json.loads(COST_MODEL.read_text())
     for kind in KINDS:
         law, affine = model["power_laws"][kind], model["kinds"][kind]

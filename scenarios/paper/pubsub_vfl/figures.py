@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from _study import flags, measured
+from _study import asked, measured
 from best import chosen
-
-from fedactors.sweeps.study import Study
 
 
 def curves(axes: Any, split: str) -> None:
@@ -42,7 +40,7 @@ def attacks(axes: Any, study: str) -> None:
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     import matplotlib
 
     matplotlib.use("svg")

@@ -11,13 +11,12 @@ import os
 import time
 
 import numpy as np
-from _study import RESULTS
+from _study import asked
 
 from fedactors.records.table import RunRow
 from fedactors.resources import Resources
 from fedactors.roles import Client
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.sweeps.study import Study, study_flags
 from protocols.pubsub_vfl.averages import weighted_mean
 from protocols.pubsub_vfl.messages import Parameters
 from protocols.pubsub_vfl.servers import AveragingServer
@@ -52,7 +51,7 @@ def averaging_seconds(size: int) -> float:
 
 
 def main() -> None:
-    given = study_flags(__doc__, "pubsub_vfl", RESULTS).parse_args(namespace=Study())
+    given = asked(__doc__)
     repetitions = 2 if given.smoke else 200
     runtime = RayRuntime(seed=0, num_cpus=2)
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 
 from _predict import problem
-from _study import flags, measured
+from _study import asked, measured
 
-from fedactors.sweeps.study import Study
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.planner import Objective
 
@@ -20,7 +19,7 @@ OBJECTIVES: tuple[Objective, ...] = ("epoch", "decoupled")
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     for split in ("32-32", "50-14"):
         found = {name: row for name, row in measured(f"grid-{split}").items() if name.startswith("pubsub-vfl")}
         for name, row in list(found.items())[: 1 if given.smoke else None]:

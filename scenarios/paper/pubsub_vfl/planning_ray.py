@@ -16,7 +16,7 @@ import statistics
 import time
 from typing import Any
 
-from _study import flags, one_cluster
+from _study import asked, one_cluster
 
 from fedactors.config import as_dict, build, parse_words
 from fedactors.records.table import RunRow
@@ -74,7 +74,7 @@ def measure(config: PubSubVflConfig, data_name: str, num_epochs: int) -> tuple[l
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     with one_cluster():
         compare(given)
 

@@ -68,7 +68,7 @@ def _settings(method: str, w_a: int, w_p: int, size: int, rate: float) -> dict[s
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--split", choices=sorted(SPLITS), action="append", help="cores of both parties (default: all)")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     for split in given.split or (list(SPLITS)[:1] if given.smoke else SPLITS):
         perform_all(points(split, given.full), f"rates-{split}", given)
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from _study import Clocked, Point, flags, one_cluster, row_of
+from _study import Clocked, Point, asked, one_cluster, row_of
 
 from fedactors.config import parse_words
 from fedactors.network.links import Link, Network
 from fedactors.records.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study
 from protocols.pubsub_vfl.plugin import PROTOCOL
 
 WINDOW = 32
@@ -46,7 +45,7 @@ def measure(point: Point, network: Network | None, seed: int) -> RunRow:
 
 
 def main() -> None:
-    given = flags(__doc__, seeds=(0, 1, 3)).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__, (0, 1, 3))
     size = ("synthetic:1000000x500", 20, 0.91) if given.full else ("bank", 4, 0.935)
     data_name, num_epochs, target = ("breast-cancer", 1, 0.99) if given.smoke else size
     names = [(link, batch_size, method) for batch_size in BATCH_SIZES for link in LINKS for method in METHODS]

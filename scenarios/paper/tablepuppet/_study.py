@@ -16,7 +16,7 @@ from typing import Any
 
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study
+from fedactors.sweeps.study import Study, study_flags
 from protocols.tablepuppet.plugin import PROTOCOL
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -179,6 +179,12 @@ def compared(row: RunRow, centralised: RunRow) -> RunRow:
         metrics[f"{network}_s"] = sent[network]["ledger_seconds"] if is_federated else 0.0
         metrics[f"{network}_model_s"] = sent[network]["model_seconds"]
     return dataclasses.replace(row, metrics=metrics)
+
+
+def asked(description: str | None) -> Study:
+    """Read the command line of a script of this folder."""
+    given: Study = study_flags(description, "tablepuppet", RESULTS).parse_args(namespace=Study())
+    return given
 
 
 def run_panels(panels: Sequence[Panel], study: Study) -> Sequence[Panel]:

@@ -14,10 +14,10 @@ from typing import Any
 
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.sweeps.study import Study
 from fedactors.terminal import guarded
 from protocols.tablepuppet.plugin import PROTOCOL
-from scenarios.paper.tablepuppet._study import RESULTS, Panel
+from scenarios.paper.tablepuppet._study import Panel, asked
 
 Axes = Mapping[str, Sequence[float]]
 
@@ -125,7 +125,7 @@ def once(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
 
 def main() -> int:
     """Search the grids that the flags ask for."""
-    study = study_flags(__doc__, "tablepuppet", RESULTS).parse_args(namespace=Study())
+    study = asked(__doc__)
     for grid in SMOKE if study.smoke else (*GRIDS, *PRIVATE_GRIDS):
         if study.wants(f"{grid.name} "):
             search(grid, study)

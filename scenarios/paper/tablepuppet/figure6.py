@@ -6,10 +6,9 @@ FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.figure6 [--only nycflig
 import sys
 from typing import Any
 
-from fedactors.sweeps.study import Study, study_flags
 from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._drawing import draw
-from scenarios.paper.tablepuppet._study import RESULTS, Panel, run_panels
+from scenarios.paper.tablepuppet._study import Panel, asked, run_panels
 
 V: dict[str, dict[str, Any]] = {
     "rfl-admm-v": {},
@@ -27,7 +26,7 @@ PANELS = (
 
 def main() -> int:
     """Measure what is missing, and draw."""
-    study = study_flags(__doc__, "tablepuppet", RESULTS).parse_args(namespace=Study())
+    study = asked(__doc__)
     print(draw("figure6", run_panels(PANELS, study), study))
     return 0
 
