@@ -91,7 +91,7 @@ def sweep_command(args: argparse.Namespace) -> int:
             told=None if args.quiet else _progress,
         )
     except KeyboardInterrupt:
-        raise Stopped(f"interrupted; {table} has what is done, and the same command goes on", 130) from None
+        raise Stopped("interrupted; the same command goes on where it stopped", 130) from None
     _show(found, trials, args.format)
     return 3 if found.num_failed == len(found.rows) else 0
 
