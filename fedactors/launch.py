@@ -160,6 +160,21 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool 
         BadInput: unknown name, a file that is not there, or data of another layout.
         DataMissing: the files of the data set are not on this machine.
     """
+    check_data(protocol, name, here)
+    if protocol.load_data is not None:
+        return protocol.load_data(config, name, seed)
+    from fedactors.data.datasets import load
+
+    return load(name)
+
+
+def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
+    """Check, without loading anything, what `load_data` does.
+
+    Raises:
+        BadInput: unknown name, a file that is not there, or data of another layout.
+        DataMissing: the files of the data set are not on this machine.
+    """
     if name.endswith(".toml"):
         if not Path(name).is_file():
             raise BadInput(f"--data: {name!r} does not exist")
@@ -176,11 +191,6 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool 
             )
         if here:
             require_files(dataset)
-    if protocol.load_data is not None:
-        return protocol.load_data(config, name, seed)
-    from fedactors.data.datasets import load
-
-    return load(name)
 
 
 def combine(summaries: Sequence[Summary]) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.config import build
+from fedactors.config import as_dict, build
 from fedactors.plugins import RunResult
-from fedactors.records.study import write_summary
+from fedactors.records.table import RunRow, put_rows
 from fedactors.runtime.base import derived_seed
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.mtcd import algorithm, walk
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--topology", default="complete")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--to", type=Path, metavar="DIR", help="write the summary below this folder")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="put the row into this table of runs")
     args = parser.parse_args()
     config = build(
         MtcdConfig,
@@ -162,24 +162,25 @@ def main() -> None:
         found.append((visits / loop_seconds, visits / actor_seconds, result.metrics["objective"] - loss))
     loop, actor = (float(np.median([row[i] for row in found])) for i in (0, 1))
     ratios = [row[1] / row[0] for row in found]
-    summary = {
-        "algorithm": args.algorithm,
-        "clients": args.clients,
-        "features_per_client": args.features,
-        "samples": args.samples,
-        "tokens": args.tokens,
-        "hops": args.hops,
-        "local_steps": args.local_steps,
-        "topology": args.topology,
+    metrics = {
         "plain_loop_hops_per_second": round(loop),
         "actors_hops_per_second": round(actor),
         "ratio": round(float(np.median(ratios)), 3),
-        "ratio_range": [round(min(ratios), 3), round(max(ratios), 3)],
         "regulariser": float(found[0][2]),
     }
+    row = RunRow(
+        protocol="mtcd",
+        study="speed",
+        name=f"{args.algorithm}-q{args.local_steps:02}",
+        seed=0,
+        data="synthetic",
+        config=as_dict(config),
+        metrics=metrics,
+        extra={"ratio_range": [round(min(ratios), 3), round(max(ratios), 3)], "features_per_client": args.features},
+    )
     if args.to:
-        write_summary(args.to / f"{args.algorithm}-q{args.local_steps:02}.json", summary)
-    print(json.dumps(summary))
+        put_rows(args.to, [row])
+    print(json.dumps({**metrics, **row.extra}))
 
 
 if __name__ == "__main__":

@@ -20,14 +20,13 @@ from protocols.nebulafl.versioning import master_model
 from protocols.nebulafl.workshop import run_model
 
 FIXED = {"resource_policy": "fastest", "dirichlet": 0.1}
-ROWS = [
-    Row(f"interval-{interval}", {**chosen("nebulafl"), **FIXED, "rotation_interval": float(interval)})
+ROWS = {
+    f"interval-{interval}": Row({**chosen("nebulafl"), **FIXED, "rotation_interval": float(interval)})
     for interval in (100, 250, 500, 1000)
-]
-ROWS.append(
-    Row("interval-500-twice-the-time", {**ROWS[2].settings, "duration": 12000.0, "evaluation_interval": 1000.0})
-)
-ROWS.append(Row("gitfl", {**chosen("gitfl"), **FIXED}))
+}
+TWICE = {"duration": 12000.0, "evaluation_interval": 1000.0}
+ROWS["interval-500-twice-the-time"] = Row({**ROWS["interval-500"].settings, **TWICE})
+ROWS["gitfl"] = Row({**chosen("gitfl"), **FIXED})
 
 
 def knowledge(config: NebulaFLConfig, data: NebulaData, states: Mapping[str, bytes]) -> dict[str, float]:
