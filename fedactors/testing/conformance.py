@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from fedactors.config import build
 from fedactors.errors import BadInput, CallTimeout, Deadlock, FedactorsError, PartyError

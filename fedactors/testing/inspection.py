@@ -155,7 +155,7 @@ def _in_texts(gathered: Gathered) -> Iterator[NDArray[Any]]:
 
 
 def _in_bytes(gathered: Gathered) -> Iterator[NDArray[Any]]:
-    """Yield raw bytes read as numbers of four and of eight bytes, from every offset; what is no plain number is left out."""
+    """Yield raw bytes read as numbers of four and of eight bytes, from every offset, without what is no plain number."""
     packed = [array.tobytes() for array in gathered.arrays if array.dtype.kind == "S" or array.dtype == np.uint8]
     for blob in [*gathered.blobs, *packed]:
         for kind in ("<f4", "<f8"):
@@ -164,7 +164,8 @@ def _in_bytes(gathered: Gathered) -> Iterator[NDArray[Any]]:
                 count = (len(blob) - offset) // size
                 if count < MIN_DISTINCT:
                     continue
-                numbers = np.frombuffer(blob, kind, count, offset).astype(np.float64)
+                with np.errstate(invalid="ignore"):
+                    numbers = np.frombuffer(blob, kind, count, offset).astype(np.float64)
                 plain = np.isfinite(numbers) & (np.abs(numbers) > 1e-30) & (np.abs(numbers) < 1e30)
                 if plain.sum() >= MIN_DISTINCT:
                     yield numbers[plain]

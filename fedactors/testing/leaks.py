@@ -32,8 +32,10 @@ COARSE_RUN = 49
 _MOST_VALUES = 1 << 22
 _MOST_SENT = 1 << 16
 _MOST_AFFINE = 64
+_MOST_PAIRS = 50_000_000
 _CELLS = 1 << 18
 _CHUNK = 200_000
+_SINGLE = float(np.finfo(np.float32).eps)
 _SAME = 1e-5
 _SAME_RATIO = 2e-4
 _LEAST_TURNS = 8
@@ -107,10 +109,13 @@ class _Index:
         self._origin_V, self._gap_V, self._fill_V, fine_V = map(np.concatenate, zip(*grids, strict=True))
         fine_P = fine_V[self._owner_P]
 
-        pairs = np.unique(np.rec.fromarrays([self._values_P.astype(np.float32)[fine_P], self._owner_P[fine_P]]))
-        self._table, self._table_owner = np.ascontiguousarray(pairs.f0), np.ascontiguousarray(pairs.f1)
+        table, owners = self._values_P[fine_P].astype(np.float32), self._owner_P[fine_P]
+        order = np.lexsort((owners, table))
+        table, owners = table[order], owners[order]
+        is_new = np.append(True, (np.diff(table) != 0) | (np.diff(owners) != 0))[: len(table)]
+        self._table, self._table_owner = table[is_new], owners[is_new]
 
-        self._ratios_P = np.where(fine_P, _ratios(self._values_P, np.finfo(np.float32).eps), np.nan)
+        self._ratios_P = np.where(fine_P, _ratios(self._values_P, _SINGLE), np.nan)
         self._ratios_P[self._leaves_vector(2)] = np.nan
         self._by_ratio = _sorted_places(self._ratios_P)
 
@@ -120,11 +125,12 @@ class _Index:
         self._by_code = places[np.argsort(codes_P[places], kind="stable")]
         self._codes = codes_P[self._by_code]
 
-        self._bases = self._independent_columns([name for name, vectors in blocks for _ in vectors], fine_V)
+        self._bases: list[tuple[int, Floats]] = []
+        self._choose_bases([name for name, vectors in blocks for _ in vectors], fine_V)
 
     def find(self, sent: NDArray[Any], thorough: bool) -> str | None:
         values = np.asarray(sent, dtype=np.float64)
-        eps = 1e-12 if np.any(values != values.astype(np.float32)) else float(np.finfo(np.float32).eps)
+        eps = 1e-12 if np.any(values != values.astype(np.float32)) else _SINGLE
         table = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
         rows = values.reshape(len(values), -1) if values.ndim > 1 else values[None, :]
         owner = self._verbatim(values, [*table.T, *rows] if values.ndim > 1 else [])
@@ -135,10 +141,12 @@ class _Index:
             if owner is not None:
                 return f"{self._names[owner]}, or an affine map of it"
         if thorough:
+            left = _MOST_PAIRS
             for vector in table.T[:_MOST_AFFINE]:
-                owner = self._affine_part(vector)
+                owner = self._affine_part(vector) if left > 0 else None
                 if owner is not None:
                     return f"an affine map of values of {self._names[owner]}"
+                left -= sum(2 * _reach(len(vector), len(values)) ** 2 for _, values in self._bases)
         return None
 
     # --- verbatim, in any order ---
@@ -163,7 +171,7 @@ class _Index:
             return np.zeros(values.shape, np.bool_)
         singles = values.astype(np.float32)
         places = np.searchsorted(self._table, singles).clip(max=len(self._table) - 1)
-        return (self._table[places] == singles) & (singles != 0)
+        return np.asarray((self._table[places] == singles) & (singles != 0))
 
     def _bits(self, owner: int, num_hits: int, sent: Floats) -> float:
         """Return how surprising so many hits of one vector are, if those of `sent` on its grid are there by chance."""
@@ -174,7 +182,7 @@ class _Index:
             return -num_hits * np.log2(chance) if num_hits >= 0.9 * len(sent) else 0.0
         fill, gap, origin = self._fill_V[owner], self._gap_V[owner], self._origin_V[owner]
         steps = (sent - origin) / gap
-        allowed = np.maximum(0.01, 2 * np.finfo(np.float32).eps * np.abs(sent) / gap)
+        allowed = np.maximum(0.01, 2 * _SINGLE * np.abs(sent) / gap)
         num_on_grid = max(num_hits, int(np.sum(np.abs(steps - np.round(steps)) <= allowed)))
         share = num_hits / num_on_grid
         if share <= fill:
@@ -212,7 +220,7 @@ class _Index:
     def _agrees(self, ratios: Floats, anchors: Index, places: Index, offset: int) -> Flags:
         one = ratios[(anchors + offset).clip(max=len(ratios) - 1)]
         other = self._ratios_P[(places + offset).clip(max=len(self._ratios_P) - 1)]
-        return np.abs(one - other) <= _SAME_RATIO * (1 + np.abs(one))
+        return np.asarray(np.abs(one - other) <= _SAME_RATIO * (1 + np.abs(one)))
 
     def _same_run(self, sent: Floats, ratios: Floats, anchor: int, place: int) -> bool:
         """Say whether ten values around `anchor` are an affine map of those around `place`."""
@@ -250,19 +258,17 @@ class _Index:
 
     # --- affine, in any order ---
 
-    def _independent_columns(self, names: list[str], fine_V: Flags) -> list[tuple[int, Floats]]:
-        """Return the columns and labels, without those that are affine maps of others (standardised parts)."""
+    def _choose_bases(self, names: list[str], fine_V: Flags) -> None:
+        """Keep the columns and labels, without those that are affine maps of others (standardised parts)."""
         starts_V = np.concatenate([[0], self._ends_V[:-1]])
         vectors = [
             (owner, _distinct(self._values_P[starts_V[owner] : self._ends_V[owner]]))
             for owner in np.flatnonzero(fine_V)
             if not names[owner].startswith("row ")
         ]
-        self._bases: list[tuple[int, Floats]] = []
         for owner, values in sorted(vectors, key=lambda entry: -len(entry[1])):
             if self._affine_part(values) is None:
                 self._bases.append((int(owner), values))
-        return self._bases
 
     def _affine_part(self, vector: Floats) -> int | None:
         sent = _distinct(vector[np.isfinite(vector)])
@@ -306,14 +312,14 @@ def _distinct(values: Floats) -> Floats:
     if not len(ordered):
         return ordered
     apart = np.diff(ordered) > 1e-6 * (ordered[-1] - ordered[0])
-    return ordered[np.concatenate([[True], apart])]
+    return np.asarray(ordered[np.concatenate([[True], apart])])
 
 
 def _ranges(first: Index, last: Index) -> Index:
     """Return the numbers from each `first` to its `last`, end to end."""
     counts = last - first
     total = int(counts.sum())
-    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    return np.asarray(np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts))
 
 
 def _sorted_places(values: Floats) -> Index:
@@ -333,7 +339,7 @@ def _ratios(values: Floats, eps: float) -> Floats:
 
 
 def _codes(values: Floats) -> tuple[NDArray[np.uint64], Flags]:
-    """Return of each place a code of the ups and downs of the run that begins there, and whether it has enough of both."""
+    """Return of each place a code of the ups and downs of the run that begins there, and whether both are frequent."""
     codes, turns = np.zeros(len(values), np.uint64), np.zeros(len(values), np.bool_)
     num = len(values) - COARSE_RUN + 1
     if num > 0:
@@ -360,14 +366,14 @@ def _is_affine(one: Floats, other: Floats) -> bool:
 def _is_affine_part(sent: Floats, values: Floats, grid: Floats | None) -> bool:
     """Say whether some increasing affine map takes all of `sent` to some of `values`, beyond chance; both ascend.
 
-    The least and the greatest of `sent` are tried on pairs of `values`: among the least and greatest ones, for a part
-    drawn at random holds some of them (but for one case in a million), or all pairs if it is small. Where `sent` lies
+    The least and the greatest of `sent` are tried on pairs of `values` (among the least and greatest of these, see
+    `_reach`). Where `sent` lies
     on a `grid`, chance is the share of the whole grid that the map takes to values.
     """
     num_sent, num_values = len(sent), len(values)
     if num_sent > num_values:
         return False
-    reach = min(num_values, -(-14 * num_values // num_sent))
+    reach = _reach(num_sent, num_values)
     wanted = np.log2(float(reach) ** 2) + _SPARE_BITS
     cells = np.zeros(_CELLS + 3, np.bool_)
     scale = (_CELLS - 1) / (values[-1] - values[0])
@@ -401,6 +407,11 @@ def _is_affine_part(sent: Floats, values: Floats, grid: Floats | None) -> bool:
     return False
 
 
+def _reach(num_sent: int, num_values: int) -> int:
+    """Return among how many least (and greatest) values that of a random part is sure to be, but for one in a million."""
+    return min(num_values, -(-14 * num_values // max(1, num_sent)))
+
+
 def _distance(at: Floats, values: Floats) -> Floats:
     right = np.searchsorted(values, at).clip(1, len(values) - 1)
-    return np.minimum(np.abs(at - values[right - 1]), np.abs(at - values[right]))
+    return np.asarray(np.minimum(np.abs(at - values[right - 1]), np.abs(at - values[right])))

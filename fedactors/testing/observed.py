@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import copy
 import gc
+import inspect
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -179,7 +180,8 @@ class ObservedRuntime(SimulatedRuntime):
         """How many computes are running (inside of one another)."""
         self._isolate = isolate
         self._after_step = after_step
-        self._num_starting = 0
+        self.num_starting = 0
+        """How many groups of actors are loading: what that costs is not the run's."""
         self._excused = 0.0
         self._run_function = self.cores.run
         self.cores.run = self._compute  # type: ignore[method-assign]
@@ -214,11 +216,11 @@ class ObservedRuntime(SimulatedRuntime):
     async def _bring_up(self, contexts: list[SimulatedContext], state: Any) -> None:
         for context in contexts:
             self._watch_payloads(context)
-        self._num_starting += 1
+        self.num_starting += 1
         try:
             await super()._bring_up(contexts, state)
         finally:
-            self._num_starting -= 1
+            self.num_starting -= 1
 
     def _watch_payloads(self, context: SimulatedContext) -> None:
         fetch, keep = context.get, context.put
@@ -245,6 +247,7 @@ class ObservedRuntime(SimulatedRuntime):
         actor, pure = current_actor.get(), function
         while isinstance(pure, partial):
             pure = pure.func
+        pure = inspect.unwrap(pure)
         code = getattr(pure, "__code__", None)
         if code is not None:
             self.observed.computed.setdefault(code, pure.__qualname__)
@@ -276,7 +279,7 @@ class ObservedRuntime(SimulatedRuntime):
             yield
         finally:
             outside = time.thread_time() - start - (self._excused - outermost)
-            if actor != DRIVER and not self._num_starting:
+            if actor != DRIVER and not self.num_starting:
                 self.observed.steps.append((actor, served, outside))
                 if self._after_step is not None:
                     self._after_step(actor)
@@ -307,7 +310,7 @@ class _Stepped(Coroutine[Any, Any, Any]):
         self._inner = inner
         self._runtime = runtime
         call = getattr(getattr(inner, "cr_frame", None), "f_locals", {}).get("call")
-        self._served = getattr(call, "method", None) or getattr(inner, "__qualname__", "a task")
+        self._served = str(getattr(call, "method", None) or getattr(inner, "__qualname__", "a task"))
 
     def send(self, value: Any) -> Any:
         with self._runtime.measured_step(self._served):
@@ -322,4 +325,3 @@ class _Stepped(Coroutine[Any, Any, Any]):
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._inner.__await__()
-

@@ -27,6 +27,7 @@ import numpy as np
 
 import fedactors.data
 import fedactors.runtime
+from fedactors.runtime.base import DRIVER
 from fedactors.runtime.simulation.virtual_loop import current_actor
 from fedactors.testing.observed import Observed, ObservedRuntime
 
@@ -36,11 +37,12 @@ _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _CHANNELS = {
     **dict.fromkeys(("os.mkdir", "os.rename", "os.link", "os.symlink"), "makes or renames a file"),
-    **dict.fromkeys(("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "subprocess.Popen"), "starts a process"),
+    **dict.fromkeys(("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"), "starts a process"),
+    "subprocess.Popen": "starts a process",
+    "os.putenv": "sets an environment variable",
+    "sqlite3.connect": "opens a database",
+    "_thread.start_new_thread": "starts a thread",
     **dict.fromkeys(("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"), "opens a connection"),
-    **dict.fromkeys(("os.putenv",), "sets an environment variable"),
-    **dict.fromkeys(("sqlite3.connect",), "opens a database"),
-    **dict.fromkeys(("_thread.start_new_thread",), "starts a thread"),
 }
 _DEEPEST = 8
 _MOST_VALUES = 20_000
@@ -91,7 +93,10 @@ class WatchedCode:
         """Look at the variables of modules and classes; later in a long run only now and then."""
         self._num_steps += 1
         if self._num_steps <= _EVERY_STEP or self._num_steps % _LATER == 0:
+            profile = sys.getprofile()
+            sys.setprofile(None)
             self._compare_variables(actor)
+            sys.setprofile(profile)
 
     # --- clocks, generators, functions, data ---
 
@@ -104,10 +109,15 @@ class WatchedCode:
                 if frame.f_code.co_filename == random.__file__:
                     # its own functions; other libraries draw from it for names and the like, which is their business
                     self._used.add("random")
-                if self.runtime is not None and not self.runtime.computing and current_actor.get() != "driver":
+                if self._is_at_work():
                     self.observed.called.setdefault(frame.f_code, _place(caller))
         elif event == "return" and arg is not None and frame.f_code.co_filename.startswith(_DATA_FOLDER):
             self._note_data(arg)
+
+    def _is_at_work(self) -> bool:
+        """Say whether an actor's code runs outside of any compute, and not to load."""
+        runtime = self.runtime
+        return runtime is not None and not (runtime.computing or runtime.num_starting) and current_actor.get() != DRIVER
 
     def _note_builtin(self, frame: FrameType, function: Any) -> None:
         name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None)
@@ -205,7 +215,8 @@ class _Content:
         if isinstance(value, (set, frozenset)):
             return sorted(repr(self.of(item, depth + 1)) for item in value)
         if isinstance(value, (types.FunctionType, types.MethodType, classmethod, staticmethod)):
-            return self._function(inspect.unwrap(getattr(value, "__func__", value)), depth)
+            function: Any = value
+            return self._function(inspect.unwrap(getattr(function, "__func__", function)), depth)
         if isinstance(value, (type, types.ModuleType, CodeType, property, functools._lru_cache_wrapper)):
             return id(value)
         if isinstance(value, np.random.Generator):
