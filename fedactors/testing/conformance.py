@@ -132,7 +132,8 @@ def review(subject: Subject) -> list[Remark]:
     again = [simulate(subject) for _ in range(_MEASURED_AGAIN)] if unpaid_work([whole]) else []
     add("unpaid work", remarks_on_unpaid_work([with_watch, whole, *again]))
     add("isolation", remarks_on_isolation(whole, simulate(subject, isolate=True)))
-    add("determinism", remarks_on_other_process(subject, whole))
+    if not remarks:
+        add("determinism", remarks_on_other_process(subject, whole))
     add("resume", remarks_on_resume(subject, whole))
     add("party loss", remarks_on_loss(subject, whole))
     if subject.on_ray:
@@ -194,7 +195,9 @@ def remarks_on_determinism(subject: Subject, one: Outcome, other: Outcome) -> It
 def remarks_on_other_process(subject: Subject, whole: Outcome) -> Iterator[str]:
     """A process whose hashes of texts are others gives the same metrics."""
     found = simulate_elsewhere(subject)
-    if found is not None and (found[0] != whole.lines or found[1] != jsonable(whole.metrics)):
+    if isinstance(found, str):
+        yield f"in a process of its own the run ends with: {found}"
+    elif found is not None and (found[0] != whole.lines or found[1] != jsonable(whole.metrics)):
         other = dataclasses.replace(whole, lines=found[0], metrics=found[1])
         yield (
             f"two processes record different metrics: {_first_difference(whole, other)}. Each process orders sets of "

@@ -13,7 +13,7 @@ from fedactors.testing.leaks import MIN_DISTINCT, RawData
 from fedactors.testing.observed import Gathered
 from fedactors.testing.runs import Outcome, Subject
 
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"(?:(?<![\w.])[-+])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _MOST_THOROUGH = 3
 _LEAST_STEP_SECONDS = 2e-3
 _LEAST_SECONDS = 1e-2

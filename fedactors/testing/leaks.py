@@ -51,6 +51,7 @@ class RawData:
         self._blocks: list[tuple[str, Floats]] = []
         self._seen: set[tuple[tuple[int, ...], bytes]] = set()
         self._index: _Index | None = None
+        self._found: dict[Any, str | None] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -80,10 +81,13 @@ class RawData:
         """
         if sent.dtype.kind not in "biuf" or sent.size < MIN_DISTINCT or not self._blocks:
             return None
-        with np.errstate(all="ignore"):
-            if self._index is None:
-                self._index = _Index(self._blocks)
-            return self._index.find(sent, thorough)
+        key = (sent.shape, sent.dtype.str, sent.tobytes(), thorough)
+        if key not in self._found:
+            with np.errstate(all="ignore"):
+                if self._index is None:
+                    self._index = _Index(self._blocks)
+                self._found[key] = self._index.find(sent, thorough)
+        return self._found[key]
 
     def _is_new(self, matrix: Floats) -> bool:
         mark = (matrix.shape, matrix.tobytes())
@@ -94,6 +98,7 @@ class RawData:
     def _add(self, name: str, vectors_VN: Floats) -> None:
         self._blocks.append((name, np.nan_to_num(np.ascontiguousarray(vectors_VN))))
         self._index = None
+        self._found.clear()
 
 
 class _Index:
@@ -382,15 +387,21 @@ def _is_affine_part(sent: Floats, values: Floats, grid: Floats | None) -> bool:
     inner = (sent[1:-1] - sent[0]) / (sent[-1] - sent[0])
     probes = inner[np.linspace(0, len(inner) - 1, min(len(inner), 40)).astype(int)]
     probes = probes[np.random.default_rng(0).permutation(len(probes))]
+    in_cells = ((values - values[0]) * scale).astype(np.float32)
     for start in range(0, reach, 256):
-        low, high = np.meshgrid(np.arange(start, min(start + 256, reach)), np.arange(num_values - reach, num_values))
+        first = np.add.outer(
+            np.float32(1 - probes[0]) * in_cells[start : min(start + 256, reach)],
+            np.float32(probes[0]) * in_cells[num_values - reach :],
+        )
+        low, high = np.nonzero(cells[first.astype(np.int32) + 1])
+        low, high = low + start, high + num_values - reach
         fits = high - low >= num_sent - 1
         low, high = low[fits], high[fits]
-        for probe in probes[:3]:
+        for probe in probes[1:3]:
             at = values[low] + probe * (values[high] - values[low])
             inside = cells[((at - values[0]) * scale).astype(np.int64) + 1]
             low, high = low[inside], high[inside]
-        for probe in [*probes[3:], *inner]:
+        for probe in [*probes, *inner]:
             if not len(low):
                 break
             span = values[high] - values[low]

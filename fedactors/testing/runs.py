@@ -56,12 +56,15 @@ class Subject:
         """Return the config, with the smallest meaningful values unless others were given."""
         return build(self.protocol.Config, {**self.protocol.smoke, **self.config, **overrides})
 
+    @property
+    def home(self) -> ModuleType:
+        """The module that the protocol's `run` comes from."""
+        return inspect.getmodule(self.protocol.run) or sys.modules["__main__"]
+
     def is_own(self, file: str) -> bool:
         """Say whether a source file belongs to the protocol."""
-        module = inspect.getmodule(self.protocol.run)
-        home = Path(getattr(module, "__file__", None) or "/nowhere")
-        packaged = bool(getattr(module, "__package__", ""))
-        return Path(file).is_relative_to(home.parent) if packaged else file == str(home)
+        home = Path(getattr(self.home, "__file__", None) or "/nowhere")
+        return Path(file).is_relative_to(home.parent) if self.home.__package__ else file == str(home)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +134,7 @@ def simulate(
     overrides: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run in the simulated runtime; `watch` also looks at the code itself."""
-    observed, code = Observed(), WatchedCode(subject.is_own)
+    observed, code = Observed(), WatchedCode(subject.home.__name__, subject.is_own)
     keeper = _Keeper(observed)
     runtime = ObservedRuntime(
         observed,
@@ -151,10 +154,10 @@ def simulate(
         return _execute(subject, config, runtime, keeper, observed, resume)
 
 
-def simulate_elsewhere(subject: Subject) -> tuple[list[str], Any] | None:
+def simulate_elsewhere(subject: Subject) -> tuple[list[str], Any] | str | None:
     """Simulate in a process of its own, where hashes of texts are others; return (lines of rounds, final metrics).
 
-    None for a protocol that cannot be sent there, such as one that a script or a notebook has defined.
+    A text says why it ended otherwise. None for a protocol that cannot be sent there, such as one that a script or a notebook has defined.
     """
     pickled = io.BytesIO()
     try:
@@ -168,7 +171,7 @@ def simulate_elsewhere(subject: Subject) -> tuple[list[str], Any] | None:
     if done.returncode == _NOT_THERE:
         return None
     if done.returncode != 0:
-        raise RuntimeError(f"the run in another process ended with {done.stderr.decode()[-2000:]}")
+        return done.stderr.decode().strip().splitlines()[-1]
     lines, metrics = json.loads(done.stdout.splitlines()[-1])
     return lines, metrics
 

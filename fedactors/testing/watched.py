@@ -16,7 +16,7 @@ import sys
 import types
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
@@ -55,15 +55,17 @@ class WatchedCode:
     """What the protocol's own files do during one run.
 
     Args:
+        home: name of the module that the protocol's `run` comes from.
         is_own: whether a source file belongs to the protocol.
     """
 
-    def __init__(self, is_own: Callable[[str], bool]) -> None:
+    def __init__(self, home: str, is_own: Callable[[str], bool]) -> None:
+        self._home = home
         self.is_own = functools.cache(is_own)
         self.observed = Observed()
         self.runtime: ObservedRuntime | None = None
         self._used: set[str] = set()
-        self._variables: dict[str, Any] = {}
+        self._variables: dict[str, dict[str, Any]] = {}
         self._num_steps = 0
 
     @contextmanager
@@ -165,30 +167,44 @@ class WatchedCode:
     # --- variables of modules and classes ---
 
     def _compare_variables(self, actor: str) -> None:
-        for where, found in self._own_variables():
-            if self._variables.setdefault(where, found) != found:
-                self._variables[where] = found
-                self.observed.shared.setdefault(where, actor)
+        for scope, found in self._own_variables():
+            before = self._variables.get(scope)
+            self._variables[scope] = found
+            for name in found if before is None else found.keys() | before.keys():
+                if before is not None and before.get(name) != found.get(name):
+                    self.observed.shared.setdefault(f"{scope}.{name}", actor)
 
-    def _own_variables(self) -> Iterator[tuple[str, Any]]:
-        """Yield (name, content in a form that compares) of all that lives as long as the process and may change."""
-        classes: dict[type, None] = {}
-        for name, module in list(sys.modules.items()):
-            if not self.is_own(getattr(module, "__file__", None) or ""):
-                continue
-            for variable, value in list(vars(module).items()):
+    def _own_variables(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (module or class, content by name) of all that lives as long as the process and may change."""
+        actors = [] if self.runtime is None else [casting.cls for casting in self.runtime._castings.values()]
+        classes = dict.fromkeys(cls for actor in actors for cls in actor.__mro__ if cls is not object)
+        for module in self._own_modules(cls.__module__ for cls in classes):
+            found = {}
+            for name, value in list(vars(module).items()):
                 if isinstance(value, type):
-                    if value.__module__ == name:
+                    if value.__module__ == module.__name__:
                         classes[value] = None
-                elif not variable.startswith("__") and not isinstance(value, types.ModuleType):
-                    yield f"{name}.{variable}", _Content().of(value)
-        for casting in self.runtime._castings.values() if self.runtime is not None else ():
-            classes.update(dict.fromkeys(cls for cls in casting.cls.__mro__ if cls is not object))
+                elif not name.startswith("__") and not isinstance(value, types.ModuleType):
+                    found[name] = _Content().of(value)
+            yield module.__name__, found
         for cls in classes:
-            for variable, value in list(vars(cls).items()):
-                if not variable.startswith(("__", "_abc_")):
-                    yield f"{cls.__module__}.{cls.__qualname__}.{variable}", _Content().of(value)
-        yield "builtins", tuple(vars(builtins))
+            inner = {name: value for name, value in vars(cls).items() if not name.startswith(("__", "_abc_"))}
+            yield f"{cls.__module__}.{cls.__qualname__}", {name: _Content().of(item) for name, item in inner.items()}
+        yield "builtins", dict.fromkeys(vars(builtins))
+
+    def _own_modules(self, more: Iterable[str]) -> list[types.ModuleType]:
+        """Return the protocol's modules: those of its run and its actors, and what they import of their own."""
+        names, modules = [self._home, *more], {}
+        while names:
+            module = sys.modules.get(name := names.pop())
+            if module is None or name in modules or not self.is_own(getattr(module, "__file__", None) or ""):
+                continue
+            modules[name] = module
+            for value in list(vars(module).values()):
+                where = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+                if isinstance(where, str):
+                    names.append(where)
+        return list(modules.values())
 
 
 class _Content:

@@ -370,7 +370,7 @@ def protocol(play: Callable[..., Awaitable[RunResult]], *actors: type, **changes
         "headline": Headline(name="loss", mode="min"),
         "Config": SoundConfig,
         "run": Play(play, actors),
-        "load_data": load_columns if play is run_split else load_rows,
+        "load_data": load_rows if play in (run_averaging, run_ring) else load_columns,
         "messages": sys.modules[__name__],
     }
     return Scenario(**{**fields, **changes})
