@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -111,13 +111,16 @@ def remarks_on_raw_data(subject: Subject, outcome: Outcome) -> Iterator[str]:
     for (place, _), gathered in outcome.observed.left.items():
         if {place, place.partition(".")[0]} & set(subject.allowed) or place in said:
             continue
-        if found := search(raw, gathered):
+        if found := search(raw, gathered, outcome.observed.orders.values()):
             said.add(place)
             yield f"{place}, sent from {gathered.route}, holds {found}. Raw data must not leave its party"
 
 
-def search(raw: RawData, gathered: Gathered) -> str | None:
-    """Return what raw data is in arrays, numbers, texts or bytes that left, or None."""
+def search(raw: RawData, gathered: Gathered, orders: Collection[NDArray[Any]] = ()) -> str | None:
+    """Return what raw data is in arrays, numbers, texts or bytes that left, or None; see `RawData` about `orders`."""
+    for array in gathered.arrays:
+        if found := raw.find_drawn(array, orders):
+            return found
     thorough = _MOST_THOROUGH
     for vectors in (_arrays(gathered), [np.array(gathered.numbers)], _in_texts(gathered), _in_bytes(gathered)):
         for vector in vectors:
@@ -155,7 +158,7 @@ def _in_texts(gathered: Gathered) -> Iterator[NDArray[Any]]:
 
 
 def _in_bytes(gathered: Gathered) -> Iterator[NDArray[Any]]:
-    """Yield raw bytes read as numbers of four and of eight bytes, from every offset, without what is no plain number."""
+    """Yield raw bytes read as numbers of four and of eight bytes, from every offset, without odd ones."""
     packed = [array.tobytes() for array in gathered.arrays if array.dtype.kind == "S" or array.dtype == np.uint8]
     for blob in [*gathered.blobs, *packed]:
         for kind in ("<f4", "<f8"):

@@ -5,16 +5,17 @@ a few parts in a million. What is found, of the feature columns, the rows and th
 
     verbatim  ten or more distinct values of one vector, in any order, among anything else
     affine    ten or more values of one vector that stand side by side in its own order
-    affine    ten or more distinct values of one column, in any order, and nothing else (a column longer than a
-              thousand values needs a few more, so that chance is no explanation)
+    affine    ten or more distinct values of one column, in any order, and nothing else (more of a column that is
+              longer than a thousand values, and up to forty of one with few digits: chance must be no explanation)
     coarse    of class labels, counts and categories, whose few values are everywhere: 49 entries that stand side by
-              side in their own order, verbatim or affine
+              side in their own order, or 32 in the order of an index array that an actor held (a batch)
 
 What is not found: values behind noise or rounding, mixtures, monotone maps, and less than that of one vector.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ MIN_DISTINCT = 10
 """Fewer different values than this are no evidence."""
 COARSE_RUN = 49
 """Entries in a row that identify a vector of few different values: two to the 48 is more than any search compares."""
+MIN_DRAWN = 32
+"""Entries that identify class labels in the order of a batch that was drawn."""
 _MOST_VALUES = 1 << 22
 _MOST_SENT = 1 << 16
 _MOST_AFFINE = 64
@@ -71,6 +74,24 @@ class RawData:
         vector = np.asarray(labels, dtype=np.float64).reshape(1, -1)
         if vector.size and self._is_new(vector):
             self._add(f"the labels of {name}", vector)
+
+    def find_drawn(self, sent: NDArray[Any], orders: Iterable[Index]) -> str | None:
+        """Return which vector of few values (class labels, counts) was sent in one of `orders`, or None."""
+        if sent.dtype.kind not in "biuf" or len(sent) != sent.size or sent.size < MIN_DRAWN or not self._blocks:
+            return None
+        values = np.asarray(sent, dtype=np.float64).ravel()
+        counts = np.unique(values, return_counts=True)[1]
+        if -np.sum(counts * np.log2(counts / len(values))) < _SPARE_BITS:
+            return None
+        for order in orders:
+            if len(order) != len(values) or order.min() < 0 or len(np.unique(order)) < len(order) // 2:
+                continue
+            for name, vectors in reversed(self._blocks):
+                if not name.startswith("row ") and order.max() < vectors.shape[1]:
+                    for number, vector in enumerate(vectors):
+                        if np.ptp(drawn := vector[order]) > 0 and _is_affine(values, drawn):
+                            return f"{name.format(number)}, in the order of a batch"
+        return None
 
     def find(self, sent: NDArray[Any], thorough: bool = True) -> str | None:
         """Return what raw data an array that was sent holds, or None.
@@ -164,7 +185,8 @@ class _Index:
             first, last = np.searchsorted(self._table, sent), np.searchsorted(self._table, sent, "right")
             owners = self._table_owner[_ranges(first, last)]
             hits = np.bincount(owners, minlength=len(self._names))
-            for owner in np.argsort(-hits, kind="stable"):
+            # of equal columns the one that was loaded last: a party's own, not the whole data set's
+            for owner in np.argsort(hits, kind="stable")[::-1]:
                 if hits[owner] < MIN_DISTINCT:
                     break
                 if self._bits(int(owner), int(hits[owner]), sent.astype(np.float64)) >= _ENOUGH_BITS:
@@ -271,7 +293,7 @@ class _Index:
             for owner in np.flatnonzero(fine_V)
             if not names[owner].startswith("row ")
         ]
-        for owner, values in sorted(vectors, key=lambda entry: -len(entry[1])):
+        for owner, values in sorted(vectors, key=lambda entry: (-len(entry[1]), -entry[0])):
             if self._affine_part(values) is None:
                 self._bases.append((int(owner), values))
 
@@ -289,10 +311,14 @@ class _Index:
 
 def _grid(ordered: Floats) -> Floats | None:
     """Return the coarse grid on which distinct ascending values lie (whole numbers, few digits), if there is one."""
-    span = ordered[-1] - ordered[0]
-    num_steps = np.round(span / np.diff(ordered).min())
-    steps = (ordered - ordered[0]) / span * num_steps
-    if num_steps >= 1e5 or np.any(np.abs(steps - np.round(steps)) >= 0.05):
+    steps = np.diff(ordered)
+    gap, origin = steps.min(), ordered[steps.argmin()]
+    away = np.sort(np.abs(ordered - origin))[1:]
+    for distance in away[np.unique(np.geomspace(1, len(away), 64).astype(int)) - 1]:
+        gap = distance / max(1, np.round(distance / gap))  # the farther, the less does rounding matter
+    places = (ordered - origin) / gap
+    num_steps = np.round(places[-1]) - np.round(places[0])
+    if num_steps >= 1e5 or np.any(np.abs(places - np.round(places)) >= 0.05):
         return None
     return np.asarray(np.linspace(ordered[0], ordered[-1], int(num_steps) + 1))
 
@@ -419,7 +445,7 @@ def _is_affine_part(sent: Floats, values: Floats, grid: Floats | None) -> bool:
 
 
 def _reach(num_sent: int, num_values: int) -> int:
-    """Return among how many least (and greatest) values that of a random part is sure to be, but for one in a million."""
+    """Return among how many least (or greatest) values that of a random part is, but for one case in a million."""
     return min(num_values, -(-14 * num_values // max(1, num_sent)))
 
 

@@ -74,6 +74,8 @@ class Observed:
     """Everything that left a party, by (message type and field or another name of the place, sender)."""
     raw: RawData = field(default_factory=RawData)
     """Features and labels that `fedactors.data` gave out during the run."""
+    orders: dict[bytes, Any] = field(default_factory=dict)
+    """Index arrays that the actors' coroutines held: batches, permutations."""
     wall_time: dict[str, str] = field(default_factory=dict)
     """Reads of a wall clock by the protocol's code: place and function."""
     global_generators: list[str] = field(default_factory=list)

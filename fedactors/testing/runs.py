@@ -157,7 +157,8 @@ def simulate(
 def simulate_elsewhere(subject: Subject) -> tuple[list[str], Any] | str | None:
     """Simulate in a process of its own, where hashes of texts are others; return (lines of rounds, final metrics).
 
-    A text says why it ended otherwise. None for a protocol that cannot be sent there, such as one that a script or a notebook has defined.
+    A text says why it ended otherwise. None for a protocol that cannot be sent there, such as one that a notebook has
+    defined.
     """
     pickled = io.BytesIO()
     try:
@@ -243,6 +244,7 @@ def _execute(
     try:
         data = load_data(subject.protocol, config, subject.data, subject.seed)
         result = runtime.execute(lambda: subject.protocol.run(config, data, runtime), resume)
+        observed.leave("the actors' names", "the run", "the run to its folder", list(runtime._castings))
         observed.leave("RunResult.metrics", "the run", "the run to its folder", result.metrics)
         observed.leave("RunResult.extra", "the run", "the run to its folder", result.extra)
     except (Exception, asyncio.CancelledError) as caught:

@@ -29,6 +29,7 @@ import fedactors.data
 import fedactors.runtime
 from fedactors.runtime.base import DRIVER
 from fedactors.runtime.simulation.virtual_loop import current_actor
+from fedactors.testing.leaks import MIN_DRAWN
 from fedactors.testing.observed import Observed, ObservedRuntime
 
 _DATA_FOLDER = str(Path(fedactors.data.__file__).parent)
@@ -41,11 +42,11 @@ _CHANNELS = {
     "subprocess.Popen": "starts a process",
     "os.putenv": "sets an environment variable",
     "sqlite3.connect": "opens a database",
-    "_thread.start_new_thread": "starts a thread",
     **dict.fromkeys(("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"), "opens a connection"),
 }
 _DEEPEST = 8
 _MOST_VALUES = 20_000
+_MOST_ORDERS = 2000
 _SELF_CONTAINED = ("logging", "typing", "pydantic", "annotated_types", "_thread", "threading", "re")
 _EVERY_STEP = 2000
 _LATER = 50
@@ -113,8 +114,11 @@ class WatchedCode:
                     self._used.add("random")
                 if self._is_at_work():
                     self.observed.called.setdefault(frame.f_code, _place(caller))
-        elif event == "return" and arg is not None and frame.f_code.co_filename.startswith(_DATA_FOLDER):
-            self._note_data(arg)
+        elif event == "return" and arg is not None:
+            if frame.f_code.co_filename.startswith(_DATA_FOLDER):
+                self._note_data(arg)
+            elif frame.f_code.co_flags & inspect.CO_COROUTINE and self.is_own(frame.f_code.co_filename):
+                self._note_order(frame)
 
     def _is_at_work(self) -> bool:
         """Say whether an actor's code runs outside of any compute, and not to load."""
@@ -130,6 +134,16 @@ class WatchedCode:
             self.observed.wall_time.setdefault(_place(frame), f"{module or 'datetime'}.{name}")
         elif getattr(function, "__self__", None) is random._inst and self.is_own(frame.f_code.co_filename):  # type: ignore[attr-defined]
             self._used.add("random")
+        elif module == "_thread" and name == "start_new_thread":
+            self._note_channel(frame, "starts a thread")
+
+    def _note_order(self, frame: FrameType) -> None:
+        """Keep the index arrays that a coroutine of an actor holds: in their order it may send raw values."""
+        for holder in (frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {})):
+            for value in list(holder.values()):
+                drawn = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
+                if drawn and MIN_DRAWN <= len(value) <= _MOST_VALUES and len(self.observed.orders) < _MOST_ORDERS:
+                    self.observed.orders.setdefault(value.tobytes(), value.copy())
 
     def _note_data(self, value: Any) -> None:
         raw, name = self.observed.raw, str(getattr(value, "origin", type(value).__name__))
@@ -154,12 +168,12 @@ class WatchedCode:
             what = f"opens {path} for writing"
         else:
             what = f"{_CHANNELS[event]} ({event} {' '.join(map(str, args[:2]))[:80]})"
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if file.startswith(_FRAME_FOLDERS):
-                return
-            if self.is_own(file):
+        self._note_channel(sys._getframe(1), what)
+
+    def _note_channel(self, frame: FrameType | None, what: str) -> None:
+        """Note what happened under `frame`, if the protocol's code asked for it and not the frame's."""
+        while frame is not None and not frame.f_code.co_filename.startswith(_FRAME_FOLDERS):
+            if self.is_own(frame.f_code.co_filename):
                 self.observed.channels.setdefault(_place(frame), what)
                 return
             frame = frame.f_back

@@ -10,7 +10,6 @@ from tests.testing.sound import (
     FetchingLeft,
     Left,
     Right,
-    RowClient,
     protocol,
     run_averaging,
     run_ring,
@@ -70,6 +69,11 @@ PAIRS = {
         broken.Curious,
         ("[privacy] Error.values, sent from left to right, holds the labels",),
     ),
+    "labels of a batch": (
+        broken.LabelsOfBatch,
+        Right,
+        ("[privacy] Report.weights, sent from left to driver, holds the labels of", "in the order of a batch"),
+    ),
     "driver": (broken.MatrixToDriver, Right, ("[privacy] Report.weights, sent from left to driver", "unchanged")),
     "metrics": (
         broken.InMetrics,
@@ -92,7 +96,7 @@ PAIRS = {
     "argument": (broken.Whispers, broken.Overhears, ("[isolation]", "past the ledger")),
 }
 RUNS = {
-    "actor's name": (protocol(run_with_names, Left, Right), ("the ledger's names", "row 0")),
+    "actor's name": (protocol(run_with_names, Left, Right), ("the actors' names", "holds row 0 of")),
     "result": (protocol(run_with_extra, Left, Right), ("RunResult.extra", "column 1 of")),
     "loss": (
         protocol(run_on, broken.SwallowsLoss, Right, party_loss=frozenset({"continue"}), default_party_loss="continue"),
