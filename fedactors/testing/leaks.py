@@ -15,7 +15,7 @@ What is not found: values behind noise or rounding, mixtures, monotone maps, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,17 @@ _MOST_VALUES = 1 << 22
 _MOST_SENT = 1 << 16
 _MOST_AFFINE = 64
 _MOST_PAIRS = 50_000_000
+_MOST_NEIGHBOURS = 1000
+_DECIMALS = (0.001, 0.01, 0.1, 1.0)
 _CELLS = 1 << 18
 _CHUNK = 200_000
 _SINGLE = float(np.finfo(np.float32).eps)
 _SAME = 1e-5
-_SAME_RATIO = 2e-4
+_CLEAR = 4e-3
+_DOUBLE = 1e-12
 _LEAST_TURNS = 8
 _ENOUGH_BITS = 24.0
-_SPARE_BITS = 30.0
+_SPARE_BITS = 20.0
 _BASE = 0x9E3779B97F4A7C15
 
 
@@ -81,7 +84,7 @@ class RawData:
             return None
         values = np.asarray(sent, dtype=np.float64).ravel()
         counts = np.unique(values, return_counts=True)[1]
-        if -np.sum(counts * np.log2(counts / len(values))) < _SPARE_BITS:
+        if -np.sum(counts * np.log2(counts / len(values))) < _ENOUGH_BITS:
             return None
         for order in orders:
             if len(order) != len(values) or order.min() < 0 or len(np.unique(order)) < len(order) // 2:
@@ -131,8 +134,7 @@ class _Index:
         lengths_V = np.concatenate([np.full(len(vectors), vectors.shape[1]) for _, vectors in blocks])
         self._ends_V = np.cumsum(lengths_V)
         self._owner_P = np.repeat(np.arange(len(lengths_V)), lengths_V)
-        grids = [_grids(vectors) for _, vectors in blocks]
-        self._origin_V, self._gap_V, self._fill_V, fine_V = map(np.concatenate, zip(*grids, strict=True))
+        fine_V = np.concatenate([_are_fine(vectors) for _, vectors in blocks])
         fine_P = fine_V[self._owner_P]
 
         table, owners = self._values_P[fine_P].astype(np.float32), self._owner_P[fine_P]
@@ -141,7 +143,7 @@ class _Index:
         is_new = np.append(True, (np.diff(table) != 0) | (np.diff(owners) != 0))[: len(table)]
         self._table, self._table_owner = table[is_new], owners[is_new]
 
-        self._ratios_P = np.where(fine_P, _ratios(self._values_P, _SINGLE), np.nan)
+        self._ratios_P = np.where(fine_P, _ratios(self._values_P, _DOUBLE)[0], np.nan)
         self._ratios_P[self._leaves_vector(2)] = np.nan
         self._by_ratio = _sorted_places(self._ratios_P)
 
@@ -156,7 +158,7 @@ class _Index:
 
     def find(self, sent: NDArray[Any], thorough: bool) -> str | None:
         values = np.asarray(sent, dtype=np.float64)
-        eps = 1e-12 if np.any(values != values.astype(np.float32)) else _SINGLE
+        eps = _DOUBLE if np.any(values != values.astype(np.float32)) else _SINGLE
         table = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
         rows = values.reshape(len(values), -1) if values.ndim > 1 else values[None, :]
         owner = self._verbatim(values, [*table.T, *rows] if values.ndim > 1 else [])
@@ -201,21 +203,20 @@ class _Index:
         return np.asarray((self._table[places] == singles) & (singles != 0))
 
     def _bits(self, owner: int, num_hits: int, sent: Floats) -> float:
-        """Return how surprising so many hits of one vector are, if those of `sent` on its grid are there by chance."""
-        grid = _grid(sent)
-        if grid is not None:  # numbers of few digits: all of them must be the vector's, and few others on their grid
-            taken = self._table[self._table_owner == owner]
-            chance = float(np.isin(grid.astype(np.float32), taken).mean())
-            return -num_hits * np.log2(chance) if num_hits >= 0.9 * len(sent) else 0.0
-        fill, gap, origin = self._fill_V[owner], self._gap_V[owner], self._origin_V[owner]
-        steps = (sent - origin) / gap
-        allowed = np.maximum(0.01, 2 * _SINGLE * np.abs(sent) / gap)
-        num_on_grid = max(num_hits, int(np.sum(np.abs(steps - np.round(steps)) <= allowed)))
-        share = num_hits / num_on_grid
-        if share <= fill:
+        """Return how surprising it is that so much of `sent` is in one vector, as its neighbours are by chance."""
+        taken = self._table[self._table_owner == owner].astype(np.float64)
+
+        def hits(at: Floats) -> Flags:
+            return np.asarray(_distance(at, taken) <= 4 * _SINGLE * np.abs(at))
+
+        least = 8 * _SINGLE * float(np.abs(taken).max())
+        steps = [step for step in (*_steps(taken), *_DECIMALS) if step > least]
+        few = sent[:: -(-len(sent) // _MOST_NEIGHBOURS)]
+        share, chance = num_hits / len(sent), _chance(hits, few, steps)
+        if share <= chance:
             return 0.0
-        rest = (1 - share) * np.log2((1 - share) / (1 - fill)) if share < 1 else 0.0
-        return float(num_on_grid * (share * np.log2(share / fill) + rest))
+        rest = (1 - share) * np.log2((1 - share) / (1 - chance)) if share < 1 else 0.0
+        return float(len(sent) * (share * np.log2(share / chance) + rest))
 
     # --- in its own order, verbatim or affine ---
 
@@ -227,10 +228,9 @@ class _Index:
     def _in_order_fine(self, sent: Floats, eps: float) -> int | None:
         if len(np.unique(sent)) < MIN_DISTINCT:
             return None
-        ratios = _ratios(sent, eps)
+        ratios, errors = _ratios(sent, eps)
         valid = np.flatnonzero(np.isfinite(ratios))
-        known = self._ratios_P[self._by_ratio]
-        allowed = _SAME_RATIO * (1 + np.abs(ratios[valid]))
+        known, allowed = self._ratios_P[self._by_ratio], errors[valid]
         first = np.searchsorted(known, ratios[valid] - allowed)
         last = np.searchsorted(known, ratios[valid] + allowed, "right")
         ends = np.cumsum(last - first)
@@ -238,18 +238,18 @@ class _Index:
             chosen = slice(*np.searchsorted(ends, (start, start + _CHUNK)))
             places = self._by_ratio[_ranges(first[chosen], last[chosen])]
             anchors = np.repeat(valid[chosen], (last - first)[chosen])
-            near = self._agrees(ratios, anchors, places, 1) | self._agrees(ratios, anchors, places, 2)
+            near = np.any([self._agrees(ratios, errors, anchors, places, ahead) for ahead in (-2, -1, 1, 2)], axis=0)
             for i, p in zip(anchors[near], places[near], strict=True):
-                if self._same_run(sent, ratios, int(i), int(p)):
+                if self._same_run(sent, ratios, errors, int(i), int(p)):
                     return int(self._owner_P[p])
         return None
 
-    def _agrees(self, ratios: Floats, anchors: Index, places: Index, offset: int) -> Flags:
-        one = ratios[(anchors + offset).clip(max=len(ratios) - 1)]
-        other = self._ratios_P[(places + offset).clip(max=len(self._ratios_P) - 1)]
-        return np.asarray(np.abs(one - other) <= _SAME_RATIO * (1 + np.abs(one)))
+    def _agrees(self, ratios: Floats, errors: Floats, anchors: Index, places: Index, ahead: int) -> Flags:
+        there = (anchors + ahead).clip(0, len(ratios) - 1)
+        known = self._ratios_P[(places + ahead).clip(0, len(self._ratios_P) - 1)]
+        return np.asarray(np.abs(ratios[there] - known) <= errors[there])
 
-    def _same_run(self, sent: Floats, ratios: Floats, anchor: int, place: int) -> bool:
+    def _same_run(self, sent: Floats, ratios: Floats, errors: Floats, anchor: int, place: int) -> bool:
         """Say whether ten values around `anchor` are an affine map of those around `place`."""
         num_ratios = MIN_DISTINCT - 2
         for back in range(num_ratios):
@@ -260,7 +260,7 @@ class _Index:
                 continue
             one, other = ratios[i : i + num_ratios], self._ratios_P[p : p + num_ratios]
             both = np.isfinite(one) & np.isfinite(other)
-            agree = np.abs(one - other) <= _SAME_RATIO * (1 + np.abs(one))
+            agree = np.abs(one - other) <= errors[i : i + num_ratios]
             if agree.sum() < num_ratios - 2 or np.any(both & ~agree):
                 continue
             if _is_affine(sent[i : i + MIN_DISTINCT], self._values_P[p : p + MIN_DISTINCT]):
@@ -301,41 +301,36 @@ class _Index:
         sent = _distinct(vector[np.isfinite(vector)])
         if len(sent) < MIN_DISTINCT:
             return None
-        grid, mirrored = _grid(sent), -sent[::-1]
-        mirrored_grid = None if grid is None else -grid[::-1]
         for owner, values in self._bases:
-            if _is_affine_part(sent, values, grid) or _is_affine_part(mirrored, values, mirrored_grid):
+            if _is_affine_part(sent, values) or _is_affine_part(-sent[::-1], values):
                 return owner
         return None
 
 
-def _grid(ordered: Floats) -> Floats | None:
-    """Return the coarse grid on which distinct ascending values lie (whole numbers, few digits), if there is one."""
-    steps = np.diff(ordered)
-    gap, origin = steps.min(), ordered[steps.argmin()]
-    away = np.sort(np.abs(ordered - origin))[1:]
-    for distance in away[np.unique(np.geomspace(1, len(away), 64).astype(int)) - 1]:
-        gap = distance / max(1, np.round(distance / gap))  # the farther, the less does rounding matter
-    places = (ordered - origin) / gap
-    num_steps = np.round(places[-1]) - np.round(places[0])
-    if num_steps >= 1e5 or np.any(np.abs(places - np.round(places)) >= 0.05):
-        return None
-    return np.asarray(np.linspace(ordered[0], ordered[-1], int(num_steps) + 1))
+def _steps(ordered: Floats) -> list[float]:
+    """Return the step of the grid on which distinct ascending values may lie, and coarser ones: they may mix digits."""
+    gap = float(np.diff(ordered).min())
+    return [gap, 10 * gap, 100 * gap]
 
 
-def _grids(vectors_VN: Floats) -> tuple[Floats, Floats, Floats, Flags]:
-    """Return of each vector (least value, smallest gap, share of the grid of that gap that is taken, is it fine).
+def _chance(hits: Callable[[Floats], Flags], sent: Floats, steps: Iterable[float]) -> float:
+    """Return the share of hits of the neighbours of what was sent, a few steps away."""
+    near = [shift for shift in range(-8, 9) if shift]
+    shares = [np.mean([hits(sent + shift * step).mean() for shift in near]) for step in steps]
+    return max([1 / (len(near) * len(sent)), *map(float, shares)])
 
-    Few places, or most of them taken, say that the values are counts or codes, which are everywhere.
+
+def _are_fine(vectors_VN: Floats) -> Flags:
+    """Say of each vector whether its values are more than counts or codes, which are everywhere.
+
+    Few places on the grid of its smallest gap, or most of them taken, make it coarse.
     """
     ordered = np.sort(vectors_VN, axis=1)
     steps, span = np.diff(ordered, axis=1), ordered[:, -1] - ordered[:, 0]
     apart = steps > 1e-6 * span[:, None]
     num_distinct = 1 + apart.sum(axis=1)
-    gap = np.where(apart, steps, np.inf).min(axis=1, initial=np.inf)
-    places = span / gap + 1
-    fill = num_distinct / places
-    return ordered[:, 0], gap, fill, (num_distinct >= MIN_DISTINCT) & (fill < 0.5) & (places >= 200)
+    places = span / np.where(apart, steps, np.inf).min(axis=1, initial=np.inf) + 1
+    return np.asarray((num_distinct >= MIN_DISTINCT) & (num_distinct < 0.5 * places) & (places >= 200))
 
 
 def _distinct(values: Floats) -> Floats:
@@ -358,15 +353,20 @@ def _sorted_places(values: Floats) -> Index:
     return places[np.argsort(values[places], kind="stable")]
 
 
-def _ratios(values: Floats, eps: float) -> Floats:
-    """Return of each place (x[1] - x[0]) / (x[2] - x[0]), which no affine map changes; NaN where rounding rules it."""
-    ratios = np.full(len(values), np.nan)
+def _ratios(values: Floats, eps: float) -> tuple[Floats, Floats]:
+    """Return of each place (x[1] - x[0]) / (x[2] - x[0]), which no affine map changes, and its error by rounding.
+
+    NaN where rounding leaves too little of it.
+    """
+    ratios, errors = np.full(len(values), np.nan), np.zeros(len(values))
     if len(values) > 2:
         near, far = values[1:-1] - values[:-2], values[2:] - values[:-2]
         size = np.maximum(np.maximum(np.abs(values[:-2]), np.abs(values[1:-1])), np.abs(values[2:]))
-        clear = (np.abs(far) > 1e4 * eps * size) & (np.abs(near) > 1e4 * eps * size)
-        ratios[:-2] = np.where(clear, near / far, np.nan)
-    return ratios
+        ratio = near / far
+        error = (_SAME + 4 * eps * size / np.abs(far)) * (1 + np.abs(ratio))
+        clear = (error < _CLEAR * (1 + np.abs(ratio))) & (np.abs(near) > 1e3 * eps * size)
+        ratios[:-2], errors[:-2] = np.where(clear, ratio, np.nan), error
+    return ratios, errors
 
 
 def _codes(values: Floats) -> tuple[NDArray[np.uint64], Flags]:
@@ -394,12 +394,11 @@ def _is_affine(one: Floats, other: Floats) -> bool:
     return slope != 0 and bool(left.max() <= _SAME * np.ptp(one))
 
 
-def _is_affine_part(sent: Floats, values: Floats, grid: Floats | None) -> bool:
+def _is_affine_part(sent: Floats, values: Floats) -> bool:
     """Say whether some increasing affine map takes all of `sent` to some of `values`, beyond chance; both ascend.
 
     The least and the greatest of `sent` are tried on pairs of `values` (among the least and greatest of these, see
-    `_reach`). Where `sent` lies
-    on a `grid`, chance is the share of the whole grid that the map takes to values.
+    `_reach`).
     """
     num_sent, num_values = len(sent), len(values)
     if num_sent > num_values:
@@ -434,12 +433,14 @@ def _is_affine_part(sent: Floats, values: Floats, grid: Floats | None) -> bool:
             good = _distance(values[low] + probe * span, values) <= _SAME * span
             good &= (num_sent - 2) * -np.log2(2 * _SAME * (high - low + 1)) >= wanted
             low, high = low[good], high[good]
-        if len(low) and grid is None:
-            return True
-        for start_at, span in zip(values[low], values[high] - values[low], strict=True):
-            assert grid is not None
-            at = start_at + (grid - grid[0]) / (grid[-1] - grid[0]) * span
-            if (num_sent - 2) * -np.log2(np.mean(_distance(at, values) <= _SAME * span)) >= wanted:
+        for low_value, span in zip(values[low], values[high] - values[low], strict=True):
+
+            def hits(at: Floats, span: float = span) -> Flags:
+                return np.asarray(_distance(at, values) <= _SAME * span)
+
+            mapped = low_value + (sent - sent[0]) / (sent[-1] - sent[0]) * span
+            steps = [step for step in (*_steps(mapped), *_steps(values)) if step > 2 * _SAME * span]
+            if (num_sent - 2) * -np.log2(_chance(hits, mapped, steps)) >= wanted:
                 return True
     return False
 

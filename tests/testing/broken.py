@@ -106,7 +106,7 @@ class SortedColumn(Telling):
 
 class PartOfColumn(Telling):
     def said(self, ask: Ask) -> dict[str, Any]:
-        return {"quantiles": 3 - 0.5 * self.column()[:16]}
+        return {"quantiles": 3 - 0.5 * self.column()[:32]}
 
 
 class ColumnAmongNoise(Telling):

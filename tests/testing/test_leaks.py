@@ -45,7 +45,7 @@ def found(value, raw=RAW):
         (X[20:30, 7] * -0.5 + 3, "column 7 of cancer"),
         ((X[BATCH] * 3 + 1).ravel(), "or an affine map"),
         (X[BATCH, 3] * np.float32(-0.3) + np.float32(1.7), "an affine map of values of column 3 of cancer"),
-        (X[BATCH[:12], 3] * 5.0 + 1, "an affine map of values of column 3 of cancer"),
+        (X[BATCH[:24], 3] * 5.0 + 1, "an affine map of values of column 3 of cancer"),
         (np.sort(X[:, 3].astype(np.float64) - X[:, 3].mean()), "an affine map of values of column 3 of cancer"),
         (CANCER.target, "the labels of cancer"),
         (1 - 2.0 * CANCER.target[100:180], "the labels of cancer"),
