@@ -145,6 +145,8 @@ def test_package_files_hold_a_docstring_only(path: Path) -> None:
     rest = [ast.unparse(node) for node in body[1:]]
     if relative(path) == "fedactors/__init__.py":
         rest = [line for line in rest if not line.startswith("__version__ = ")]
+    if relative(path) == "fedactors/testing/__init__.py":  # the kit's two names, which every plugin's tests import
+        rest = [line for line in rest if not line.startswith(("from fedactors.testing.conformance import ", "__all__"))]
     assert rest == []
 
 

@@ -6,8 +6,8 @@
 It runs the protocol several times in the simulated runtime and on Ray, and raises one `NotConforming` with every
 remark, written as a reviewer would: what is wrong, where, and what to do about it.
 
-What it cannot show: that values which were encoded reveal nothing, that a malicious party could do no harm, or that
-the mathematics is right.
+What it cannot show: that values which were encoded reveal nothing (see `fedactors.testing.leaks` for what it finds),
+that a malicious party could do no harm, or that the mathematics is right.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def check_protocol(
         relative: how much final metrics of the two runtimes may differ, if `deterministic`.
         agree: else, per final metric, by how much the runtimes may differ.
         raw_columns: name to feature matrix (samples first), for data that does not come through `fedactors.data`.
-        allowed: names of message types that may carry raw values, such as labels that are features elsewhere.
+        allowed: message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values.
         on_ray: whether to run on Ray as well (the cluster of this process, else an embedded one).
         num_cpus: cores of an embedded cluster.
         timeout: seconds after which a run on Ray counts as hanging.

@@ -90,7 +90,9 @@ class TopServer(Server):
         return CutGradient(found.embedding_gradients[0], found.loss)
 
     async def score(self, smashed: Smashed) -> dict[str, float]:
-        return task_metrics(self._task, smashed.labels, bottom_forward(self._spec, self.vector, smashed.values))
+        work = Work("top", len(smashed.values))
+        outputs = await self.compute(bottom_forward, self._spec, self.vector, smashed.values, work=work)
+        return task_metrics(self._task, smashed.labels, outputs)
 
 
 async def run(settings: SplitLearningConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
