@@ -1,11 +1,17 @@
+import dataclasses
+
 import pytest
 from pydantic import Field
 
 from fedactors.config import build, config
 from fedactors.plugins import resolve_address
 from fedactors.testing import NotConforming, check_protocol
+from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
-from tests import splitting
+from tests.testing.scattered import Scattered
+from tests.testing.sound import SOUND, Right, protocol, run_split
+
+SPLIT = SOUND["split learning"]
 
 
 def remarks(protocol, **options):
@@ -14,53 +20,14 @@ def remarks(protocol, **options):
     return str(caught.value)
 
 
-def test_a_sound_protocol_passes_in_simulation():
-    check_protocol(splitting.protocol(), on_ray=False)
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
-def test_a_sound_protocol_passes_on_both_runtimes():
-    check_protocol(splitting.protocol())
-
-
-@pytest.mark.parametrize(
-    ("parties", "check", "words"),
-    [
-        ({"right": splitting.LeaksColumn}, "privacy", "Part.values, sent from right to left, holds column 3"),
-        ({"right": splitting.LeaksScaledRows}, "privacy", "unchanged. Raw features must not leave their party"),
-        ({"right": splitting.LosesMessage}, "resume", "right differ: something is missing from the state they declare"),
-        ({"left": splitting.ReadsWallClock}, "wall time", "splitting.py"),
-        ({"left": splitting.ReadsWallClock}, "wall time", "calls time.perf_counter. Time is the runtime's"),
-        ({"right": splitting.DrawsUnseeded}, "determinism", "record different metrics: expected {"),
-        ({"right": splitting.DrawsFromGlobal}, "determinism", "the process-wide generator of numpy.random was drawn"),
-        (
-            {"right": splitting.SendsBareArray, "left": splitting.TakesBareArray},
-            "messages",
-            "right -> left.take carries a bare ndarray from one party to another",
-        ),
-        ({"left": splitting.Whispers, "right": splitting.Overhears}, "isolation", "past the ledger"),
-    ],
-)
-def test_a_broken_party_is_caught(parties, check, words):
-    text = remarks(splitting.protocol(**parties))
-    assert f"[{check}]" in text
-    assert words in text
-
-
-def test_a_run_that_hangs_is_named():
-    text = remarks(splitting.protocol(right=splitting.Hangs))
-    assert "does not end well in simulation" in text
-    assert "right.learn (called by left)" in text
-
-
 def test_messages_must_be_in_the_module_of_messages():
-    assert "the protocol names no module of messages" in remarks(splitting.protocol(messages=None))
-    assert "the privacy review, does not know it" in remarks(splitting.protocol(messages=pytest))
+    assert "the protocol names no module of messages" in remarks(dataclasses.replace(SPLIT, messages=None))
+    assert "the privacy review, does not know it" in remarks(dataclasses.replace(SPLIT, messages=pytest))
 
 
 def test_a_policy_that_no_actor_survives_is_refused():
-    text = remarks(splitting.protocol(party_loss=frozenset({"restart"}), default_party_loss="restart"))
+    loss = {"party_loss": frozenset({"restart"}), "default_party_loss": "restart"}
+    text = remarks(dataclasses.replace(SPLIT, **loss))
     assert "party_loss names 'restart', but the loss of none of" in text
 
 
@@ -69,7 +36,7 @@ def test_a_run_without_checkpoints_is_refused(monkeypatch):
         return None
 
     monkeypatch.setattr("fedactors.runtime.simulated.SimulatedRuntime.checkpoint", none)
-    assert "the run takes no checkpoint" in remarks(splitting.protocol())
+    assert "the run takes no checkpoint" in remarks(SPLIT)
 
 
 @config
@@ -78,11 +45,13 @@ class Careless:
 
     num_rounds: int = 3
     """Rounds to run."""
+    noise: float = 0.5
+    """Standard deviation."""
     batch_size: int = Field(default=64, ge=8)
 
 
 def test_a_careless_config_is_refused():
-    text = remarks(splitting.protocol(Config=Careless))
+    text = remarks(dataclasses.replace(SPLIT, Config=Careless))
     assert "batch_size: no docstring under the field" in text
 
 
@@ -90,7 +59,14 @@ def test_a_careless_config_is_refused():
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_result_that_depends_on_the_process_is_refused():
     with pytest.raises(NotConforming, match=r"in simulation and .* on Ray"):
-        check_protocol(splitting.protocol(left=splitting.Scattered))
+        check_protocol(protocol(run_split, Scattered, Right))
+
+
+def test_one_column_a_party_leaves_as_an_affine_map_of_itself():
+    settings = {"num_rounds": 2, "num_samples": 60, "num_clients": 4, "num_features": 4}
+    text = remarks(MTCD, config=settings, raw_columns=generated(MTCD, settings))
+    assert "Representation" in text
+    assert "affine map" in text
 
 
 def generated(protocol, settings):

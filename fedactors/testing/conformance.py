@@ -6,8 +6,8 @@
 It runs the protocol several times in the simulated runtime and on Ray, and raises one `NotConforming` with every
 remark, written as a reviewer would: what is wrong, where, and what to do about it.
 
-What it cannot show: that values which were encoded reveal nothing, that a malicious party could do no harm, or that
-the mathematics is right.
+What it cannot show: that values which were encoded reveal nothing (see `fedactors.testing.leaks` for what it finds),
+that a malicious party could do no harm, or that the mathematics is right.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from fedactors.config import build
 from fedactors.errors import BadInput, CallTimeout, Deadlock, FedactorsError, PartyError
 from fedactors.plugins import Protocol, check_contract
 from fedactors.records.metrics import jsonable
-from fedactors.trials import Outcome, Subject, one_cluster, run_on_ray, simulate
+from fedactors.testing.inspection import (
+    remarks_on_channels,
+    remarks_on_ledger,
+    remarks_on_messages,
+    remarks_on_raw_data,
+    remarks_on_unpaid_work,
+    remarks_on_wall_time,
+    unpaid_work,
+)
+from fedactors.testing.runs import Outcome, Subject, one_cluster, run_on_ray, simulate, simulate_elsewhere
 
 _MOST_RESUMES = 6
+_MEASURED_AGAIN = 2
 
 
 class NotConforming(AssertionError):
@@ -68,7 +78,7 @@ def check_protocol(
         relative: how much final metrics of the two runtimes may differ, if `deterministic`.
         agree: else, per final metric, by how much the runtimes may differ.
         raw_columns: name to feature matrix (samples first), for data that does not come through `fedactors.data`.
-        allowed: names of message types that may carry raw values, such as labels that are features elsewhere.
+        allowed: message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values.
         on_ray: whether to run on Ray as well (the cluster of this process, else an embedded one).
         num_cpus: cores of an embedded cluster.
         timeout: seconds after which a run on Ray counts as hanging.
@@ -113,11 +123,17 @@ def review(subject: Subject) -> list[Remark]:
     add("determinism", remarks_on_determinism(subject, with_watch, whole))
     add("wall time", remarks_on_wall_time(with_watch))
     add("messages", remarks_on_messages(subject, with_watch))
-    add("privacy", remarks_on_raw_columns(subject, with_watch))
+    add("privacy", remarks_on_raw_data(subject, with_watch))
     add("ledger", remarks_on_ledger(with_watch))
+    add("channels", remarks_on_channels(with_watch))
     if any(remark.check == "determinism" for remark in remarks):
         return remarks  # nothing below means anything while two equal runs differ
+    # what is only measured is measured again before it is said
+    again = [simulate(subject) for _ in range(_MEASURED_AGAIN)] if unpaid_work([whole]) else []
+    add("unpaid work", remarks_on_unpaid_work([with_watch, whole, *again]))
     add("isolation", remarks_on_isolation(whole, simulate(subject, isolate=True)))
+    if not remarks:
+        add("determinism", remarks_on_other_process(subject, whole))
     add("resume", remarks_on_resume(subject, whole))
     add("party loss", remarks_on_loss(subject, whole))
     if subject.on_ray:
@@ -176,53 +192,17 @@ def remarks_on_determinism(subject: Subject, one: Outcome, other: Outcome) -> It
         )
 
 
-def remarks_on_wall_time(outcome: Outcome) -> Iterator[str]:
-    """An actor knows one clock: the runtime's."""
-    for place, call in outcome.observed.wall_time.items():
-        yield f"{place} calls {call}. Time is the runtime's: self.clock.now() and self.clock.sleep()"
-
-
-def remarks_on_messages(subject: Subject, outcome: Outcome) -> Iterator[str]:
-    """Whatever leaves a party is declared in the protocol's module of messages."""
-    module = subject.protocol.messages
-    for call, kind in outcome.observed.bare.items():
-        yield f"{call} carries a bare {kind} from one party to another. Declare a @message that says what it reveals"
-    for cls, route in outcome.observed.types.items():
-        if module is None:
-            yield f"{cls.__name__} goes from {route}, but the protocol names no module of messages to review"
-        elif getattr(module, cls.__name__, None) is not cls and not cls.__module__.startswith("fedactors."):
-            yield f"{cls.__name__} goes from {route}, but {module.__name__}, the privacy review, does not know it"
-        facts = cast(Any, cls).__message__
-        if not facts.receiver.strip() or not facts.reveals.strip():
-            yield f"{cls.__name__} does not say who receives it and what it reveals to them"
-
-
-def remarks_on_raw_columns(subject: Subject, outcome: Outcome) -> Iterator[str]:
-    """No message carries a raw feature column or a raw sample."""
-    raw = outcome.observed.raw
-    for name, matrix in subject.raw_columns.items():
-        raw.add(name, matrix)
-    if len(raw) == 0 and not subject.raw_columns:
-        yield "no feature matrix was loaded through fedactors.data: give raw_columns, so that messages can be searched"
-    said = set()
-    for (path, route), arrays in outcome.observed.arrays.items():
-        if path.partition(".")[0] in subject.allowed or path in said:
-            continue
-        for array in arrays:
-            if found := raw.find(array):
-                said.add(path)
-                yield f"{path}, sent from {route}, holds {found} unchanged. Raw features must not leave their party"
-                break
-
-
-def remarks_on_ledger(outcome: Outcome) -> Iterator[str]:
-    """The ledger states the bytes of everything that was really sent."""
-    stated: dict[tuple[str, str], int] = {}
-    for (sender, receiver, _), (_, num_bytes) in outcome.totals.items():
-        stated[sender, receiver] = stated.get((sender, receiver), 0) + num_bytes
-    for pair, sent in outcome.observed.sent_bytes.items():
-        if stated.get(pair, 0) != sent:
-            yield f"{pair[0]} sent {sent} bytes to {pair[1]}, of which the ledger knows {stated.get(pair, 0)}"
+def remarks_on_other_process(subject: Subject, whole: Outcome) -> Iterator[str]:
+    """A process whose hashes of texts are others gives the same metrics."""
+    found = simulate_elsewhere(subject)
+    if isinstance(found, str):
+        yield f"in a process of its own the run ends with: {found}"
+    elif found is not None and (found[0] != whole.lines or found[1] != jsonable(whole.metrics)):
+        other = dataclasses.replace(whole, lines=found[0], metrics=found[1])
+        yield (
+            f"two processes record different metrics: {_first_difference(whole, other)}. Each process orders sets of "
+            "texts differently: sort what comes from a set, and let nothing depend on hash() or id()"
+        )
 
 
 def remarks_on_isolation(whole: Outcome, isolated: Outcome) -> Iterator[str]:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import inspect
+import io
+import json
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedactors.config import build
 from fedactors.errors import CallTimeout
 from fedactors.launch import load_data
 from fedactors.plugins import Protocol, RunResult
-from fedactors.records.metrics import encode_round
+from fedactors.records.metrics import encode_round, jsonable
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.base import DRIVER, Runtime, Snapshot, Usage
-from fedactors.runtime.observed import Observed, ObservedRuntime, watched_code
+from fedactors.testing.observed import Observed, ObservedRuntime
+from fedactors.testing.watched import WatchedCode
+
+_NOT_THERE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +56,15 @@ class Subject:
         """Return the config, with the smallest meaningful values unless others were given."""
         return build(self.protocol.Config, {**self.protocol.smoke, **self.config, **overrides})
 
+    @property
+    def home(self) -> ModuleType:
+        """The module that the protocol's `run` comes from."""
+        return inspect.getmodule(self.protocol.run) or sys.modules["__main__"]
+
     def is_own(self, file: str) -> bool:
         """Say whether a source file belongs to the protocol."""
-        module = inspect.getmodule(self.protocol.run)
-        home = Path(getattr(module, "__file__", None) or "/nowhere")
-        packaged = bool(getattr(module, "__package__", ""))
-        return Path(file).is_relative_to(home.parent) if packaged else file == str(home)
+        home = Path(getattr(self.home, "__file__", None) or "/nowhere")
+        return Path(file).is_relative_to(home.parent) if self.home.__package__ else file == str(home)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +91,35 @@ class Outcome:
 
 
 class _Keeper(MemoryRecorder):
-    """Keeps every checkpoint instead of the newest of each label."""
+    """Keeps every checkpoint instead of the newest of each label, and notes what a run folder would hold."""
 
-    def __init__(self, on_round: Callable[[], None] | None = None) -> None:
+    def __init__(self, observed: Observed, on_round: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.round_lines: list[str] = []
         self.taken: list[Taken] = []
+        self._observed = observed
         self._on_round = on_round
 
+    def _note(self, what: str, value: Any) -> None:
+        self._observed.leave(what, "the run", "the run to its folder", value)
+
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        self._note("the metrics of rounds", metrics)
         self.round_lines.append(encode_round(index, metrics))
         if self._on_round is not None:
             self._on_round()
 
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        self._note("the timeline's names", (actor, kind, label))
+
+    def ledger_sink(self, rows: list[Any]) -> None:
+        self._note("the ledger's names", [(sender, receiver, type_) for _, sender, receiver, _, type_, _ in rows])
+
+    def privacy(self, records: Iterable[Any]) -> None:
+        self._note("the privacy records", [jsonable(record) for record in records])
+
     def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        self._note("the names of checkpoints", label)
         snapshot = Snapshot(dict(actors), driver)
         self.taken.append(Taken(label=label, num_rounds=len(self.round_lines), snapshot=snapshot))
 
@@ -106,16 +134,68 @@ def simulate(
     overrides: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run in the simulated runtime; `watch` also looks at the code itself."""
-    keeper = _Keeper()
+    observed, code = Observed(), WatchedCode(subject.home.__name__, subject.is_own)
+    keeper = _Keeper(observed)
     runtime = ObservedRuntime(
-        isolate=isolate, seed=subject.seed, recorder=keeper, reproducible_noise=True, faults=faults
+        observed,
+        isolate=isolate,
+        after_step=code.after_step if watch else None,
+        seed=subject.seed,
+        recorder=keeper,
+        reproducible_noise=True,
+        faults=faults,
     )
     config = subject.made(**(overrides or {}))
-    if not watch:
-        return _execute(subject, config, runtime, keeper, runtime.observed, resume)
-    subject.is_own("")  # imports the protocol before it is watched: an import may not begin inside another one
-    with watched_code(runtime.observed, subject.is_own):
-        return _execute(subject, config, runtime, keeper, runtime.observed, resume)
+    with ExitStack() as stack:
+        if watch:
+            subject.is_own("")  # imports the protocol before it is watched: an import may not begin inside another one
+            stack.enter_context(code.watching(runtime))
+        stack.enter_context(runtime.measured())
+        return _execute(subject, config, runtime, keeper, observed, resume)
+
+
+def simulate_elsewhere(subject: Subject) -> tuple[list[str], Any] | str | None:
+    """Simulate in a process of its own, where hashes of texts are others; return (lines of rounds, final metrics).
+
+    A text says why it ended otherwise. None for a protocol that cannot be sent there, such as one that a notebook has
+    defined.
+    """
+    pickled = io.BytesIO()
+    try:
+        _ModulePickler(pickled).dump(dataclasses.replace(subject, raw_columns={}))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": seed}
+    command = [sys.executable, "-c", "from fedactors.testing.runs import answer; answer()"]
+    done = subprocess.run(command, input=pickled.getvalue(), env=environment, capture_output=True)
+    if done.returncode == _NOT_THERE:
+        return None
+    if done.returncode != 0:
+        return done.stderr.decode().strip().splitlines()[-1]
+    lines, metrics = json.loads(done.stdout.splitlines()[-1])
+    return lines, metrics
+
+
+def answer() -> None:
+    """Run what `simulate_elsewhere` sends, in the process that it started."""
+    try:
+        subject = pickle.load(sys.stdin.buffer)
+    except (ImportError, AttributeError):
+        sys.exit(_NOT_THERE)
+    outcome = simulate(subject)
+    if outcome.error is not None:
+        raise outcome.error
+    print(json.dumps([outcome.lines, jsonable(outcome.metrics)]))
+
+
+class _ModulePickler(pickle.Pickler):
+    """Sends a module by its name."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, ModuleType):
+            return importlib.import_module, (value.__name__,)
+        return NotImplemented
 
 
 def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[str, Any] | None = None) -> Outcome:
@@ -126,7 +206,8 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
         if kill is not None and len(keeper.round_lines) == 1:
             os.kill(runtime.processes[kill], signal.SIGKILL)
 
-    keeper = _Keeper(on_round=kill_once)
+    observed = Observed()
+    keeper = _Keeper(observed, on_round=kill_once)
     # a protocol whose parties wait for hours of their own says how fast they pass on embedded Ray
     scale = getattr(subject.protocol, "emulate", None)
     runtime = RayRuntime(
@@ -146,7 +227,7 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
     timer.daemon = True
     timer.start()
     try:
-        outcome = _execute(subject, subject.made(**(overrides or {})), runtime, keeper, Observed(), None)
+        outcome = _execute(subject, subject.made(**(overrides or {})), runtime, keeper, observed, None)
     finally:
         timer.cancel()
     left = [f"{name} ({pid})" for name, pid in runtime.processes.items() if not _ends(pid)]
@@ -163,6 +244,9 @@ def _execute(
     try:
         data = load_data(subject.protocol, config, subject.data, subject.seed)
         result = runtime.execute(lambda: subject.protocol.run(config, data, runtime), resume)
+        observed.leave("the actors' names", "the run", "the run to its folder", list(runtime._castings))
+        observed.leave("RunResult.metrics", "the run", "the run to its folder", result.metrics)
+        observed.leave("RunResult.extra", "the run", "the run to its folder", result.extra)
     except (Exception, asyncio.CancelledError) as caught:
         error = caught
     totals: dict[tuple[str, str, str], tuple[int, int]] = {}
