@@ -15,19 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.config import as_dict
+from fedactors.data.horizontal import HorizontalData
 from fedactors.errors import BadInput
+from fedactors.learning.averaging import weighted_mean
+from fedactors.learning.flat_training import logits
 from fedactors.learning.models import build_skeleton
 from fedactors.learning.parameters import load_vector
 from fedactors.records.metrics import json_line, jsonable
 from fedactors.runtime import snapshot
-from protocols.nebulafl.algorithm import Floats, logits, weighted_mean
+from protocols.nebulafl.algorithm import Floats, master_model
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import NebulaData, cached_rows
 from protocols.nebulafl.training import Model, make_module, model_spec
-from protocols.nebulafl.versioning import master_model
 
 
-def predict(config: NebulaFLConfig, data: NebulaData, states: Mapping[str, bytes]) -> NDArray[np.int64]:
+def predict(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, bytes]) -> NDArray[np.int64]:
     """Return the class of each test row of `data`, in their order.
 
     Raises:
@@ -37,9 +38,12 @@ def predict(config: NebulaFLConfig, data: NebulaData, states: Mapping[str, bytes
     if not found:
         raise BadInput("the checkpoint holds no model")
     model, mean_P = found[0][0], weighted_mean([parameters_P for _, parameters_P in found], [1.0] * len(found))
-    if data.shape != model[1]:
-        raise BadInput(f"data: samples of shape {data.shape} are not allowed: the model was trained on {model[1]}")
-    classes_N: NDArray[np.int64] = logits(make_module, model, mean_P, cached_rows(data.test_key)[0]).argmax(axis=1)
+    features = data.test().load().features
+    if features.shape[1:] != model[1]:
+        raise BadInput(
+            f"data: samples of shape {features.shape[1:]} are not allowed: the model was trained on {model[1]}"
+        )
+    classes_N: NDArray[np.int64] = logits(make_module, model, mean_P, features).argmax(axis=1)
     return classes_N
 
 
