@@ -48,6 +48,7 @@ from protocols.nebulafl.training import (
     rows_key,
     rows_of,
     run_model,
+    train,
 )
 
 AUDITOR = "auditor"
@@ -64,6 +65,7 @@ class NebulaCenter(DataCenter):
     """
 
     state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts")
+    jobs = (train,)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
@@ -161,7 +163,7 @@ class NebulaCenter(DataCenter):
         if model.parameters.shape != self.models.stellar.shape:
             raise BadInput(
                 f"{self.name}: a model of {model.parameters.size} numbers does not fit one of "
-                f"{self.models.stellar.size}: containers of all centers must hold the same columns"
+                f"{self.models.stellar.size}: all containers must hold the same columns"
             )
         self.models.receive(model.parameters, model.version, self.trainings.now)
 
@@ -264,20 +266,19 @@ class Auditor(Server):
     @remote(caller=DATA_CENTER)
     async def close_lease(self, news: LeaseClosed) -> None:
         """Put a rental on the bill; one that was closed with its center's loss is there already."""
-        lease = self.open_leases.pop((news.center, news.unit), None)
-        if lease is not None:
-            self._add(news.center, news.unit, lease, news.end, news.useful)
+        if (news.center, news.unit) in self.open_leases:
+            self._close(news.center, news.unit, news.end, news.useful)
 
     @remote(caller=DRIVER)
     async def center_lost(self, news: CenterNews) -> None:
-        """Bill what a lost center had let, until now, and put it on the timeline, which it no longer can."""
+        """Bill what a lost center had let, until now."""
         for center, unit in [key for key in self.open_leases if key[0] == news.center]:
-            lease = self.open_leases.pop((center, unit))
-            self._add(center, unit, lease, news.time, False)
-            self.record_span("given up", f"{lease[0]} on {unit}", lease[1], news.time)
+            self._close(center, unit, news.time, False)
 
-    def _add(self, center: str, unit: str, lease: tuple[str, float, float], end: float, useful: bool) -> None:
-        container, start, price = lease
+    def _close(self, center: str, unit: str, end: float, useful: bool) -> None:
+        container, start, price = self.open_leases.pop((center, unit))
+        if not useful:  # the center may be gone, or not know when its loss was noticed
+            self.record_span("given up", f"{container} on {unit}", start, end)
         rental = Rental(center=center, unit=unit, container=container, start=start, end=end, price=price, useful=useful)
         self.bill.add(rental)
 

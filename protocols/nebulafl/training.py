@@ -193,7 +193,7 @@ class Trainings:
         self.labels = [np.asarray(source.labels(), np.int64) for source in part.clients]
         self.names = [f"{actor.name}/{number}" for number in range(len(part.clients))]
         self.keys = [rows_key(source) for source in part.clients]
-        self.model = run_model(config, part, () if part.shape else rows_of(self.keys[0])[0].shape[1:])
+        self.model = run_model(config, part, () if part.shape else self._common_shape())
         self.scheduler = Scheduler(
             catalogue.types_of(actor.name),
             catalogue.centers[actor.name],
@@ -211,6 +211,13 @@ class Trainings:
         self._actor, self._config, self._run_seed, self._book = actor, config, run_seed, book
         self._public_key = rows_key(part.public) if part.public is not None else b""
         self._gap_of, self._done, self._broken = gap_of, done, broken
+
+    def _common_shape(self) -> tuple[int, ...]:
+        shapes = {name: rows_of(key)[0].shape[1:] for name, key in zip(self.names, self.keys, strict=True)}
+        if len(set(shapes.values())) > 1:
+            told = ", ".join(f"{name} {shape[0]}" for name, shape in shapes.items())
+            raise BadInput(f"data: all containers must hold the same columns: {told}")
+        return shapes[self.names[0]]
 
     @property
     def sizes(self) -> list[int]:
@@ -338,8 +345,9 @@ class Trainings:
 
     def _close(self, assignment: Assignment, *, useful: bool) -> None:
         now, actor = self._actor.clock.now(), self._actor
-        where = f"{self.names[assignment.container]} on {assignment.unit}"
-        actor.record_span("train" if useful else "given up", where, assignment.start, now)
+        if useful:  # what was given up is put on the timeline with its rental, by the auditor
+            where = f"{self.names[assignment.container]} on {assignment.unit}"
+            actor.record_span("train", where, assignment.start, now)
         actor.background(self._book.close_lease(LeaseClosed(actor.name, assignment.unit, now, useful)))
 
     # --- outages, for experiments ---

@@ -52,6 +52,7 @@ from protocols.nebulafl.training import (
     rows_key,
     rows_of,
     run_model,
+    train,
 )
 
 DISTILLATION = "distillation"
@@ -67,6 +68,7 @@ class OrderCenter(DataCenter):
     """
 
     state: ClassVar[tuple[str, ...]] = ("trainings", "desk")
+    jobs = (train,)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
@@ -227,7 +229,7 @@ async def agreed_model(exchange: DataCenter, config: NebulaFLConfig, part: Horiz
     found = {center: (await exchange.peer(center, OrderCenter).columns()).count for center in site.centers}
     if len(set(found.values())) > 1:
         told = ", ".join(f"{center} {count}" for center, count in found.items())
-        raise BadInput(f"data: {part.name}: containers of all centers must hold the same columns: {told}")
+        raise BadInput(f"data: all containers must hold the same columns: {told}")
     return run_model(config, part, (found[site.centers[0]],))
 
 
