@@ -18,7 +18,7 @@ from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
 from fedactors.network.links import Link, SharedTransfers
 from fedactors.remote import DRIVER, Door
-from fedactors.runtime.base import as_party_error, first_error
+from fedactors.runtime.failures import as_party_error, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import Instant, finish
 
