@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -74,7 +75,7 @@ def sample(idle: Sequence[int], count: int, generator: np.random.Generator) -> l
     return sorted(idle[place] for place in chosen)
 
 
-class FlatMethod:
+class FlatMethod(ABC):
     """What a server decides; arrivals in, choices and models out. Defaults are those of most methods.
 
     Subclasses say in `kept` which attributes make up a snapshot.
@@ -131,9 +132,9 @@ class FlatMethod:
 
     # --- aggregation ---
 
+    @abstractmethod
     def arrive(self, arrival: Arrival) -> None:
         """Take a trained model."""
-        raise NotImplementedError
 
     def due(self, now: float, running: Sequence[float]) -> bool:
         """Tell whether to aggregate, given the expected seconds of the trainings under way."""
@@ -144,8 +145,8 @@ class FlatMethod:
         return None
 
     def aggregate(self, now: float) -> None:
-        """Make the new model of what has arrived."""
-        raise NotImplementedError
+        """Make the new model of what has arrived; nothing is left to do where each arrival does so."""
+        return None
 
     def outdated(self, running: Mapping[int, int]) -> list[int]:
         """Return the running containers (with the version each started from) that must start anew."""

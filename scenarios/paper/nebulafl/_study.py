@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.config import build
+from fedactors.data.horizontal import HorizontalData
 from fedactors.launch import combine
 from fedactors.records.metrics import Summary
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import NebulaData, load_data
+from protocols.nebulafl.data import load_data
 from protocols.nebulafl.run import run
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "data" / "nebulafl"
@@ -39,7 +40,7 @@ SMOKE: dict[str, Any] = {
 }  # fmt: skip
 
 
-More = Callable[[NebulaFLConfig, NebulaData, Mapping[str, bytes]], Mapping[str, float]]
+More = Callable[[NebulaFLConfig, HorizontalData, Mapping[str, bytes]], Mapping[str, float]]
 """Metrics of a finished run from its actors' states."""
 
 

@@ -1,5 +1,7 @@
 """Who may call what, and who is built with what."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -141,8 +143,12 @@ def sources(value):
 class Watched(SimulatedRuntime):
     """Remembers what actors are built with."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: dict[str, tuple[Any, ...]] = {}
+
     def spawn(self, cls, name, *args, **kwargs):
-        self.__dict__.setdefault("built", {})[name] = args
+        self.built[name] = args
         return super().spawn(cls, name, *args, **kwargs)
 
 

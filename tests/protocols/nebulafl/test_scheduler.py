@@ -124,9 +124,9 @@ class Center:
             now, planet, fails = heapq.heappop(self.events)
             if fails:
                 container = self.scheduler.running[planet].container
-                ended = self.scheduler.lose(container)
-                assert ended is not None
-                ended = ended[0]
+                broken = self.scheduler.lose(container)
+                assert broken is not None
+                ended = broken[0]
                 self.scheduler.regain(container)
                 self.num_lost += 1
             else:
