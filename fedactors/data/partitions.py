@@ -9,7 +9,14 @@ from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import PartyBlock, check_block
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.client_graphs import GraphBlock, GraphData, graph
-from fedactors.data.horizontal import HorizontalBlock, HorizontalData, HorizontalFile, HorizontalSource, horizontal
+from fedactors.data.horizontal import (
+    HorizontalBlock,
+    HorizontalData,
+    HorizontalFile,
+    HorizontalPart,
+    HorizontalSource,
+    horizontal,
+)
 from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.relational import TableSource, named_tables
 from fedactors.data.sources import Source, named_sources
@@ -22,6 +29,7 @@ __all__ = [
     "HorizontalBlock",
     "HorizontalData",
     "HorizontalFile",
+    "HorizontalPart",
     "HorizontalSource",
     "RelationalData",
     "RelationalPartition",

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedactors.data.horizontal import HorizontalData
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import NebulaData
 from protocols.nebulafl.plugin import PROTOCOL
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -37,7 +37,7 @@ SMOKE: dict[str, Any] = {
 }  # fmt: skip
 
 
-More = Callable[[NebulaFLConfig, NebulaData, Mapping[str, bytes]], Mapping[str, float]]
+More = Callable[[NebulaFLConfig, HorizontalData, Mapping[str, bytes]], Mapping[str, float]]
 """Metrics of a finished run from its actors' states."""
 
 

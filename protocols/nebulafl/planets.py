@@ -1,66 +1,19 @@
-"""Versions, the planet update, the master model, and what a data center knows about its models.
-
-Versions count the trainings of a planet. They decide how much a planet listens to the stellar model, how much
-it counts in the master model, and, through the version gap, which container and hardware it gets next.
-
-Shapes: P length of a flat model; a center holds J planets.
-"""
+"""The planets of one center and its stellar model, and when the center sends its master on. No clock, no I/O."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from protocols.nebulafl.algorithm import Floats, blend, weighted_mean
-
-MIN_PLANET_WEIGHT = 5.0
-"""Least weight of a planet against the stellar model (Equation 2)."""
-
-
-def stellar_decay(now: float, rotated_at: float, rotation_interval: float) -> float:
-    """Return d_t = 1 - 0.5 min(1, (t - t_rot) / t_c): from 1 at a rotation to 0.5 one interval later (Equation 2)."""
-    return 1.0 - 0.5 * min(1.0, max(0.0, now - rotated_at) / rotation_interval)
-
-
-def planet_update(
-    planet_P: Floats, stellar_P: Floats, planet_version: float, stellar_version: float, decay: float
-) -> Floats:
-    """Return (w m_j + d_t m_s) / (w + d_t) with w = max(v_j - v_s, 5) (Equation 2).
-
-    `planet_version` is the version before this training is counted. A `decay` of zero returns the planet itself.
-    """
-    weight = max(planet_version - stellar_version, MIN_PLANET_WEIGHT)
-    return blend(planet_P, stellar_P, decay / (weight + decay))
-
-
-def master_model(planets: Sequence[Floats], versions: Sequence[float]) -> Floats:
-    """Return sum(v_k m_k) / sum(v_k), the plain mean when no planet has been trained (Equation 3)."""
-    return weighted_mean(planets, versions)
-
-
-def version_offset(mean_version: float, stellar_version: float) -> float:
-    """Return v_os = v_avg - v_s, how far this center is ahead of the one its stellar model came from."""
-    return mean_version - stellar_version
-
-
-def version_gap(version: float, mean_version: float, offset: float, *, paper_literal: bool = False) -> float:
-    """Return dv = v_p - v_i + v_os: above zero for a planet that is ahead (Equation 4).
-
-    The paper prints - v_os, which would call the planets of a lagging center advanced and slow them further;
-    `paper_literal` keeps the print.
-    """
-    return version - mean_version + (-offset if paper_literal else offset)
-
-
-def pull_weight(gap: float) -> float:
-    """Return GitFL's weight of a branch against the master, min(50, max(2, dv + 10)), when it pulls."""
-    return min(50.0, max(2.0, gap + 10.0))
-
-
-def pull(branch_P: Floats, master_P: Floats, gap: float) -> Floats:
-    """Return (w m_branch + m_master) / (w + 1) with w = `pull_weight(gap)`; the gap counts the new version."""
-    return blend(branch_P, master_P, 1.0 / (pull_weight(gap) + 1.0))
+from protocols.nebulafl.algorithm import (
+    Floats,
+    master_model,
+    planet_update,
+    stellar_decay,
+    version_gap,
+    version_offset,
+)
 
 
 @dataclasses.dataclass
@@ -139,3 +92,43 @@ class CenterModels:
         for name in ("planets", "stellar", "versions", "stellar_version", "sent_version", "rotated_at"):
             setattr(self, name, state[name])
         self.planets, self.versions = list(self.planets), list(self.versions)
+
+
+@dataclasses.dataclass
+class RotationTimer:
+    """When a center sends its master: at t_c, 2 t_c, ... (Algorithm 1, lines 14 to 18).
+
+    The paper's condition also holds just after the start, when all masters are still m_0; `paper_literal` keeps
+    that transfer, by default the first one is at t_c.
+    """
+
+    interval: float
+    """t_c in seconds."""
+    rotation: int = 0
+    """c_r, rotations done."""
+    paper_literal: bool = False
+    """Rotate at 0, t_c, 2 t_c, ..."""
+
+    def due_at(self) -> float:
+        """Return the time of the next rotation in seconds since the run began."""
+        return self.interval * (self.rotation + (0 if self.paper_literal else 1))
+
+    def take(self, now: float) -> int | None:
+        """Return the rotation that is due at `now` and count it, or None; the timer then waits for the next."""
+        if now < self.due_at():
+            return None
+        self.rotation += 1
+        return self.rotation - 1
+
+    def catch_up(self, now: float) -> None:
+        """Drop the rotations that a center missed while it was lost, so that all centers count alike."""
+        while self.due_at() < now:
+            self.rotation += 1
+
+    def state_dict(self) -> dict[str, int]:
+        """Return everything that a snapshot needs."""
+        return {"rotation": self.rotation}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Put a snapshot back."""
+        self.rotation = state["rotation"]

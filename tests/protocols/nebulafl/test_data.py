@@ -1,7 +1,10 @@
 import pytest
 
 from fedactors.errors import BadInput
-from protocols.nebulafl.inputs import EXAMPLES, read_catalogue, read_network, require_samples
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.nebulafl.data import EXAMPLES, load_data, read_catalogue, read_network
+from protocols.nebulafl.run import run
+from tests.protocols.nebulafl.runs import SMALL, changed, own_files
 
 CATALOGUE = """
 spread = 0.1
@@ -49,9 +52,9 @@ def test_a_catalogue(tmp_path):
 
 
 def test_a_network_in_seconds_bytes_and_dollars(tmp_path):
-    route = network(tmp_path, NETWORK).route("x", "y", 10**7)
-    assert route.seconds == pytest.approx(0.02 + 1.0)
-    assert route.dollars == pytest.approx(0.0005)
+    link = network(tmp_path, NETWORK).link("x", "y", 10**7)
+    assert link.seconds(10**7) == pytest.approx(0.02 + 1.0)
+    assert link.price(10**7) == pytest.approx(0.0005)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -77,6 +80,8 @@ def test_examples_are_marked_and_complete(name):
         ("a = 2", "a100 = 2", "centers.x.a100: unknown resource type"),
         ("a = 2", "a = 1.5", "centers.x.a: 1.5 is not allowed: give a whole number"),
         ("a = 2", "a = 0", "centers.x: no resource type"),
+        ("[centers.x]", '[centers."x/y"]', "centers.x/y: this name is not allowed"),
+        ("[centers.x]", "[centers.auditor]", "centers.auditor: this name is not allowed"),
         ("spread = 0.1", "spread = -0.1", "spread: -0.1 is not allowed"),
         ("spread = 0.1", "sprad = 0.1", "unknown entry 'sprad'"),
         ("price = 0.5", "price = ", "not TOML"),
@@ -115,7 +120,45 @@ def test_a_file_that_is_not_there():
         read_catalogue("nowhere.toml")
 
 
-def test_empty_containers_are_named():
-    require_samples([1, 2], 0.1)
-    with pytest.raises(BadInput, match=r"dirichlet=0\.1 leaves containers without a sample \(containers 1, 3\)"):
-        require_samples([5, 0, 2, 0], 0.1)
+# --- rows ---
+
+
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedavg-hierarchical"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_own_files_are_learned_from(tmp_path, algorithm, listed):
+    config, data = own_files(tmp_path, algorithm=algorithm, listed=listed, learning_rate=0.2)
+    runtime = SimulatedRuntime(seed=0)
+    assert runtime.execute(lambda: run(config, data, runtime)).metrics["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedavg-hierarchical"])
+@pytest.mark.parametrize("wider", [("client-2",), ("client-2", "client-3")])
+def test_files_of_different_columns_are_named(tmp_path, algorithm, wider):
+    config, data = own_files(tmp_path, algorithm=algorithm, listed=False, wider=wider)
+    runtime = SimulatedRuntime(seed=0)
+    with pytest.raises(BadInput, match="must hold the same columns") as caught:
+        runtime.execute(lambda: run(config, data, runtime))
+    assert "\n" not in str(caught.value)
+
+
+def test_own_files_say_themselves_who_holds_what(tmp_path):
+    for values, named in (
+        ({"num_validation": 5}, "num_validation: 5 is not allowed with own files"),
+        ({"num_training": 5}, "num_training: 5 is not allowed with own files"),
+        ({"algorithm": "fedhkt"}, "algorithm: fedhkt is not allowed with own files"),
+    ):
+        with pytest.raises(BadInput, match=named):
+            own_files(tmp_path, **values)
+    config, _ = own_files(tmp_path)
+    with pytest.raises(BadInput, match=r"num_containers: 6 is not allowed: .* describes 4"):
+        load_data(changed(config, num_containers=6), str(tmp_path / "parties.toml"), 0)
+
+
+def test_rows_that_are_held_out_belong_to_no_container():
+    data = load_data(changed(SMALL, algorithm="fedhkt", num_proxy=50, num_validation=40), "digits", 0)
+    parts = [data.client(index).load().features for index in range(12)]
+    parts += [data.public().load().features, data.test().load().features]
+    assert [len(parts[-2]), len(parts[-1])] == [50, 40]
+    rows = [row.tobytes() for part in parts for row in part]
+    assert len(rows) == len(set(rows)) == 1437
+    assert sum(len(data.client(index).labels()) for index in range(12)) == 1437 - 90
