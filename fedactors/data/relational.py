@@ -380,7 +380,7 @@ def postgres_settings(address: str) -> dict[str, Any]:
         if name not in _POSTGRES_OPTIONS:
             raise SourceError(
                 f"source: option {name!r} of a PostgreSQL address is not allowed: one of libpq's, such as sslmode,"
-                " sslrootcert or connect_timeout; host, port, user, password and database stand before the question mark"
+                " sslrootcert or connect_timeout; host, user, password and database stand before the question mark"
             )
         options[name] = value
     return {
@@ -396,14 +396,15 @@ def postgres_settings(address: str) -> dict[str, Any]:
     }
 
 
-_POSTGRES_OPTIONS = frozenset(
-    "application_name channel_binding client_encoding connect_timeout fallback_application_name gssdelegation "
-    "gssencmode gsslib hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname "
-    "load_balance_hosts max_protocol_version min_protocol_version options passfile replication require_auth requirepeer "
-    "requiressl scram_client_key scram_server_key service ssl_max_protocol_version ssl_min_protocol_version sslcert "
-    "sslcertmode sslcompression sslcrl sslcrldir sslkey sslkeylogfile sslmode sslnegotiation sslpassword sslrootcert "
-    "sslsni target_session_attrs tcp_user_timeout".split()
-)
+_POSTGRES_OPTIONS = {
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "fallback_application_name",
+    "gssdelegation", "gssencmode", "gsslib", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle",
+    "keepalives_interval", "krbsrvname", "load_balance_hosts", "max_protocol_version", "min_protocol_version",
+    "options", "passfile", "replication", "require_auth", "requirepeer", "requiressl", "scram_client_key",
+    "scram_server_key", "service", "ssl_max_protocol_version", "ssl_min_protocol_version", "sslcert", "sslcertmode",
+    "sslcompression", "sslcrl", "sslcrldir", "sslkey", "sslkeylogfile", "sslmode", "sslnegotiation", "sslpassword",
+    "sslrootcert", "sslsni", "target_session_attrs", "tcp_user_timeout",
+}  # fmt: skip
 POSTGRES_SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key")
 """Settings that are never shown, and stand in no file."""
 
