@@ -21,7 +21,7 @@ ALGORITHMS = [p for p in PROTOCOLS if p.name == "algorithm.py"]
 PURE = {
     *("algorithm", "dispatch", "planner", "config", "messages", "models", "costs"),
     *("walk", "objective", "cost", "network", "topology", "sampling", "backbones", "rounds"),
-    *("plan", "sql", "mapping", "operators", "subproblem", "encoding", "communication", "privacy", "faults"),
+    *("query", "mapping"),
     *("versioning", "rotation", "selection", "resources", "money", "inputs", "clustering", "arrivals"),
 }
 """Modules of mathematics and of decisions: they never wait."""
