@@ -30,8 +30,9 @@ from fedactors.data.partitions import (
     RelationalPartition,
     VerticalData,
 )
-from fedactors.data.relational import POSTGRES_SECRETS, TableKind, TableSource, named_tables, postgres_settings
+from fedactors.data.relational import POSTGRES_SECRETS, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
+from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 
 _TASK_KEYS = {

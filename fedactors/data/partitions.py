@@ -11,8 +11,9 @@ from fedactors.data.catalogue import Task, describe
 from fedactors.data.client_graphs import GraphBlock, GraphData, graph
 from fedactors.data.horizontal import HorizontalBlock, HorizontalData, HorizontalFile, HorizontalSource, horizontal
 from fedactors.data.partitioners import ColumnPartitioner
-from fedactors.data.relational import TableSource, named_tables
+from fedactors.data.relational import TableSource
 from fedactors.data.sources import Source, named_sources
+from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
 

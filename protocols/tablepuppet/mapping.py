@@ -23,7 +23,7 @@ import pyarrow as pa
 import scipy.sparse
 from numpy.typing import NDArray
 
-from fedactors.data.relational import QueryError
+from fedactors.data.sql import QueryError
 from protocols.tablepuppet.query import Edge, JoinPlan
 
 Rows = NDArray[np.int32]
@@ -48,19 +48,18 @@ class TableMapping:
     same hashes give the same mapping on any machine and any number of threads.
     """
 
-    tables: tuple[str, ...]
     rows: tuple[Rows, ...]
     num_rows: tuple[int, ...]
-    duplicate_counts: tuple[NDArray[np.int64], ...]
 
     @property
     def num_joined(self) -> int:
         """N, the number of joined rows."""
         return len(self.rows[0])
 
-    def num_matched(self) -> tuple[int, ...]:
-        """Return for each table how many of its rows join at all (G_ij > 0)."""
-        return tuple(int(np.count_nonzero(count)) for count in self.duplicate_counts)
+    @property
+    def duplicate_counts(self) -> tuple[NDArray[np.int64], ...]:
+        """G_i of each table: how often each of its rows occurs in the join."""
+        return tuple(np.bincount(rows, minlength=n) for rows, n in zip(self.rows, self.num_rows, strict=True))
 
 
 @dataclass(frozen=True)
@@ -185,11 +184,9 @@ def table_mapping(
     rows = expand_join(len(names), sizes, root, [(p, c, *k) for (p, c, _), k in zip(steps, codes, strict=True)])
     if len(rows[0]) == 0:
         raise EmptyJoinError(f"join: no row of {', '.join(names)} joins (are the keys of the same kind of thing?)")
-    counts = tuple(_count_rows(r, n, i == root) for i, (r, n) in enumerate(zip(rows, sizes, strict=True)))
-    for row, count in zip(rows, counts, strict=True):
+    for row in rows:
         row.setflags(write=False)
-        count.setflags(write=False)
-    return TableMapping(tables=names, rows=tuple(rows), num_rows=sizes, duplicate_counts=counts)
+    return TableMapping(rows=tuple(rows), num_rows=sizes)
 
 
 def join_order(plan: JoinPlan, num_rows: Sequence[int]) -> tuple[int, list[tuple[int, int, Edge]]]:
@@ -243,18 +240,6 @@ def expand_join(
         else:
             rows = _repeat_rows(rows, child, listed, starts[wanted], partners.astype(np.int32)[wanted])
     return [rows[i] for i in range(num_tables)]
-
-
-def _count_rows(rows: Rows, size: int, ascending: bool) -> NDArray[np.int64]:
-    """Return how often each number in [0, size) occurs, in blocks, which spares a copy of the whole as 64 bits."""
-    counts = np.zeros(size, dtype=np.int64)
-    length = 1 << 18 if ascending else max(1 << 18, size)
-    for first in range(0, len(rows), length):
-        block = rows[first : first + length]
-        low = int(block[0]) if ascending else 0
-        found = np.bincount(block - low if low else block)
-        counts[low : low + len(found)] += found
-    return counts
 
 
 def _repeat_rows(rows: Mapping[int, Rows], child: int, listed: Rows, starts: Rows, repeats: Rows) -> dict[int, Rows]:

@@ -23,7 +23,7 @@ from sqlglot import exp
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 from sqlglot.optimizer.qualify import qualify
 
-from fedactors.data.relational import QueryError, parse_select
+from fedactors.data.sql import QueryError, parse_select
 
 Schema = Mapping[str, str]
 Tree = Any

@@ -38,8 +38,8 @@ def test_paper_exact_diverges_when_every_table_has_a_constant_column(make_star, 
 
 
 def unreduced(mapping):
-    every, once = np.arange(mapping.num_joined, dtype=np.int32), np.ones(mapping.num_joined, dtype=np.int64)
-    return TableMapping(mapping.tables, (every,) * 3, (mapping.num_joined,) * 3, (once,) * 3)
+    every = np.arange(mapping.num_joined, dtype=np.int32)
+    return TableMapping((every,) * 3, (mapping.num_joined,) * 3)
 
 
 def test_vfl_admm_on_vertical_slices_takes_the_same_steps(make_star, run_admm):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
-from fedactors.data.relational import NotASelectError, QueryError, QuerySyntaxError
+from fedactors.data.sql import NotASelectError, QueryError, QuerySyntaxError
 from fedactors.errors import BadInput
 from protocols.tablepuppet import query as faults
 from protocols.tablepuppet.query import Feature, make_plan, parse_query
