@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from fedactors.errors import FedactorsError, Refused
-from fedactors.remote import Doors, make_doors
+from fedactors.privacy.releases import without_guarantee
+from fedactors.remote import Doors, current_caller, make_doors
 from fedactors.resources import Resources
 from fedactors.runtime.base import Clock, Context, Job, Ref, Work, derived_rng, derived_seed, noise_rng
 
@@ -73,6 +74,15 @@ class Actor:
     def party(self) -> str:
         """The name of the organisation that this actor belongs to."""
         return self._context.name.partition("/")[0]
+
+    @property
+    def caller(self) -> str:
+        """The name of whoever called the door that runs now, proved by the connection and never read from a message.
+
+        Raises:
+            LookupError: no door runs: it is a loop of this actor's own.
+        """
+        return current_caller.get()
 
     @property
     def clock(self) -> Clock:
@@ -145,11 +155,15 @@ class Actor:
     def record_privacy(self, record: PrivacyRecord) -> None:
         """Add to the privacy ledger what mechanism was applied to what leaves this party.
 
+        With ``reproducible_noise`` the line says that nothing is guaranteed.
+
         Raises:
             Refused: the record is another party's.
         """
         if record.party != self.party:
             raise Refused(self.name, f"records a release of {record.party!r}; a party speaks for itself only")
+        if self._context.reproducible_noise:
+            record = without_guarantee(record)
         self._context.record_privacy(record)
 
     def rng(self, purpose: str) -> np.random.Generator:

@@ -13,6 +13,7 @@ from fedactors.errors import BadInput, CallTimeout, PartyFailed, PartyLost
 from fedactors.network.codec import message
 from fedactors.network.links import Link, Network
 from fedactors.parties import Incomplete, OnLoss, Parties, surviving_loss
+from fedactors.remote import DRIVER, PEERS, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.simulated import SimulatedRuntime
 
@@ -20,14 +21,14 @@ NAMES = ("c", "a", "b")
 WAN = Network(default=Link(latency=1.0), local=Link(latency=1.0))
 
 
-@message(receiver="everyone", reveals="a number")
+@message(reveals="a number")
 class Number:
     """A number."""
 
     value: float
 
 
-@message(receiver="everyone", reveals="names")
+@message(reveals="names")
 class Names:
     """Names and numbers, as they were returned."""
 
@@ -43,17 +44,21 @@ class Worker(Client):
     def __init__(self) -> None:
         self.count = 0.0
 
+    @remote(caller=(DRIVER, PEERS))
     async def add(self, number: Number) -> Number:
         self.count += number.value
         return Number(self.count)
 
+    @remote(caller=(DRIVER, PEERS))
     async def sleep(self, number: Number) -> Number:
         await self.clock.sleep(number.value)
         return number
 
+    @remote(caller=(DRIVER, PEERS))
     async def fail(self) -> None:
         raise ZeroDivisionError("of its own")
 
+    @remote(caller=(DRIVER, PEERS))
     async def ask_b(self) -> Number:
         return await self.peer("b", Worker).add(Number(1.0))
 
@@ -73,9 +78,11 @@ class Asker(Server):
         self.dropped += names
         await self.workers.ask(lambda worker: worker.add(Number(100.0)))
 
+    @remote(caller=(DRIVER, PEERS))
     async def add(self, number: Number) -> Names:
         return names(await self.workers.ask(lambda worker: worker.add(number)))
 
+    @remote(caller=(DRIVER, PEERS))
     async def add_twice(self, number: Number) -> Names:
         """Both times everybody, or all of it again."""
 
@@ -85,6 +92,7 @@ class Asker(Server):
 
         return names(await self.workers.repeat(once))
 
+    @remote(caller=(DRIVER, PEERS))
     async def report(self) -> Names:
         return Names(tuple(self.workers.members), (float(self.workers.attempt),))
 

@@ -13,6 +13,7 @@ from fedactors.errors import BadInput, Stopped
 from fedactors.network.codec import message
 from fedactors.network.links import Link, Network
 from fedactors.plugins import RunResult
+from fedactors.remote import DRIVER, PEERS, remote
 from fedactors.roles import Client, Server
 from fedactors.rounds import Rounds, RunState, Watch
 from fedactors.runtime.base import Snapshot
@@ -23,14 +24,14 @@ WAN = Network(default=Link(latency=1.0), local=Link(latency=0.5))
 SCORES = (0.5, 0.7, 0.6, 0.7, 0.65, 0.9, 0.8)
 
 
-@message(receiver="everyone", reveals="the number of a round")
+@message(reveals="the number of a round")
 class Order:
     """Which round."""
 
     round: int
 
 
-@message(receiver="driver", reveals="a score")
+@message(reveals="a score")
 class Score:
     """A score and how often the model was trained."""
 
@@ -46,9 +47,11 @@ class Learner(Client):
     def __init__(self) -> None:
         self.steps = self.kept = 0
 
+    @remote(caller=(DRIVER, PEERS))
     async def train(self, order: Order) -> None:
         self.steps += 1
 
+    @remote(caller=(DRIVER, PEERS))
     async def steps_done(self) -> Score:
         return Score(0.0, self.steps)
 
@@ -59,6 +62,7 @@ class Judge(Server):
     def __init__(self, scores: Sequence[float]) -> None:
         self._scores = tuple(scores)
 
+    @remote(caller=(DRIVER, PEERS))
     async def score(self, order: Order) -> Score:
         found = await self.peer("learner", Learner).steps_done()
         return Score(self._scores[order.round - 1], found.steps)

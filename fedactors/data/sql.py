@@ -1,4 +1,4 @@
-"""SQL text that states a training set, as far as it concerns everybody: is it a query, and which tables does it read."""
+"""SQL text that states a training set, as far as it concerns everybody: it is a query, over which tables."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from fedactors.learning.network import Model, Network, initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_network import Publication, joint_output, loss_gradients
 from fedactors.network.codec import message
+from fedactors.remote import DRIVER, PEERS, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Costs, Work
 from fedactors.runtime.simulated import SimulatedRuntime
@@ -25,7 +26,7 @@ ADAM = OptimizerSpec(name="adam", learning_rate=0.01)
 NUM_STEPS = 6
 
 
-@message(receiver="driver", reveals="a trained model")
+@message(reveals="a trained model")
 class Trained:
     """What a learner ends with."""
 
@@ -59,6 +60,7 @@ class Learner(Client):
         self.bottom = Network(SPEC, ADAM, self.party_seed("bottom"))
         self.top = Network(TOP, ADAM, self.party_seed("top"))
 
+    @remote(caller=(DRIVER, PEERS))
     async def train(self) -> Trained:
         rng = self.rng("rows")
         losses, waiting = [], []

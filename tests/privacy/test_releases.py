@@ -11,6 +11,7 @@ from fedactors.errors import Stopped
 from fedactors.network.codec import message
 from fedactors.privacy.accounting import PrivacyRecord, compose_mu, epsilon_of_mu, gaussian_mu
 from fedactors.privacy.releases import GaussianReleases, budgets, without_guarantee
+from fedactors.remote import DRIVER, PEERS, remote
 from fedactors.roles import Client
 from fedactors.rounds import Rounds, RunState
 from fedactors.runtime.base import Snapshot
@@ -68,7 +69,7 @@ def test_reproducible_noise_covers_nothing_and_says_so_once() -> None:
     assert without_guarantee(bare) == bare
 
 
-@message(receiver="driver", reveals="that a release was made")
+@message(reveals="that a release was made")
 class Released:
     """Which release."""
 
@@ -83,10 +84,12 @@ class Bank(Client):
     async def load(self) -> None:
         self.releases = releases()
 
+    @remote(caller=(DRIVER, PEERS))
     async def release(self) -> Released:
         self.releases.add()
         return Released(self.releases.count)
 
+    @remote(caller=(DRIVER, PEERS))
     async def account(self) -> None:
         self.record_privacy(self.releases.record(self.party))
 
