@@ -18,8 +18,9 @@ from fedactors.data.horizontal import (
     horizontal,
 )
 from fedactors.data.partitioners import ColumnPartitioner
-from fedactors.data.relational import TableSource, named_tables
+from fedactors.data.relational import TableSource
 from fedactors.data.sources import Source, named_sources
+from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
 
@@ -33,6 +34,7 @@ __all__ = [
     "HorizontalSource",
     "RelationalData",
     "RelationalPartition",
+    "RelationalQuery",
     "VerticalData",
     "VerticalPart",
     "graph",
@@ -174,8 +176,30 @@ class RelationalPartition:
 
 
 @plain
+class RelationalQuery:
+    """What every party knows of a training set that is stated in SQL: the query, and who holds which table of it."""
+
+    name: str
+    sql: str
+    label: str
+    task: Task
+    num_classes: int
+    categorical: tuple[str, ...]
+    holders: tuple[tuple[str, str, int], ...]
+    """(party, table, number of the partition) of every partition; where its rows lie only its party knows."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables, each once, in the order in which they were given."""
+        return tuple(dict.fromkeys(table for _, table, _ in self.holders))
+
+
+@plain
 class RelationalData:
-    """A training set stated in SQL over tables that lie with different organisations."""
+    """A training set stated in SQL over tables that lie with different organisations.
+
+    The driver has the whole description; an actor is built with `query` and its own party's partitions.
+    """
 
     name: str
     sql: str
@@ -189,9 +213,29 @@ class RelationalData:
     """Feature columns, as ``table.column`` or ``column``, that are categories and not numbers."""
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """Names of the tables, each once, in the order in which they were given."""
-        return tuple(dict.fromkeys(partition.table for partition in self.partitions))
+    def query(self) -> RelationalQuery:
+        """What every party knows."""
+        return RelationalQuery(
+            name=self.name,
+            sql=self.sql,
+            label=self.label,
+            task=self.task,
+            num_classes=self.num_classes,
+            categorical=self.categorical,
+            holders=tuple((p.party, p.table, p.partition) for p in self.partitions),
+        )
+
+    def part(self, party: str) -> tuple[RelationalPartition, ...]:
+        """Return the partitions of `party`, which only its own actors are built with.
+
+        Raises:
+            BadInput: no such party.
+        """
+        found = tuple(partition for partition in self.partitions if partition.party == party)
+        if not found:
+            parties = dict.fromkeys(partition.party for partition in self.partitions)
+            raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(parties)}")
+        return found
 
     def of(self, table: str) -> tuple[RelationalPartition, ...]:
         """Return the partitions of `table`.
@@ -201,7 +245,7 @@ class RelationalData:
         """
         found = tuple(partition for partition in self.partitions if partition.table == table)
         if not found:
-            raise BadInput(f"table: {table!r} is not allowed: the tables are {', '.join(self.tables)}")
+            raise BadInput(f"table: {table!r} is not allowed: the tables are {', '.join(self.query.tables)}")
         return found
 
 

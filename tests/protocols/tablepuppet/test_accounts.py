@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.tablepuppet.communication import (
+from protocols.tablepuppet.accounts import (
     US_UK,
     elements_per_epoch,
     epoch_cost,

@@ -4,17 +4,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from protocols.tablepuppet.encoding import (
+from fedactors.data.relational import in_memory
+from protocols.tablepuppet.data import (
     column_facts,
-    column_names,
     design_matrix,
     label_classes,
     label_values,
     merge_classes,
     merge_facts,
+    read_rows,
+    rows_with_keys,
 )
-from protocols.tablepuppet.faults import FeatureTypeError, LabelError
-from protocols.tablepuppet.plan import Feature
+from protocols.tablepuppet.query import Feature, FeatureTypeError, LabelError, Partition, VerticalTable
 
 FEATURES = (Feature("age", "integer"), Feature("town", "text", "one_hot"), Feature("same", "float"))
 
@@ -25,15 +26,14 @@ def part(ages, towns):
 
 def test_partitions_encode_as_the_whole_table_would():
     parts = [part([1, 3], ["b", None]), part([8], ["a"])]
-    facts = merge_facts([column_facts(p, FEATURES) for p in parts])
+    facts = merge_facts([column_facts(parts[i], FEATURES, i) for i in (1, 0)])
     whole = pa.concat_tables(parts)
-    assert facts[1].categories == ("", "a", "b")
+    assert facts.categories[1] == ("", "a", "b")
     pieces = np.vstack([design_matrix(p, FEATURES, facts, True) for p in parts])
     assert pieces == pytest.approx(design_matrix(whole, FEATURES, facts, True))
     ages = np.array([1.0, 3.0, 8.0])
     assert pieces[:, 0] == pytest.approx((ages - ages.mean()) / ages.std())
     assert pieces[:, 1:].tolist() == [[0, 0, 1, 0, 1], [1, 0, 0, 0, 1], [0, 1, 0, 0, 1]]
-    assert column_names(FEATURES, facts, True) == ("age", "town=", "town=a", "town=b", "same", "1")
 
 
 def test_an_unknown_category_gives_zeros_and_raw_numbers_stay():
@@ -69,3 +69,20 @@ def test_labels_become_numbers_bits_or_classes():
 def test_unfit_labels_are_named_errors(values, loss, words):
     with pytest.raises(LabelError, match=words):
         label_values(pa.chunked_array([values]), loss, "y", ("a",))
+
+
+def test_rows_with_a_null_key_are_found():
+    keys = pa.table({"k": [1, None, 3], "t": ["a", "b", None]})
+    assert rows_with_keys(keys).tolist() == [True, False, False]
+
+
+def test_rows_are_those_of_the_table_in_an_order_of_the_run_whatever_the_databases():
+    rng = np.random.default_rng(0)
+    rows = pa.table({"k": rng.integers(0, 9, 200), "x": rng.normal(size=200), "t": [None, "a", "b", "c"] * 50})
+    table = VerticalTable("t", (Partition("t"),), (Feature("x", "float"), Feature("t", "text", "one_hot")), ("k",))
+    given = (rows, rows.take(pa.array(rng.permutation(200))), rows.set_column(1, "x", rows["x"].take([0] * 200)))
+    read = [read_rows(in_memory(listed), table, 0, np.random.default_rng(1)) for listed in given]
+    assert read[0].data.equals(read[1].data)
+    assert read[0].fingerprint == read[1].fingerprint != read[2].fingerprint
+    assert sorted(map(str, read[0].data.to_pylist())) == sorted(map(str, rows.select(["k", "x", "t"]).to_pylist()))
+    assert read[0].data["k"].to_pylist() != sorted(rows["k"].to_pylist())

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import pytest
+import sqlglot
 
+from fedactors.data.sql import NotASelectError, QueryError, QuerySyntaxError
 from fedactors.errors import BadInput
-from protocols.tablepuppet import faults
-from protocols.tablepuppet.plan import Column, Feature, On, Partition, Query, Table, make_plan
-from protocols.tablepuppet.sql import parse_query
+from protocols.tablepuppet import query as faults
+from protocols.tablepuppet.query import Feature, make_plan, parse_query
 
 SCHEMAS = {
     "ratings": {"uid": "integer", "mid": "integer", "rating": "integer"},
@@ -45,18 +46,33 @@ def test_a_join_with_a_union_becomes_tables_partitions_edges_and_roles():
     assert made.table("r").needed_columns() == ("mid", "uid", "rating")
 
 
-def test_the_python_object_gives_the_same_plan_as_the_sql():
-    query = Query(
-        tables=(
-            Table("r", (Partition("ratings"),)),
-            Table("m", (Partition("movies"),)),
-            Table("u", (Partition("users_north"), Partition("users_south"))),
-        ),
-        joins=(On(Column("mid", "r"), Column("mid", "m")), On(Column("uid", "r"), Column("uid", "u"))),
-        select=(Column("rating", "r"), Column("age", "u"), Column("genre", "m")),
-        where=("u.age > 18", "m.year BETWEEN 1990 AND 2000"),
+def test_a_tree_of_sqlglot_gives_the_same_plan_as_the_sql():
+    users = sqlglot.select("*").from_("users_north").union(sqlglot.select("*").from_("users_south"), distinct=False)
+    tree = (
+        sqlglot.select("r.rating", "u.age", "m.genre")
+        .from_("ratings AS r")
+        .join("movies AS m", on="r.mid = m.mid")
+        .join(users.subquery("u"), on="r.uid = u.uid")
+        .where("u.age > 18", "m.year BETWEEN 1990 AND 2000")
     )
-    assert make_plan(query, SCHEMAS, "rating", {"genre": "one_hot"}) == plan(THREE, genre="one_hot")
+    assert plan(tree, genre="one_hot") == plan(THREE, genre="one_hot")
+
+
+def test_upper_and_lower_case_are_the_same_and_the_tables_own_names_are_kept():
+    schemas = {"T": {"Key": "integer", "Y": "float"}, "u": {"KEY": "integer", "X": "float"}}
+    text = 'SELECT y, x FROM t AS A JOIN U b ON a.KEY = B."key" WHERE X > 1'
+    made = make_plan(parse_query(text).held_in({"t": ["T"], "U": ["u"]}), schemas, "a.y")
+    assert made.edges[0].name == "A.Key = b.KEY"
+    assert made.table("b").partitions[0].where == ('"X" > 1',)
+    assert (made.table("b").features[0].column, made.label_table.label) == ("X", "Y")
+
+
+def test_a_source_that_several_hold_is_the_union_of_their_partitions():
+    query = parse_query("SELECT rating FROM ratings WHERE rating > 2").held_in({"ratings": ["ratings#0", "ratings#1"]})
+    made = make_plan(query, dict.fromkeys(("ratings#0", "ratings#1"), SCHEMAS["ratings"]), "rating")
+    assert [(p.source, p.where) for p in made.tables[0].partitions] == [
+        (name, ('"rating" > 2',)) for name in ("ratings#0", "ratings#1")
+    ]
 
 
 def test_a_top_level_union_of_all_combinations_is_the_union_inside():
@@ -100,15 +116,15 @@ def test_odd_identifiers_stay_quoted():
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("SELECT * FRO ratings", faults.QuerySyntaxError, "line 1, column"),
-        ("SELECT *\nFROM ratings r JOIN", faults.QuerySyntaxError, "line 2, column"),
-        ("SELECT 'abc", faults.QuerySyntaxError, "line 1"),
-        ("", faults.NotASelectError, "0 statements"),
-        ("DROP TABLE ratings", faults.NotASelectError, "DROP"),
-        ("INSERT INTO ratings VALUES (1, 2, 3)", faults.NotASelectError, "INSERT"),
-        ("ATTACH 'x' AS y", faults.NotASelectError, "ATTACH"),
-        ("COPY ratings TO 'x'", faults.NotASelectError, "COPY"),
-        ("SELECT 1; DROP TABLE ratings", faults.NotASelectError, "2 statements"),
+        ("SELECT * FRO ratings", QuerySyntaxError, "line 1, column"),
+        ("SELECT *\nFROM ratings r JOIN", QuerySyntaxError, "line 2, column"),
+        ("SELECT 'abc", QuerySyntaxError, "line 1"),
+        ("", NotASelectError, "0 statements"),
+        ("DROP TABLE ratings", NotASelectError, "DROP"),
+        ("INSERT INTO ratings VALUES (1, 2, 3)", NotASelectError, "INSERT"),
+        ("ATTACH 'x' AS y", NotASelectError, "ATTACH"),
+        ("COPY ratings TO 'x'", NotASelectError, "COPY"),
+        ("SELECT 1; DROP TABLE ratings", NotASelectError, "2 statements"),
         ("SELECT * FROM ratings r LEFT JOIN movies m ON r.mid = m.mid", faults.UnsupportedQueryError, "LEFT JOIN"),
         ("SELECT * FROM ratings NATURAL JOIN movies", faults.UnsupportedQueryError, "NATURAL"),
         ("SELECT count(*) FROM ratings GROUP BY uid", faults.UnsupportedQueryError, "GROUP BY"),
@@ -138,7 +154,20 @@ def test_odd_identifiers_stay_quoted():
         ("SELECT * FROM ratings r JOIN movies m ON r.mid = m.mid", faults.FeatureTypeError, "m.genre is text"),
         ("SELECT * FROM ratings r JOIN (SELECT * FROM users_north UNION ALL SELECT * FROM texts) u ON r.uid = u.uid",
          faults.SchemaMismatchError, "uid"),
-        ("SELECT * FROM ratings r JOIN movies r ON r.mid = r.mid", faults.QueryError, "twice"),
+        ("SELECT * FROM ratings r JOIN movies r ON r.mid = r.mid", QueryError, "twice"),
+        ("SELECT * EXCLUDE (mid) FROM ratings", faults.UnsupportedQueryError, "name the columns"),
+        ("SELECT rating AS stars FROM ratings", faults.UnsupportedQueryError, "columns keep their names"),
+        ("SELECT a FROM ratings r(a, b, c)", faults.UnsupportedQueryError, "columns keep their names"),
+        ("SELECT rating FROM ratings TABLESAMPLE 10%", faults.UnsupportedQueryError, "TABLESAMPLE"),
+        ("SELECT rating FROM ratings QUALIFY rating > 1", faults.UnsupportedQueryError, "QUALIFY"),
+        ("SELECT rating FROM (ratings r JOIN movies m ON r.mid = m.mid)", faults.UnsupportedQueryError, "parentheses"),
+        ("SELECT rating FROM (SELECT * FROM ratings)", faults.UnsupportedQueryError, "needs a name"),
+        ("SELECT rating FROM (SELECT r.rating FROM ratings r, movies m) x", faults.UnsupportedQueryError, "one table"),
+        ("SELECT rating FROM ratings r JOIN movies m USING (mid) JOIN users_north u USING (uid)",
+         faults.UnsupportedQueryError, "write ON"),
+        ("SELECT r.rating.stars FROM ratings r", faults.UnsupportedQueryError, "write table.column"),
+        ("SELECT rating FROM ratings r WHERE r.uid = r.mid", faults.UnsupportedQueryError, "stays within"),
+        ("SELECT 1", faults.UnsupportedQueryError, "without FROM"),
     ],
 )  # fmt: skip
 def test_a_bad_query_is_a_named_error_with_exit_code_two(text, error, words):
