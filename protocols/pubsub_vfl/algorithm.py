@@ -7,15 +7,17 @@ Equations and algorithm lines are those of the paper; docs/protocols/pubsub_vfl.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.learning.losses import Task
+from fedactors.data.partitions import VerticalData, VerticalPart
+from fedactors.learning.losses import Task, output_width
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_network import (
     BottomNetwork,
     Publication,
@@ -26,52 +28,78 @@ from fedactors.learning.split_network import (
 )
 from fedactors.privacy.accounting import epsilon_of_mu, gaussian_mu
 from fedactors.privacy.mechanisms import pubsub_sigma
+from fedactors.runtime.base import Costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
 
 
-# --- batches and schedules -----------------------------------------------------------------------------------------
+# --- models and what they cost ----------------------------------------------------------------------------------------
 
 
-def batches(num_rows: int, batch_size: int, seed: int, epoch: int) -> list[Array]:
-    """Return the row positions of each batch of an epoch; every worker of every party derives the same."""
-    order = np.random.default_rng([seed, epoch]).permutation(num_rows)
-    return [order[start : start + batch_size] for start in range(0, num_rows, batch_size)]
+def bottom_spec(config: PubSubVflConfig, num_features: int) -> ModelSpec:
+    """Return a party's bottom model: features to the cut layer."""
+    return ModelSpec(
+        name="mlp" if config.model == "mlp" else "residual-mlp",
+        inputs=(num_features,),
+        outputs=config.embedding_size,
+        hidden=config.hidden_size,
+        layers=config.num_layers,
+        float64=config.float64,
+    )
 
 
-def num_batches(num_rows: int, batch_size: int) -> int:
-    """Return ceil(N / B)."""
-    return -(-num_rows // batch_size)
+def top_spec(config: PubSubVflConfig, data: VerticalData | VerticalPart) -> ModelSpec:
+    """Return the two-layer top model: all parties' embeddings, concatenated, to the outputs."""
+    return ModelSpec(
+        name="top-mlp",
+        inputs=(config.embedding_size * len(data.parties),),
+        outputs=output_width(data.task, data.num_classes),
+        hidden=config.hidden_size,
+        float64=config.float64,
+    )
 
 
-def sync_gap(epoch: int, interval: int, schedule: str = "growing") -> int:
-    """Return Delta T_t, the interval between parameter averages at an epoch counted from 1 (Section 4.2).
+UPDATE_ROWS = 72
+"""An optimiser step takes as long as the gradients of about this many rows (fitted, see `FITTED`)."""
 
-    ``growing``: ceil(i/2 tanh(2t/i - 2) + i/2), as the formula stands; ``decreasing``: its mirror image, as the text
-    says, from i down to 1.
+
+def operations(num_rows: int, num_parameters: int, *, updates: bool = False) -> float:
+    """Return the units of work that a batch is, with or without the optimiser's step."""
+    return float(num_rows + (UPDATE_ROWS if updates else 0)) * num_parameters
+
+
+def optimizer(config: PubSubVflConfig) -> OptimizerSpec:
+    """Return the optimiser of every model."""
+    return OptimizerSpec(name=config.optimizer, learning_rate=config.learning_rate)
+
+
+FITTED: dict[str, tuple[float, float, float]] = {
+    "bottom-forward": (3.195e-06, 7.974e-06, 2.005e-11),
+    "bottom-backward": (9.547e-05, 9.559e-06, 3.649e-11),
+    "active-step": (0.0002989, 7.55e-06, 5.48e-11),
+    "top-forward": (2.027e-05, 0, 2.195e-11),
+    "average": (1.017e-05, 0, 3.825e-10),
+}
+"""Kind of work to (fixed, per_layer, per_operation), in seconds.
+
+Fitted on one core (torch 2.13, one thread) by `scenarios/benchmarks/compute_costs.py`, before any method was compared
+with another; the measurements lie in docs/results/data/pubsub_vfl/cost_model.json, and a test compares.
+"""
+
+
+def default_costs(config: PubSubVflConfig, speed: dict[str, float] | None = None) -> Costs:
+    """Return seconds for each kind of work in the simulated runtime: fixed + per_layer layers + per_operation units.
+
+    The units are those of `operations`; for an average, workers x parameters.
+
+    Args:
+        config: the number of layers counts.
+        speed: per party, how many times faster its cores are.
     """
-    if schedule == "every":
-        return 1
-    grown = math.ceil(interval / 2 * math.tanh(2 * epoch / interval - 2) + interval / 2)
-    gap = max(1, grown)
-    return gap if schedule == "growing" else max(1, interval + 1 - gap)
-
-
-def syncs(epoch: int, interval: int, schedule: str = "growing") -> bool:
-    """Say whether the workers of each party average their parameters at the end of an epoch (Algorithm 1, line 31)."""
-    if schedule == "never":
-        return False
-    return epoch % sync_gap(epoch, interval, schedule) == 0
-
-
-def sync_epochs(interval: int, schedule: str = "growing") -> Iterator[int]:
-    """Yield the epochs that end with an average."""
-    epoch = 0
-    while True:
-        epoch += 1
-        if syncs(epoch, interval, schedule):
-            yield epoch
+    layers = config.num_layers * (2 if config.model == "resnet" else 1)
+    kinds = {kind: (fixed + per_layer * layers, per_unit) for kind, (fixed, per_layer, per_unit) in FITTED.items()}
+    return Costs(kinds, speed or {})
 
 
 # --- a passive worker's batch ---------------------------------------------------------------------------------------

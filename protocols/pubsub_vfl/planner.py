@@ -32,7 +32,7 @@ HOPS_PER_EPOCH = 10
 Objective = Literal["epoch", "decoupled", "literal", "literal-per-sample"]
 
 
-@message(receiver="whoever plans", reveals="how fast the party's machine trains its models: fitted constants, no data")
+@message(reveals="how fast the party's machine trains its models: fitted constants, no data")
 class PowerLaw:
     """Seconds (or bytes) as ``scale * B ** exponent``."""
 
@@ -40,7 +40,7 @@ class PowerLaw:
     exponent: float
 
 
-@message(receiver="whoever plans", reveals="the party's cores, memory and fitted constants; nothing of its rows")
+@message(reveals="the party's cores, memory and fitted constants; nothing of its rows")
 class PartyProfile:
     """What a party tells of its machine; `phases` are forward, backward and, of the active party, those of the top."""
 

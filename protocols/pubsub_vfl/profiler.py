@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from fedactors.data.partitions import VerticalData
 from fedactors.learning.split_network import BottomNetwork, TopNetwork
-from protocols.pubsub_vfl import algorithm, models
-from protocols.pubsub_vfl.averages import weighted_mean
+from protocols.pubsub_vfl import algorithm
+from protocols.pubsub_vfl.averaging import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw
 
@@ -38,7 +38,7 @@ def profile_party(
     """Measure a party's models on batches of random values shaped as its own rows.
 
     Args:
-        config: sizes of the models.
+        config: sizes of the algorithm.
         data: tells the party's columns; its rows are loaded but not used.
         party: whose machine this is.
         num_cores: cores that it will give (default: all of this machine).
@@ -52,8 +52,8 @@ def profile_party(
     memory = psutil.virtual_memory()
     cores = num_cores or os.cpu_count() or 1
     row_bytes = (8 if config.float64 else 4) * (num_features + 2 * config.num_layers * config.hidden_size)
-    spec = models.bottom_spec(config, num_features)
-    bottom = BottomNetwork(spec, models.optimizer(config), 0).vector
+    spec = algorithm.bottom_spec(config, num_features)
+    bottom = BottomNetwork(spec, algorithm.optimizer(config), 0).vector
     return PartyProfile(
         role="active" if is_active else "passive",
         cores=cores,
@@ -86,9 +86,9 @@ def fit_power_law(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[PowerLa
 def _measure(
     config: PubSubVflConfig, data: VerticalData, num_features: int, is_active: bool, repetitions: int
 ) -> dict[str, Seconds]:
-    rng, optimizer = np.random.default_rng(0), models.optimizer(config)
-    bottom = BottomNetwork(models.bottom_spec(config, num_features), optimizer, 0)
-    top = TopNetwork(models.top_spec(config, data), optimizer, 0, task=data.task)
+    rng, optimizer = np.random.default_rng(0), algorithm.optimizer(config)
+    bottom = BottomNetwork(algorithm.bottom_spec(config, num_features), optimizer, 0)
+    top = TopNetwork(algorithm.top_spec(config, data), optimizer, 0, task=data.task)
     found: dict[str, list[float]] = {}
     for size in BATCH_SIZES:
         shape = (_NUM_BATCHES, size)

@@ -15,7 +15,7 @@ from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
 from fedactors.records.metrics import json_line, jsonable
 from fedactors.runtime import snapshot
-from protocols.pubsub_vfl import algorithm, models
+from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
@@ -30,17 +30,17 @@ def predict(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
     Raises:
         BadInput: columns differ from those trained on, a party took no part in the run, or no row is shared.
     """
-    blocks = {party: data.source(party).load() for party in data.parties}
+    blocks = {party: data.part(party).source.load() for party in data.parties}
     rows = _shared_rows(blocks, data.label_party)
     parties = (data.label_party, *data.passive_parties)
     embeddings = []
     for party in parties:
         scale, vectors = _worker_state(party, states)
         x_NF = standardise_like(blocks[party], tuple(scale["feature_names"]), scale["mean"], scale["deviation"])
-        spec = models.bottom_spec(config, x_NF.shape[1])
+        spec = algorithm.bottom_spec(config, x_NF.shape[1])
         embeddings.append(algorithm.embed_rows(spec, vectors[0], x_NF[rows[party]]))
     scale, vectors = _worker_state(data.label_party, states)
-    output_NO = algorithm.top_outputs(models.top_spec(config, data), vectors[1], embeddings)
+    output_NO = algorithm.top_outputs(algorithm.top_spec(config, data), vectors[1], embeddings)
     if data.task == "regression":
         value_N: Array = output_NO[:, 0] * scale["label_deviation"] + scale["label_mean"]
         return value_N

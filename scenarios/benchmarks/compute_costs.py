@@ -1,8 +1,8 @@
 """Measures what the parties' computes take on one core and fits the cost model of the simulated runtime.
 
 Seconds are CPU seconds of the computing thread, the least of many repetitions, so that a busy machine changes little.
-Fitted per kind of work: seconds = fixed + per_layer x layers + per_operation x units (`models.operations`; non-negative
-least squares on relative errors over all sizes), and the power law lambda B^gamma for the paper's sizes (Table 8).
+Fitted per kind of work: seconds = fixed + per_layer x layers + per_operation x units (`algorithm.operations`;
+non-negative least squares on relative errors over all sizes), and the power law lambda B^gamma for Table 8.
 Usage: python scenarios/benchmarks/compute_costs.py --to docs/results/data/pubsub_vfl/cost_model.json
 """
 
@@ -23,8 +23,8 @@ from scipy.optimize import nnls
 
 from fedactors.learning.split_network import BottomNetwork, TopNetwork
 from fedactors.runtime.simulation.pool import one_torch_thread
-from protocols.pubsub_vfl import algorithm, models
-from protocols.pubsub_vfl.averages import weighted_mean
+from protocols.pubsub_vfl import algorithm
+from protocols.pubsub_vfl.averaging import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 
@@ -48,9 +48,9 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
     """Return seconds of each kind of work at each batch size for one size of models."""
     config = PubSubVflConfig(num_layers=num_layers, hidden_size=hidden)
     data = load_data(config, "synthetic:100x10", 0)
-    spec, rng = models.optimizer(config), np.random.default_rng(0)
-    bottom = BottomNetwork(models.bottom_spec(config, features), spec, 0)
-    top = TopNetwork(models.top_spec(config, data), spec, 0, task="binary")
+    spec, rng = algorithm.optimizer(config), np.random.default_rng(0)
+    bottom = BottomNetwork(algorithm.bottom_spec(config, features), spec, 0)
+    top = TopNetwork(algorithm.top_spec(config, data), spec, 0, task="binary")
     sizes = {"bottom": bottom.vector.size, "top": top.vector.size}
     rows = []
     for batch_size in BATCH_SIZES:
@@ -99,7 +99,7 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
 def operations(row: dict[str, Any]) -> float:
     """Return the units of work of one measurement."""
     updates = row["kind"] in ("bottom-backward", "active-step", "top-step")
-    return models.operations(row["batch_size"], row["parameters"], updates=updates)
+    return algorithm.operations(row["batch_size"], row["parameters"], updates=updates)
 
 
 def fit(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -28,8 +28,8 @@ from fedactors.runtime.base import Runtime
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.pool import one_torch_thread
+from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.costs import default_costs
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.run import HEADLINE, run
 

@@ -27,7 +27,7 @@ from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.records.study import Study
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import derived_seed
-from protocols.pubsub_vfl import algorithm, models
+from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 
@@ -49,7 +49,7 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
         parts[party] = prepare(block, np.arange(len(block.ids)), shares, data.task)
         state = snapshot.unseal(states[f"{party}/worker-0"], party)["state"]["replica"][1]
         vectors[party] = [np.asarray(n["vector"]) for n in snapshot.unpack(state)["networks"]]
-        spec = models.bottom_spec(config, parts[party].train.features.shape[1])
+        spec = algorithm.bottom_spec(config, parts[party].train.features.shape[1])
         embeddings[party] = {
             name: algorithm.embed_rows(spec, vectors[party][0], getattr(parts[party], name).features)
             for name in ("train", "test")
@@ -69,7 +69,7 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
     }
     labels = parts["active"].train.labels[:2000]
     fused = [embeddings["active"]["train"][:2000], released["train"][:2000]]
-    gradient = top_gradient(models.top_spec(config, data), vectors["active"][1], fused, labels, data.task)
+    gradient = top_gradient(algorithm.top_spec(config, data), vectors["active"][1], fused, labels, data.task)
     sent = gradient.embedding_gradients[1] * len(labels)
     noise = account["active"]["sigma"]
     if noise:

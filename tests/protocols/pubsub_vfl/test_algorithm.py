@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -9,31 +8,8 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_network import BottomNetwork, TopNetwork
 from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.averages import add_changes, weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from tests.protocols.pubsub_vfl.runs import config_of
-
-
-def test_interval_grows_as_the_formula_says():
-    assert [algorithm.sync_gap(t, 5) for t in range(1, 10)] == [1, 1, 1, 2, 3, 4, 5, 5, 5]
-
-
-def test_epochs_that_end_with_an_average():
-    assert list(itertools.islice(algorithm.sync_epochs(5), 8)) == [1, 2, 3, 4, 10, 15, 20, 25]
-
-
-def test_other_schedules():
-    assert [algorithm.sync_gap(t, 5, "decreasing") for t in range(1, 10)] == [5, 5, 5, 4, 3, 2, 1, 1, 1]
-    assert all(algorithm.syncs(t, 5, "every") for t in range(1, 9))
-    assert not any(algorithm.syncs(t, 5, "never") for t in range(1, 9))
-
-
-def test_batches_cover_the_rows_once_and_differ_between_epochs():
-    first, second = (algorithm.batches(103, 10, 7, epoch) for epoch in (1, 2))
-    assert len(first) == algorithm.num_batches(103, 10) == 11
-    assert sorted(np.concatenate(first)) == list(range(103))
-    assert not np.array_equal(np.concatenate(first), np.concatenate(second))
-    assert all(map(np.array_equal, first, algorithm.batches(103, 10, 7, 1)))
 
 
 def test_sigma_is_equation_17():
@@ -87,13 +63,6 @@ def test_pure_functions_give_the_stateful_numbers():
     outputs = algorithm.top_outputs(top.spec, top.vector, [values, z])
     assert np.array_equal(outputs, top.output([values, z]))
     assert np.array_equal(algorithm.embed_rows(bottom.spec, before, x), values)
-
-
-def test_averages_are_weighted_and_changes_add_up():
-    a, b = np.array([1.0, 2.0], np.float32), np.array([4.0, 8.0], np.float32)
-    assert weighted_mean([a, b], [1.0, 2.0]).tolist() == [3.0, 6.0]
-    assert weighted_mean([a, b], [1.0, 1.0]).dtype == np.float32
-    assert [t.tolist() for t in add_changes(add_changes([], [a]), [b])] == [[5.0, 10.0]]
 
 
 @pytest.mark.parametrize(
