@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from fedactors.errors import Refused
+from fedactors.errors import FedactorsError, Refused
+from fedactors.privacy.releases import without_guarantee
 from fedactors.remote import Doors, make_doors
 from fedactors.resources import Resources
 from fedactors.runtime.base import Clock, Context, Job, Ref, Work, derived_rng, derived_seed, noise_rng
@@ -34,6 +35,7 @@ class Actor:
             ``state_dict``/``load_state_dict``, generators, arrays, tensors, messages, plain values and containers.
         resources: what it asks of a host by default.
         payloads: the messages that it may `put` for others to fetch.
+        jobs: the functions that it may `begin`; a checkpoint names one of them, and no other code can be run by it.
 
     What others may call is declared with `fedactors.remote.remote`.
     """
@@ -42,6 +44,7 @@ class Actor:
     state: ClassVar[tuple[str, ...]] = ()
     resources: ClassVar[Resources] = Resources()
     payloads: ClassVar[tuple[type, ...]] = ()
+    jobs: ClassVar[tuple[Callable[..., Any], ...]] = ()
     __doors__: ClassVar[Doors]
     _context: Context
 
@@ -97,6 +100,8 @@ class Actor:
 
         A loop writes ``job = self.job(key) or self.begin(key, ...)`` and keeps nothing else in local variables.
         """
+        if function not in self.jobs:
+            raise FedactorsError(f"{self.name}: begins {function.__name__}, which is not among its class's jobs")
         return self._context.begin(key, function, args, work)
 
     def job(self, key: str) -> Job | None:
@@ -141,11 +146,15 @@ class Actor:
     def record_privacy(self, record: PrivacyRecord) -> None:
         """Add to the privacy ledger what mechanism was applied to what leaves this party.
 
+        With ``reproducible_noise`` the line says that nothing is guaranteed.
+
         Raises:
             Refused: the record is another party's.
         """
         if record.party != self.party:
             raise Refused(self.name, f"records a release of {record.party!r}; a party speaks for itself only")
+        if self._context.reproducible_noise:
+            record = without_guarantee(record)
         self._context.record_privacy(record)
 
     def rng(self, purpose: str) -> np.random.Generator:

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from fedactors.options import Parser, add_run_flags, run_options
-from fedactors.plugins import Export, Headline, LoadData, Plan, Predict, Run
+from fedactors.plugins import Actors, Export, Headline, LoadData, Plan, Predict, Run
 from fedactors.terminal import guarded
 
 
@@ -36,6 +36,7 @@ class Scenario:
     Config: type[Any]
     run: Run
     messages: ModuleType | None = None
+    actors: Actors | None = None
     load_data: LoadData | None = None
     plan: Plan | None = None
     predict: Predict | None = None

@@ -7,9 +7,10 @@ from fedactors.errors import Stopped
 from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from fedactors.records.compare import load_runs
+from fedactors.records.ledger_log import LEDGER, read_ledger
 from fedactors.records.metrics import Summary, read_lines, read_rounds
 from fedactors.records.report import render_report
-from fedactors.records.run_folder import EVENTS, LEDGER, ROUND_METRICS, RunFolder
+from fedactors.records.run_folder import EVENTS, ROUND_METRICS, RunFolder
 from fedactors.runtime.base import MissingCost
 from tests.tiny_parties import PROTOCOL
 
@@ -45,6 +46,7 @@ def test_stopped_and_resumed_simulation_is_byte_identical(tmp_path):
     assert (Path(resumed.run) / ROUND_METRICS).read_bytes() == (Path(whole.run) / ROUND_METRICS).read_bytes()
     assert (resumed.bytes, resumed.messages, resumed.seconds) == (whole.bytes, whole.messages, whole.seconds)
     assert resumed.metrics == whole.metrics
+    assert read_ledger(Path(resumed.run)).equals(read_ledger(Path(whole.run)))
 
 
 def test_missing_cost_is_bad_input_and_leaves_no_folder(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from fedactors.actor import Actor
 from fedactors.config import config
 from fedactors.network.codec import message
 from fedactors.plugins import Headline, RunResult
+from fedactors.remote import DRIVER, remote
 from fedactors.runtime.base import Costs, Runtime, Work
 from fedactors.scenario import Scenario
 
@@ -26,11 +27,18 @@ class WalkConfig:
     """Round after which the run asks itself to stop; 0 for never."""
 
 
-@message(receiver="adder", reveals="the step itself")
+@message(reveals="the step itself")
 class Step:
     """One step of the walk."""
 
     values: NDArray[np.float64]
+
+
+@message(reveals="how far the walk has come")
+class Distance:
+    """Of the walk from its beginning."""
+
+    value: float
 
 
 def scale(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
@@ -45,6 +53,7 @@ class Drawer(Actor):
     async def load(self) -> None:
         self.generator = self.rng("steps")
 
+    @remote(caller=DRIVER)
     async def step(self) -> None:
         drawn = self.generator.normal(size=16)
         values = await self.compute(scale, drawn, 0.5, work=Work("scale", 16))
@@ -59,11 +68,18 @@ class Adder(Actor):
     async def load(self) -> None:
         self.place = np.zeros(16)
 
+    @remote
     async def add(self, step: Step) -> None:
         self.place = self.place + step.values
 
-    async def distance(self) -> float:
-        return float(np.linalg.norm(self.place))
+    @remote(caller=DRIVER)
+    async def distance(self) -> Distance:
+        return Distance(float(np.linalg.norm(self.place)))
+
+
+def cast(settings: WalkConfig) -> dict[str, type[Actor]]:
+    """Return the kinds of actors."""
+    return {"drawer": Drawer, "adder": Adder}
 
 
 async def run(settings: WalkConfig, data: Any, runtime: Runtime) -> RunResult:
@@ -73,7 +89,7 @@ async def run(settings: WalkConfig, data: Any, runtime: Runtime) -> RunResult:
     distance = 0.0
     for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
         await drawer.step()
-        distance = await adder.distance()
+        distance = (await adder.distance()).value
         await runtime.record_round(index, {"distance": distance})
         runtime.state["round"] = index
         if index == settings.stop_after and not runtime.resumed:

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 
 Norm = Literal["group", "batch", "none"]
 Shape = tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@plain
 class ModelSpec:
     """What a model is: its name in `MODEL_NAMES` and its sizes; fields that a model does not use are ignored."""
 

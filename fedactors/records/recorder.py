@@ -13,25 +13,17 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedactors.errors import BadInput
 from fedactors.records.events import EventLog, Span
+from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, Row, make_parquet, read_ledger
 from fedactors.records.metrics import encode_round, json_line, jsonable
 from fedactors.records.progress import NoProgress, Progress, RoundProgress
-from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY, ROUND_METRICS, Checkpoint, RunFolder
+from fedactors.records.run_folder import EVENTS, PRIVACY, ROUND_METRICS, Checkpoint, RunFolder
 from fedactors.records.storage import disk_errors
 from fedactors.records.trackers import Tracker, scalars
 
 if TYPE_CHECKING:
     from fedactors.runtime.base import Usage
-
-Row = tuple[float, str, str, str, str, int]
-LEDGER_COLUMNS = {
-    "time": "float64",
-    "sender": "string",
-    "receiver": "string",
-    "kind": "string",
-    "type": "string",
-    "bytes": "int64",
-}
 
 
 class Recorder(Protocol):
@@ -105,9 +97,8 @@ class MemoryRecorder:
 class FolderRecorder:
     """A recorder that writes a run folder.
 
-    A resumed run starts its metrics, events and privacy files with what the parent had written when the checkpoint
-    was taken, so that they read as if the run had never been interrupted; likewise the ledger, if the parent closed
-    its own.
+    A resumed run starts its metrics, events, privacy records and ledger with what the parent had written when the
+    checkpoint was taken, so that they read as if the run had never been interrupted.
     """
 
     def __init__(
@@ -135,11 +126,8 @@ class FolderRecorder:
         for line in map(json.loads, earlier.splitlines()):
             if line.pop("type") == "span":
                 self.events.count(Span(**line))
-        self._ledger: Any = None
-        self._ledger_rows = 0
+        self._ledger = LedgerLog(folder.stream(LEDGER_LOG), self._inherited_ledger(parent))
         self._closed = False
-        if parent is not None and self._resume_from is not None:
-            self._inherit_ledger(parent, self._resume_from.marks.get(LEDGER, 0))
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Append the round to the metrics file, its totals to the events, and show it."""
@@ -162,12 +150,8 @@ class FolderRecorder:
         self.events.span(Span(actor=actor, kind=kind, label=label, start=start, end=end))
 
     def ledger_sink(self, rows: list[Row]) -> None:
-        """Append rows to the ledger, which appears under its name when the run ends."""
-        import pyarrow as pa
-
-        columns = list(zip(*rows, strict=True)) or [()] * len(LEDGER_COLUMNS)
-        schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in LEDGER_COLUMNS.items()])
-        self._append_ledger(pa.table([pa.array(column) for column in columns], schema.names).cast(schema))
+        """Append rows to the ledger; they are on disk with the next checkpoint."""
+        self._ledger.append(rows)
 
     def privacy(self, records: Iterable[Any]) -> None:
         """Append privacy records."""
@@ -176,7 +160,8 @@ class FolderRecorder:
 
     def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
         """Write the checkpoint and how far the other files had come."""
-        self.folder.save_checkpoint(label, actors, driver, marks={LEDGER: self._ledger_rows})
+        self._ledger.flush()
+        self.folder.save_checkpoint(label, actors, driver, marks={LEDGER: self._ledger.num_rows})
 
     def load_checkpoint(self, label: str | None = None) -> Checkpoint | None:
         """Return this run's checkpoint `label`, or, without a label, the parent's that it resumes from."""
@@ -191,11 +176,17 @@ class FolderRecorder:
         for tracker in self._trackers:
             tracker.close()
         self.events.mark("totals", self.events.summary())
-        if self._ledger is not None:
-            with disk_errors(self.folder.path / LEDGER):
-                self._ledger.close()
-                os.replace(self._ledger_part, self.folder.path / LEDGER)
-            self.folder.adopt(LEDGER)
+        self._ledger.flush()
+        target = self.folder.path / LEDGER
+        half = target.with_name(f".{LEDGER}.part")
+        try:
+            make_parquet(self.folder.path / LEDGER_LOG, half)
+            with disk_errors(target):
+                os.replace(half, target)
+        finally:
+            half.unlink(missing_ok=True)
+        self.folder.adopt(LEDGER)
+        self.folder.end_stream(LEDGER_LOG)
 
     def abandon(self) -> None:
         """Close without writing anything more, for a disk that is full."""
@@ -204,11 +195,6 @@ class FolderRecorder:
             self._progress.close()
             for tracker in self._trackers:
                 tracker.close()
-        self._ledger_part.unlink(missing_ok=True)
-
-    @property
-    def _ledger_part(self) -> Any:
-        return self.folder.path / f".{LEDGER}.part"
 
     def _inherited(self, parent: RunFolder | None, name: str) -> bytes:
         if parent is None or self._resume_from is None:
@@ -217,18 +203,19 @@ class FolderRecorder:
         path = parent.path / name
         return path.read_bytes()[:size] if size else b""
 
-    def _inherit_ledger(self, parent: RunFolder, num_rows: int) -> None:
-        import pyarrow.parquet as parquet
+    def _inherited_ledger(self, parent: RunFolder | None) -> Any:
+        """Return what had left by the checkpoint.
 
-        path = parent.path / LEDGER
-        if num_rows and path.is_file():
-            self._append_ledger(parquet.read_table(path).slice(0, num_rows))
-
-    def _append_ledger(self, table: Any) -> None:
-        import pyarrow.parquet as parquet
-
-        with disk_errors(self.folder.path / LEDGER):
-            if self._ledger is None:
-                self._ledger = parquet.ParquetWriter(self._ledger_part, table.schema, compression="zstd")
-            self._ledger.write_table(table)
-        self._ledger_rows += table.num_rows
+        Raises:
+            BadInput: the parent's ledger holds less than that.
+        """
+        if parent is None or self._resume_from is None:
+            return None
+        num_rows = self._resume_from.marks.get(LEDGER, 0)
+        table = read_ledger(parent.path)
+        if table.num_rows < num_rows:
+            raise BadInput(
+                f"{parent.path}: the ledger holds {table.num_rows} of the {num_rows} messages that had left by the "
+                "checkpoint: it is damaged"
+            )
+        return table.slice(0, num_rows)

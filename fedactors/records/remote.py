@@ -49,10 +49,17 @@ class Mirror:
                 del self._sent[name]
 
     def pull(self, folder: Path) -> None:
-        """Copy the whole run folder from the address into the empty `folder`."""
+        """Copy the whole run folder from the address into the empty `folder`.
+
+        Raises:
+            BadInput: a key of the store names a place outside of the folder.
+        """
         with _errors(self.address):
             for path in self._files.find(self._root):
-                target = folder / Path(path.removeprefix(self._root.rstrip("/")).lstrip("/"))
+                name = path.removeprefix(self._root.rstrip("/")).lstrip("/")
+                if not name or "\0" in name or {"..", "."} & set(name.split("/")):
+                    raise BadInput(f"{self.address}: the store holds {path!r}, which is no file of a run folder")
+                target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(self._files.cat_file(path))
 

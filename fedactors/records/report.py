@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fedactors.errors import BadInput
 from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
 from fedactors.records.curves import AXES, make_curve, shared_metrics
 from fedactors.records.events import Span
+from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_lines
 from fedactors.records.progress import format_bytes
-from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY
+from fedactors.records.run_folder import EVENTS, PRIVACY
 from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart, talk_graph, timeline
 
 MAX_SPANS = 3000
@@ -176,18 +176,10 @@ def _timeline(run: LoadedRun) -> str:
 
 
 def _traffic(run: LoadedRun) -> str:
-    path = run.folder.path / LEDGER
-    if not path.is_file():
-        return ""
-    import pyarrow.parquet as parquet
-    from pyarrow import ArrowInvalid
-
     columns = ["sender", "receiver", "kind", "type"]
-    try:
-        table = parquet.read_table(path, columns=[*columns, "bytes"])
-    except (ArrowInvalid, OSError):
-        raise BadInput(f"{path}: damaged (not a table of messages)") from None
-    totals = table.group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
+    totals = (
+        read_ledger(run.folder.path).group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
+    )
     totals = sorted((row for row in totals if row["kind"] != _DRIVER), key=lambda row: -row["bytes_sum"])
     edges: dict[tuple[str, str], int] = {}
     for row in totals:

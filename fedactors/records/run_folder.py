@@ -6,7 +6,7 @@ environment.json          versions and host facts
 metrics/round_metrics.jsonl, metrics/summary.json
 events.jsonl              spans and the marks of rounds
 privacy.jsonl             what was released, with which clipping, noise and budget
-ledger.parquet            every message that left a party
+ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
 checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
 
 No file holds a secret: no variable of the environment, no address, no command line.
@@ -48,7 +48,6 @@ ROUND_METRICS = "metrics/round_metrics.jsonl"
 SUMMARY = "metrics/summary.json"
 EVENTS = "events.jsonl"
 PRIVACY = "privacy.jsonl"
-LEDGER = "ledger.parquet"
 
 _ACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9][A-Za-z0-9_.\-]*)*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
@@ -221,6 +220,12 @@ class RunFolder:
         """Open the append-only line file `name`, which starts with `initial`."""
         self._streams[name] = LineFile(self._inside(name), initial)
         return self._streams[name]
+
+    def end_stream(self, name: str) -> None:
+        """Close a file of `stream` whose content is kept in another one by now, and remove it."""
+        self._streams.pop(name).abandon()
+        self.manifest["files"].pop(name, None)
+        self._inside(name).unlink(missing_ok=True)
 
     def write_manifest(self) -> None:
         """Write the manifest; line files still open are covered up to their present end."""

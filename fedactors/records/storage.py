@@ -82,9 +82,9 @@ def json_bytes(value: Any) -> bytes:
 
 
 class LineFile:
-    """An append-only file of text lines that keeps its own size and sha256.
+    """An append-only file, of text lines mostly, that keeps its own size and sha256.
 
-    Lines are buffered up to 64 KiB. When a write fails, the file is cut back to its last whole line.
+    Lines are buffered up to 64 KiB. When a write fails, the file is cut back to what it was before.
     """
 
     def __init__(self, path: Path, initial: bytes = b"") -> None:
@@ -106,7 +106,11 @@ class LineFile:
 
     def append(self, line: str) -> None:
         """Add one line (without its newline)."""
-        self._pending += line.encode() + b"\n"
+        self.write(line.encode() + b"\n")
+
+    def write(self, data: bytes) -> None:
+        """Add bytes."""
+        self._pending += data
         if len(self._pending) >= _FLUSH_BYTES:
             self.flush()
 

@@ -376,6 +376,7 @@ class SimulatedRuntime(Runtime):
         )
         self._last_snapshot = Snapshot(actors, driver)
         if self.recorder is not None:
+            self.ledger.flush()  # what left before the checkpoint is on disk with it
             self.recorder.save_checkpoint(label, actors, driver)
 
     def _restore_driver(self, resume: Snapshot) -> None:

@@ -25,17 +25,25 @@ import numpy as np
 from fedactors.actor import Actor
 from fedactors.network.codec import message
 from fedactors.network.links import Link, Network
+from fedactors.remote import DRIVER, remote
 from fedactors.runtime.simulated import SimulatedRuntime
 
 WAN = Network(default=Link(latency=0.02, bandwidth=1.25e7))
 
 
-@message(receiver="the next party of the ring", reveals="eight numbers")
+@message(reveals="eight numbers")
 class Ping:
     """A small message."""
 
     hop: int
     values: np.ndarray
+
+
+@message(reveals="how many messages to send")
+class Count:
+    """What the driver wants of a party."""
+
+    messages: int
 
 
 class Party(Actor):
@@ -50,11 +58,13 @@ class Party(Actor):
         self._values = np.zeros(8)
         self._values.setflags(write=False)
 
-    async def send_messages(self, count: int) -> None:
-        """Send `count` messages, one after the answer to the other."""
-        for hop in range(count):
+    @remote(caller=DRIVER)
+    async def send_messages(self, count: Count) -> None:
+        """Send so many messages, one after the answer to the other."""
+        for hop in range(count.messages):
             await self._next.bounce(Ping(hop, self._values))
 
+    @remote
     async def bounce(self, ping: Ping) -> Ping:
         """Send a message back."""
         return ping
@@ -120,7 +130,7 @@ def throughput(num_parties: int = 1000, messages_each: int = 100, repeats: int =
                 parties = ring(runtime, num_parties)
                 await runtime.start()
                 start, core_start = time.perf_counter(), time.process_time()
-                await asyncio.gather(*(party.send_messages(messages_each) for party in parties))
+                await asyncio.gather(*(party.send_messages(Count(messages_each)) for party in parties))
                 runtime.ledger.flush()
                 return time.perf_counter() - start, time.process_time() - core_start
 
@@ -139,7 +149,7 @@ def many_parties(num_parties: int = 10_000) -> dict[str, Any]:
     async def main() -> None:
         parties = ring(runtime, num_parties)
         await runtime.start()
-        await asyncio.gather(*(party.send_messages(3) for party in parties))
+        await asyncio.gather(*(party.send_messages(Count(3)) for party in parties))
 
     runtime.execute(main)
     return {"parties": num_parties, "resident_bytes": resident_bytes(), "less_than": 10**9}
@@ -154,7 +164,7 @@ def many_rounds(num_rounds: int = 10_000, num_parties: int = 20) -> dict[str, An
         parties = ring(runtime, num_parties)
         await runtime.start()
         for index in range(num_rounds):
-            await asyncio.gather(*(party.send_messages(1) for party in parties))
+            await asyncio.gather(*(party.send_messages(Count(1)) for party in parties))
             await runtime.record_round(index, {"x": 0.0})
             await runtime.checkpoint()
             if index + 1 in (num_rounds // 10, num_rounds):
@@ -182,7 +192,7 @@ def ray_start() -> dict[str, Any]:
     async def main() -> float:
         first, _ = runtime.spawn(Party, "first", "second"), runtime.spawn(Party, "second", "first")
         await runtime.start()
-        await first.send_messages(1)
+        await first.send_messages(Count(1))
         return time.perf_counter() - start
 
     return {"seconds": runtime.execute(main), "less_than": 8.0}

@@ -16,9 +16,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
+from fedactors.config import config
 from fedactors.network.codec import (
     MAGIC,
     CodecError,
+    carry,
     decode,
     encode,
     encode_parts,
@@ -26,11 +28,12 @@ from fedactors.network.codec import (
     measure,
     message,
     message_types,
+    plain,
     type_name,
 )
 
 
-@message(receiver="server", reveals="numbers")
+@message(reveals="numbers", readers="a server")
 class Numbers:
     """A message with an array."""
 
@@ -38,7 +41,7 @@ class Numbers:
     values: np.ndarray
 
 
-@message(receiver="server", reveals="numbers of two")
+@message(reveals="numbers of two")
 class Pair:
     """A message with messages in it."""
 
@@ -77,9 +80,9 @@ def same(a: Any, b: Any) -> bool:
 
 dtypes = st.sampled_from(["<f4", "<f8", ">f8", "<i8", "|u1", "|b1", "<c16", "<U3", "|S4", "<M8[s]", "<f2"])
 arrays = dtypes.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
-plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
 values = st.recursive(
-    plain | arrays,
+    leaves | arrays,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.tuples(inner, inner)
@@ -250,7 +253,7 @@ def test_lists_arrive_as_tuples_and_enumerations_and_scalars_as_plain_values() -
 
 def test_texts_count_as_utf8_and_measuring_copies_nothing() -> None:
     assert measure("naïve") == 6
-    assert measure(("abc", b"12", 1, 2.0, None)) == 5
+    assert measure(("abc", b"12", 1, 2.0, None)) == 5 + 2 * 8
     array = np.zeros(10)
     assert measure(Numbers("x", array)) == 81
     assert array.flags.writeable
@@ -260,7 +263,73 @@ def test_the_privacy_review_of_a_module() -> None:
     import sys
 
     found = message_types(sys.modules[__name__])
-    assert [cls.__name__ for cls in found] == ["Numbers", "Pair"]
-    assert Numbers.__message__.receiver == "server"  # type: ignore[attr-defined]
+    assert [cls.__name__ for cls in found] == ["Nine", "Numbers", "Pair"]
+    assert Numbers.__message__.readers == "a server"  # type: ignore[attr-defined]
     assert type_name(Numbers("a", np.zeros(1)), "method") == "Numbers"
-    assert type_name(3, "method") == "method"
+    assert type_name(None, "method") == "method()"
+
+
+@message(reveals="nine numbers and more")
+class Nine:
+    """Nine numbers of its own, and what is in containers."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+    e: float
+    f: float
+    g: bool
+    h: float
+    i: float
+    inside: Any = None
+
+
+NINE = (1, 2, 3, 4, 5.0, 6.0, True, 8.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("inside", "num_bytes"),
+    [
+        (None, 8),  # eight numbers ride in the header, the ninth does not
+        (1.0, 16),
+        ((1.0,) * 1000, 8 + 8000),
+        ([1, 2.0, True, None], 8 + 24),
+        ({"name": 1.0, 7: (2, "ab")}, 8 + 4 + 8 + 8 + 8 + 2),
+        (Nine(*NINE), 8 + 9 * 8),  # a message inside of another has no header of its own
+        (np.float64(1.0), 16),
+        (np.zeros(3), 8 + 24),
+    ],
+)
+def test_numbers_count_wherever_they_are(inside: Any, num_bytes: int) -> None:
+    assert measure(Nine(*NINE, inside)) == num_bytes
+
+
+@plain
+class Described:
+    """What an actor may be built with."""
+
+    path: str
+    sizes: tuple[int, ...]
+
+
+@config
+class Settings:
+    """A configuration."""
+
+    rate: float = 0.5
+    inner: tuple[str, ...] = ("a", "b")
+
+
+def test_what_an_actor_is_built_with_comes_back_equal_and_is_no_message() -> None:
+    given = (Described(path="x", sizes=(1, 2)), Settings(rate=float("inf")), {"k": [1, (2,)]})
+    found = carry(given)
+    assert found == (given[0], given[1], {"k": (1, (2,))})
+    assert found[0] is not given[0]
+    for value in given[:2]:
+        with pytest.raises(CodecError, match="may not be sent"):
+            freeze(value)
+        with pytest.raises(CodecError, match="may not be sent"):
+            encode(value)
+        with pytest.raises(CodecError, match="not a message type known"):
+            decode(encode(value, arguments=True))

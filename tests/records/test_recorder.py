@@ -4,9 +4,10 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.records.events import EventLog, Span
+from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, read_ledger
 from fedactors.records.metrics import read_lines, read_rounds
 from fedactors.records.recorder import FolderRecorder, MemoryRecorder, Recorder
-from fedactors.records.run_folder import EVENTS, LEDGER, PRIVACY, RunFolder
+from fedactors.records.run_folder import EVENTS, PRIVACY, RunFolder
 from fedactors.records.trackers import Tracker, check_trackers, open_trackers, scalars
 from fedactors.runtime.base import Usage
 
@@ -103,6 +104,47 @@ def test_resumed_run_reads_as_if_it_had_never_stopped(tmp_path):
     assert spans[0] == spans[1]
     assert parquet.read_table(child.path / LEDGER).equals(parquet.read_table(whole.path / LEDGER))
     assert child.manifest["parent"] == parent.path.name
+
+
+def killed(tmp_path, name="killed"):
+    """A run that got a checkpoint after two rounds, went on, and was never closed."""
+    folder = RunFolder.create(tmp_path, name, 0, {})
+    recorder = FolderRecorder(folder)
+    feed(recorder, 1, 2)
+    recorder.ledger_sink(ROWS)
+    return folder
+
+
+def test_what_left_before_the_last_checkpoint_is_read_after_a_kill(tmp_path):
+    folder = killed(tmp_path)
+    found = read_ledger(folder.path)
+    assert [tuple(row.values()) for row in found.to_pylist()] == ROWS * 2
+    RunFolder.open(folder.path).verify()
+    child = RunFolder.create(tmp_path, "child", 0, {}, parent=folder)
+    recorder = FolderRecorder(child, parent=RunFolder.open(folder.path))
+    feed(recorder, 3, 4)
+    recorder.close()
+    child.finish("finished")
+    assert [tuple(row.values()) for row in read_ledger(child.path).to_pylist()] == ROWS * 4
+    assert not (child.path / LEDGER_LOG).exists()
+    RunFolder.open(child.path).verify()
+
+
+def test_half_a_segment_at_the_end_is_passed_over(tmp_path):
+    folder = killed(tmp_path)
+    log = folder.path / LEDGER_LOG
+    whole = log.read_bytes()
+    for extra in (whole[: len(whole) // 3], b"\0" * 100, b"foreign"):
+        log.write_bytes(whole + extra)
+        assert read_ledger(folder.path).num_rows == len(ROWS) * 2
+
+
+def test_a_ledger_that_lacks_what_had_left_is_refused_at_a_resume(tmp_path):
+    folder = killed(tmp_path)
+    log = folder.path / LEDGER_LOG
+    log.write_bytes(log.read_bytes()[:-200])
+    with pytest.raises(BadInput, match="it is damaged"):
+        FolderRecorder(RunFolder.create(tmp_path, "child", 0, {}), parent=RunFolder.open(folder.path))
 
 
 def test_memory_recorder_keeps_everything():

@@ -1,3 +1,4 @@
+import tempfile
 from pathlib import Path
 
 import fsspec
@@ -81,3 +82,21 @@ def test_an_address_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(BadInput, match="taken"):
         go(f"file://{tmp_path}/taken")
     assert [path.name for path in Path(tmp_path).iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("key", ["../outside.txt", "checkpoints/../../outside.txt", "./outside.txt"])
+def test_a_store_cannot_write_outside_of_the_folder(tmp_path, monkeypatch, key):
+    run = go("memory://runs").run
+    files = fsspec.filesystem("memory")
+    root = "/" + run.removeprefix("memory://").strip("/")
+    find, cat = type(files).find, type(files).cat_file
+    monkeypatch.setattr(type(files), "find", lambda self, path, **kwargs: [*find(self, path), f"{root}/{key}"])
+    monkeypatch.setattr(
+        type(files), "cat_file", lambda self, path, **kwargs: b"evil" if ".txt" in path else cat(self, path, **kwargs)
+    )
+    before = set(Path(tempfile.gettempdir()).glob("*outside.txt"))
+    with pytest.raises(BadInput, match="which is no file of a run folder"):
+        RunFolder.open(run)
+    assert set(Path(tempfile.gettempdir()).glob("*outside.txt")) == before
+    monkeypatch.undo()
+    files.rm("/runs", recursive=True)

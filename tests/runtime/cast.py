@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,19 +14,43 @@ import numpy as np
 from fedactors.errors import BadInput, PartyLost, PayloadGone
 from fedactors.network.codec import message
 from fedactors.network.links import Link, Network
+from fedactors.remote import CLIENT, DRIVER, PEERS, remote
 from fedactors.resources import Resources
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Ref, Runtime, Snapshot, Work
 from fedactors.runtime.simulated import SimulatedRuntime
 
 
-@message(receiver="hub", reveals="a vector")
+@message(reveals="a vector", readers="whom it was put for")
 class Update:
     """A vector with its sender's name and round."""
 
     sender: str
     round: int
     values: np.ndarray
+
+
+@message(reveals="a mean of vectors")
+class Mean:
+    """The mean so far."""
+
+    values: np.ndarray
+
+
+@message(reveals="how many updates came and from whom, and the sum of their mean")
+class Summary:
+    """What the driver is told."""
+
+    num_updates: int
+    total: float
+    order: str
+
+
+@message(reveals="which round it is")
+class Order:
+    """What the driver wants."""
+
+    round: int
 
 
 class Memory:
@@ -69,46 +94,104 @@ def process_id() -> int:
     return os.getpid()
 
 
+@message(reveals="whatever a test puts into it")
+class Carry:
+    """Any values that may be sent, in place of a message for each thing that a test says."""
+
+    values: tuple[Any, ...] = ()
+    named: dict[str, Any] = field(default_factory=dict)
+
+
+def said(method: Callable[..., Awaitable[Any]]) -> Any:
+    """Make a door of a method of any arguments: they come in one `Carry`, and the result goes back in another."""
+
+    async def door(self: Any, order: Carry) -> Carry | None:
+        found = await method(self, *order.values, **order.named)
+        return None if found is None else Carry((found,))
+
+    door.__name__, door.__qualname__ = method.__name__, method.__qualname__
+    return remote(caller=(DRIVER, PEERS))(door)
+
+
+class Line:
+    """A handle of an actor whose doors are made by `said`: arguments go as they are, results come as they are."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        def send(*args: Any, **kwargs: Any) -> Awaitable[Any]:
+            return self._answer(getattr(self.handle, method)(Carry(args, kwargs)))
+
+        return send
+
+    @staticmethod
+    async def _answer(reply: Awaitable[Any]) -> Any:
+        found = await reply
+        return None if found is None else found.values[0]
+
+
 class Echo(Client):
     """Answers, relays, counts, waits and fails as it is told."""
 
     state: ClassVar[tuple[str, ...]] = ("count",)
+    payloads: ClassVar[tuple[type, ...]] = (Update,)
 
-    def __init__(self, start: int = 0, log: list[str] | None = None) -> None:
+    def __init__(self, start: int = 0) -> None:
         self.count = start
-        self._log = log if log is not None else []
         self._refs: list[Ref] = []
 
-    async def close(self) -> None:
-        self._log.append(f"closed {self.name}")
+    def line(self, name: str) -> Any:
+        """Return a line to another actor."""
+        return Line(self.peer(name, Echo))
 
+    async def close(self) -> None:
+        CLOSED.append(self.name)
+
+    @said
     async def echo(self, value: Any) -> Any:
         return value
 
+    @said
     async def add(self, amount: int = 1, *, times: int = 1) -> int:
         self.count += amount * times
         return self.count
 
+    @said
     async def relay(self, to: str, value: Any) -> Any:
-        return await self.peer(to, Echo).echo(value)
+        return await self.line(to).echo(value)
 
+    @said
     async def relay_add(self, to: str, amount: int) -> int:
-        return await self.peer(to, Echo).add(amount)
+        found: int = await self.line(to).add(amount)
+        return found
 
+    @said
     async def crash(self, text: str) -> None:
         raise ZeroDivisionError(text)
 
-    async def relay_crash(self, to: str, text: str) -> None:
-        await self.peer(to, Echo).crash(text)
+    async def _relay_crash(self, to: str, text: str) -> None:
+        await self.line(to).crash(text)
 
+    @said
+    async def relay_crash(self, to: str, text: str) -> None:
+        await self._relay_crash(to, text)
+
+    @said
+    async def call_and_forget(self, to: str, text: str) -> None:
+        self.peer(to, Echo).crash(Carry((text,)))
+
+    @said
     async def refuse(self) -> None:
         raise BadInput("field: 3 is not allowed")
 
+    @said
     async def crash_in_group(self, to: str, text: str) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.clock.sleep(1000.0))
-            group.create_task(self.relay_crash(to, text))
+            group.create_task(self._relay_crash(to, text))
 
+    @said
     async def crash_later(self, seconds: float) -> None:
         async def later() -> None:
             await self.clock.sleep(seconds)
@@ -116,10 +199,16 @@ class Echo(Client):
 
         self.background(later())
 
+    @said
     async def wait_for_ever(self) -> None:
         await asyncio.Event().wait()
 
+    @said
     async def impatient(self, seconds: float) -> str:
+        return await self.give_up_after(seconds)
+
+    async def give_up_after(self, seconds: float) -> str:
+        """Wait for what never comes, for so long."""
         try:
             async with self.clock.timeout(seconds):
                 await asyncio.Event().wait()
@@ -127,32 +216,44 @@ class Echo(Client):
             return f"gave up at {self.clock.now():g}"
         return "never"
 
+    @said
     async def sleep(self, seconds: float) -> float:
         await self.clock.sleep(seconds)
         return self.clock.now()
 
-    async def work(self, kind: str, units: float) -> float:
+    async def _work(self, kind: str, units: float) -> float:
         await self.compute(process_id, work=Work(kind, units))
         return self.clock.now()
 
-    async def work_many(self, count: int) -> list[float]:
-        return list(await asyncio.gather(*(self.work("step", 1.0) for _ in range(count))))
+    @said
+    async def work(self, kind: str, units: float) -> float:
+        return await self._work(kind, units)
 
+    @said
+    async def work_many(self, count: int) -> list[float]:
+        return list(await asyncio.gather(*(self._work("step", 1.0) for _ in range(count))))
+
+    @said
     async def fail_in_compute(self) -> None:
         await self.compute(fail, "no result", work=Work("step"))
 
+    @said
     async def exit(self) -> None:
         os._exit(9)
 
+    @said
     async def process(self) -> int:
         return os.getpid()
 
+    @said
     async def send_wrong(self, to: str) -> None:
-        await self.peer(to, Echo).echo(object())
+        await self.line(to).echo(object())
 
+    @said
     async def reply_wrong(self) -> Any:
         return object()
 
+    @said
     async def write_to(self, values: np.ndarray) -> str:
         try:
             values[0] = 7.0
@@ -160,22 +261,26 @@ class Echo(Client):
             return str(error)
         return "written"
 
+    @said
     async def outcome_of(self, to: str, method: str) -> str:
         try:
-            return str(await getattr(self.peer(to, Echo), method)())
+            return str(await getattr(self.line(to), method)())
         except PartyLost as error:
             return f"lost {error.party}"
 
     # --- payloads ---
 
+    @said
     async def keep(self, size: int) -> Ref:
-        self._refs.append(self.put(Update(self.name, 0, np.arange(float(size)))))
+        self._refs.append(self.put(Update(self.name, 0, np.arange(float(size))), to="b"))
         return self._refs[-1]
 
+    @said
     async def forget(self) -> None:
         for ref in self._refs:
             self.free(ref)
 
+    @said
     async def fetch(self, ref: Ref) -> str:
         try:
             found: Update = await self.get(ref)
@@ -184,6 +289,10 @@ class Echo(Client):
         except PartyLost as error:
             return f"lost {error.party}"
         return f"{found.sender} {found.values.sum():g} {found.values.flags.writeable}"
+
+
+CLOSED: list[str] = []
+"""Names of the actors that were closed in this process."""
 
 
 class Hub(Server):
@@ -196,20 +305,23 @@ class Hub(Server):
         self.num_updates = 0
         self.order: list[str] = []
 
-    async def collect(self, update: Update) -> np.ndarray:
+    @remote(caller=(DRIVER, CLIENT))
+    async def collect(self, update: Update) -> Mean:
         self.num_updates += 1
         self.order.append(f"{update.sender}@{self.clock.now():.9g}")
         self.mean = self.mean + (update.values - self.mean) / (1 + self.num_updates)
-        return self.mean
+        return Mean(self.mean)
 
-    async def summary(self) -> tuple[int, float, str]:
-        return self.num_updates, float(self.mean.sum()), " ".join(self.order[-4:])
+    @remote(caller=DRIVER)
+    async def summary(self) -> Summary:
+        return Summary(self.num_updates, float(self.mean.sum()), " ".join(self.order[-4:]))
 
 
 class Trainer(Client):
     """Trains in a loop whose work is a job, beside a loop on a keyed timer; talks to the hub after every step."""
 
     state: ClassVar[tuple[str, ...]] = ("values", "round", "ticks", "draws")
+    jobs = (descend,)
     resources: ClassVar[Resources] = Resources(num_cpus=0)
 
     def __init__(self, num_rounds: int, period: float) -> None:
@@ -234,7 +346,7 @@ class Trainer(Client):
             self.values = await job
             self.round += 1
             mean = await self.peer("hub", Hub).collect(Update(self.name, self.round, self.values))
-            self.values = 0.5 * (self.values + mean)
+            self.values = 0.5 * (self.values + mean.values)
 
     async def _tick(self) -> None:
         while self.ticks < 3 * self._num_rounds:
@@ -256,9 +368,10 @@ async def rounds_of_training(runtime: Runtime, num_rounds: int = 10, num_trainer
     state.setdefault("round", 0)
     while state["round"] < num_rounds:
         await runtime.clock.sleep(0.37, key="round")
-        updates, total, order = await hub.summary()
+        found = await hub.summary()
         state["round"] += 1
-        metrics = {"updates": updates, "total": total, "order": order, "at": runtime.clock.now()}
+        at = runtime.clock.now()
+        metrics = {"updates": found.num_updates, "total": found.total, "order": found.order, "at": at}
         await runtime.record_round(state["round"], metrics)
         await runtime.checkpoint()
 
@@ -271,11 +384,11 @@ async def federated_rounds(runtime: Runtime, num_rounds: int = 3) -> list[float]
     await runtime.start()
     found = []
     for index in range(num_rounds):
-        updates = await asyncio.gather(*(steppers[name].step(index) for name in names))
+        updates = await asyncio.gather(*(steppers[name].step(Order(index)) for name in names))
         for update in updates:
             mean = await hub.collect(update)
         await asyncio.gather(*(steppers[name].take(mean) for name in names))
-        found.append(float(mean.sum()))
+        found.append(float(mean.values.sum()))
     return found
 
 
@@ -285,12 +398,19 @@ class Stepper(Client):
     async def load(self) -> None:
         self.values = self.rng("start").normal(size=4)
 
-    async def step(self, index: int) -> Update:
-        self.values = await self.compute(descend, self.values, self.seed(f"step {index}"), work=Work("step"))
-        return Update(self.name, index, self.values)
+    @remote(caller=DRIVER)
+    async def step(self, order: Order) -> Update:
+        self.values = await self.compute(descend, self.values, self.seed(f"step {order.round}"), work=Work("step"))
+        return Update(self.name, order.round, self.values)
 
-    async def take(self, mean: np.ndarray) -> None:
-        self.values = 0.5 * (self.values + mean)
+    @remote(caller=DRIVER)
+    async def take(self, mean: Mean) -> None:
+        self.values = 0.5 * (self.values + mean.values)
+
+
+def line(runtime: Runtime, name: str, cls: type = Echo, *args: Any, **options: Any) -> Any:
+    """Spawn an actor whose doors are made by `said`, and return a line to it."""
+    return Line(runtime.spawn(cls, name, *args, **options))
 
 
 INSTANT = Network(default=Link())
@@ -302,7 +422,7 @@ def play(drive: Callable[..., Awaitable[Any]], **settings: Any) -> tuple[Any, Si
     runtime = SimulatedRuntime(**settings)
 
     async def main() -> Any:
-        a, b = runtime.spawn(Echo, "a"), runtime.spawn(Echo, "b")
+        a, b = line(runtime, "a"), line(runtime, "b")
         await runtime.start()
         return await drive(runtime, a, b)
 

@@ -1,52 +1,109 @@
-"""The ways out of a process: order of calls, and a peer that is not there."""
+"""The ways out of a process: order of calls, who calls, and a peer that is not there."""
+
+from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from types import NoneType
+from typing import Any
 
 import pytest
 
 from fedactors.errors import PartyLost
-from fedactors.network.codec import decode, encode_parts
+from fedactors.network.codec import decode, encode, encode_parts
+from fedactors.remote import PEERS, Door, Doors
+from fedactors.runtime.base import UnawaitedCall
 from fedactors.runtime.ray.lanes import Address, Lanes
-from fedactors.runtime.ray.transport import REPLY, Incoming
+from fedactors.runtime.ray.transport import HELLO, REPLY, REQUEST, Caller, Incoming, ticket
+from tests.runtime.cast import Carry
+
+KEY = b"b's own"
+DOOR = Door("note", (Carry,), (Carry, NoneType), frozenset({PEERS}))
 
 
-def lanes_to(socket) -> Lanes:
-    lanes = Lanes("here", True, 5.0)
-    lanes.update({"b": Address("b", "server", "here", str(socket), 1, None)})
+def recognise(hello: memoryview) -> Caller | None:
+    name, shown = decode(hello)
+    return Caller(name, "client") if shown == ticket(KEY, name) else None
+
+
+def lanes_to(socket: Path, me: str = "a", shown: bytes | None = None) -> Lanes:
+    lanes = Lanes(me, "here", True, 5.0, UnawaitedCall(lambda error: None, lambda name: True))
+    doors = Doors("Echo", {"note": DOOR}, ())
+    own = ticket(KEY, me) if shown is None else shown
+    lanes.update({"b": Address("b", "server", "here", str(socket), 1, None, doors, own)})
     return lanes
 
 
-def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_lane_opens(tmp_path):
-    arrived: list[int] = []
+def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_lane_opens(tmp_path: Path) -> None:
+    arrived: list[Any] = []
 
-    async def serve(body):
-        arrived.append(decode(body))
-        return REPLY, encode_parts(decode(body))
+    async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
+        arrived.append((caller.name, decode(body)[1].values[0]))
+        return REPLY, encode_parts(decode(body)[1])
 
-    async def main():
-        server = await asyncio.get_running_loop().create_unix_server(lambda: Incoming(serve), str(tmp_path / "lane"))
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
         lanes = lanes_to(tmp_path / "lane")
         address = lanes.address("b", "a")
         replies = []
         # some before the lane is open, some at the very turns of the loop in which it opens, some after
         for number in range(200):
-            replies.append(lanes.send(address, "note", encode_parts(number)))
+            replies.append(lanes.send(address, DOOR, encode_parts(("note", Carry((number,))))))
             if number % 5 == 0:
                 await asyncio.sleep(0)
         answers = await asyncio.gather(*replies)
         lanes.close()
         server.close()
-        return answers
+        return [answer.values[0] for answer in answers]
 
     assert asyncio.run(main()) == list(range(200))
-    assert arrived == list(range(200))
+    assert arrived == [("a", number) for number in range(200)]
 
 
-def test_every_call_to_a_peer_that_does_not_listen_says_so(tmp_path):
-    async def main():
+@pytest.mark.parametrize("shown", [b"", b"guessed", ticket(KEY, "c")])
+def test_who_shows_a_ticket_that_is_not_its_own_is_not_heard(tmp_path: Path, shown: bytes) -> None:
+    async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
+        raise AssertionError("served")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
+        lanes = lanes_to(tmp_path / "lane", shown=shown)
+        with pytest.raises(PartyLost, match="b: its process was lost during note"):
+            await lanes.send(lanes.address("b", "a"), DOOR, encode_parts(("note", Carry((1,)))))
+        lanes.close()
+        server.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [REQUEST, REPLY, 77])
+def test_a_connection_begins_with_a_greeting_or_ends(tmp_path: Path, kind: int) -> None:
+    async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
+        raise AssertionError("served")
+
+    async def main() -> bytes:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "lane"))
+        body = encode(("note", Carry((1,))))
+        writer.write(len(body).to_bytes(8, "little") + (1).to_bytes(4, "little") + bytes([kind]) + bytes(51) + body)
+        async with asyncio.timeout(5.0):
+            answer = await reader.read()
+        writer.close()
+        server.close()
+        return answer
+
+    assert kind != HELLO
+    assert asyncio.run(main()) == b""
+
+
+def test_every_call_to_a_peer_that_does_not_listen_says_so(tmp_path: Path) -> None:
+    async def main() -> list[Any]:
         lanes = lanes_to(tmp_path / "nobody")
         address = lanes.address("b", "a")
-        calls = [lanes.send(address, "note", encode_parts(number)) for number in range(3)]
+        calls = [lanes.send(address, DOOR, encode_parts(("note", Carry((number,))))) for number in range(3)]
         found = await asyncio.gather(*calls, return_exceptions=True)
         lanes.close()
         return found

@@ -15,7 +15,7 @@ from fedactors.resources import Resources
 from fedactors.runtime.base import Costs, Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
-from tests.runtime.cast import COSTS, Echo, Memory, federated_rounds, rounds_of_training
+from tests.runtime.cast import COSTS, Echo, Memory, federated_rounds, line, rounds_of_training
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -27,14 +27,14 @@ def play(
     runtime = RayRuntime(**settings)
 
     async def main() -> Any:
-        a, b = runtime.spawn(Echo, "a"), runtime.spawn(Echo, "b")
+        a, b = line(runtime, "a"), line(runtime, "b")
         await runtime.start()
         return await drive(runtime, a, b)
 
     return runtime.execute(main, resume), runtime
 
 
-async def conversation(runtime: Any, a: Echo, b: Echo) -> Any:
+async def conversation(runtime: Any, a: Any, b: Any) -> Any:
     """Calls of all kinds, one after the other."""
     found: list[Any] = [await a.relay("b", np.arange(50.0)), await a.relay_add("b", 3), await b.add(1, times=4)]
     found.append(await a.relay("b", {"name": ("ä", 2**70, None, True), "f": 0.5}))
@@ -54,7 +54,7 @@ def test_sockets_ray_calls_and_the_simulator_say_the_same_and_count_the_same() -
     simulated = SimulatedRuntime()
 
     async def main() -> Any:
-        a, b = simulated.spawn(Echo, "a"), simulated.spawn(Echo, "b")
+        a, b = line(simulated, "a"), line(simulated, "b")
         await simulated.start()
         return await conversation(simulated, a, b)
 
@@ -84,14 +84,14 @@ def test_ledger_rows_and_spans_reach_the_recorder() -> None:
 
     runtime.execute(main)
     assert len(memory.rows) == sum(t.messages for t in runtime.ledger.totals())
-    assert {kind for _, kind, _, _, _ in memory.spans} == {"compute"}
+    assert {kind for _, kind, _, _, _ in memory.spans} == {"compute", "outside"}
     assert memory.rounds == ['[1, {"x": 1.0}]']
     used = runtime.usage()
     assert used.messages == runtime.ledger.messages()
 
 
 def test_a_payload_of_a_lost_owner_is_lost() -> None:
-    async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> str:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> str:
         runtime.on_loss("continue")
         ref = await a.keep(10)
         with pytest.raises(PartyLost):
@@ -107,7 +107,7 @@ def test_a_payload_of_a_lost_owner_is_lost() -> None:
 def test_an_exception_two_hops_away_keeps_its_party_and_its_traceback() -> None:
     for use_sockets in (True, False):
 
-        async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> None:
+        async def drive(runtime: RayRuntime, a: Any, b: Any) -> None:
             await a.relay_crash("b", "the reason")
 
         with pytest.raises(PartyFailed, match="b: ZeroDivisionError: the reason") as caught:
@@ -118,7 +118,7 @@ def test_an_exception_two_hops_away_keeps_its_party_and_its_traceback() -> None:
 
 
 def test_a_failing_loop_stops_the_run() -> None:
-    async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> None:
         await a.crash_later(0.0)
         await b.wait_for_ever()
 
@@ -127,13 +127,13 @@ def test_a_failing_loop_stops_the_run() -> None:
 
 
 def test_users_mistakes_and_wrong_values_name_what_they_concern() -> None:
-    async def refuse(runtime: RayRuntime, a: Echo, b: Echo) -> None:
+    async def refuse(runtime: RayRuntime, a: Any, b: Any) -> None:
         await a.refuse()
 
     with pytest.raises(BadInput, match=r"^field: 3 is not allowed$"):
         play(refuse)
 
-    async def wrong(runtime: RayRuntime, a: Echo, b: Echo) -> None:
+    async def wrong(runtime: RayRuntime, a: Any, b: Any) -> None:
         with pytest.raises(PartyFailed, match=r"a: CodecError: a builtins.object may not be sent"):
             await a.reply_wrong()
         with pytest.raises(PartyFailed, match=r"b: CodecError: a builtins.object may not be sent"):
@@ -148,7 +148,7 @@ def test_users_mistakes_and_wrong_values_name_what_they_concern() -> None:
 
 @pytest.mark.parametrize("use_sockets", [True, False])
 def test_every_call_has_a_timeout(use_sockets: bool) -> None:
-    async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> None:
         await b.wait_for_ever()
 
     with pytest.raises(CallTimeout, match=r"b: wait_for_ever gave no answer within 0.2 s"):
@@ -159,7 +159,7 @@ def test_an_actor_that_fails_to_start_is_named() -> None:
     runtime = RayRuntime()
 
     async def main() -> None:
-        runtime.spawn(Broken, "a")
+        line(runtime, "a", Broken)
         await runtime.start()
 
     with pytest.raises(PartyFailed, match="a: OSError: no such table"):
@@ -188,7 +188,7 @@ def test_more_than_the_cluster_has_is_refused_at_once(resources: Resources, text
     runtime = RayRuntime()
 
     async def main() -> None:
-        runtime.spawn(Echo, "a", resources=resources)
+        line(runtime, "a", resources=resources)
         await runtime.start()
 
     with pytest.raises(BadInput, match=text):
@@ -199,9 +199,9 @@ def test_what_all_actors_ask_together_counts_over_several_starts() -> None:
     runtime = RayRuntime()
 
     async def main() -> None:
-        runtime.spawn(Echo, "a", resources=Resources(num_cpus=1.5))
+        line(runtime, "a", resources=Resources(num_cpus=1.5))
         await runtime.start()
-        runtime.spawn(Echo, "b", resources=Resources(num_cpus=1.5))
+        line(runtime, "b", resources=Resources(num_cpus=1.5))
         await runtime.start()
 
     with pytest.raises(BadInput, match=r"the actors ask CPU=3 in all; the cluster has .*CPU=2"):
@@ -212,7 +212,7 @@ def test_a_placement_is_validated_and_used() -> None:
     with pytest.raises(BadInput, match="placement: 'NEAR' is not allowed: use PACK"):
         RayRuntime(placement="NEAR")
 
-    async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> int:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> int:
         return await a.relay("b", 5)
 
     assert play(drive, placement="STRICT_PACK")[0] == 5
@@ -224,7 +224,7 @@ def test_a_placement_is_validated_and_used() -> None:
 def test_a_checkpoint_goes_on_in_another_run_and_on_the_other_runtime() -> None:
     memory = Memory()
 
-    async def drive(runtime: Any, a: Echo, b: Echo) -> tuple[int, int]:
+    async def drive(runtime: Any, a: Any, b: Any) -> tuple[int, int]:
         runtime.state.setdefault("round", 0)
         runtime.state["round"] += 1
         count = await a.relay_add("b", 5)
@@ -241,7 +241,7 @@ def test_a_checkpoint_goes_on_in_another_run_and_on_the_other_runtime() -> None:
     simulated = SimulatedRuntime()
 
     async def main() -> tuple[int, int]:
-        a, b = simulated.spawn(Echo, "a"), simulated.spawn(Echo, "b")
+        a, b = line(simulated, "a"), line(simulated, "b")
         await simulated.start()
         return await drive(simulated, a, b)
 
@@ -251,7 +251,7 @@ def test_a_checkpoint_goes_on_in_another_run_and_on_the_other_runtime() -> None:
 def test_a_corrupt_checkpoint_is_refused() -> None:
     memory = Memory()
 
-    async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> None:
         await runtime.checkpoint()
 
     play(drive, recorder=memory)
@@ -278,7 +278,7 @@ def test_an_asynchronous_protocol_runs_and_resumes() -> None:
 def test_a_stop_writes_the_last_checkpoint_and_ends() -> None:
     memory = Memory()
 
-    async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> None:
         await a.add()
         await runtime.checkpoint()
         await a.add()
@@ -295,7 +295,7 @@ def test_a_stop_writes_the_last_checkpoint_and_ends() -> None:
 
 
 def test_links_and_costs_can_be_emulated_at_a_scale() -> None:
-    async def drive(runtime: RayRuntime, a: Echo, b: Echo) -> tuple[float, float]:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> tuple[float, float]:
         start = runtime.clock.now()
         await a.relay("b", 1)
         middle = runtime.clock.now()

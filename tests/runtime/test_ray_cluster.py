@@ -16,6 +16,7 @@ from fedactors.errors import BadInput, PayloadGone
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 
+ALL = frozenset({"anybody"})
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -75,14 +76,14 @@ def test_a_real_clusters_address_passes(ray_cluster: None) -> None:
 PROGRAM = """
 import json, os, psutil, socket
 from fedactors.runtime.ray.runtime import RayRuntime
-from tests.runtime.cast import Echo
+from tests.runtime.cast import line
 
 if __name__ == "__main__":
     runtime = RayRuntime(num_cpus=1)
     listening = []
 
     async def main():
-        a, b = runtime.spawn(Echo, "a"), runtime.spawn(Echo, "b")
+        a, b = line(runtime, "a"), line(runtime, "b")
         await runtime.start()
         me = psutil.Process()
         for process in [me, *me.children(recursive=True)]:
@@ -123,13 +124,13 @@ def test_an_embedded_cluster_listens_on_the_loopback_only_and_leaves_no_process(
 def test_payloads_are_read_by_place_and_a_freed_or_reused_slot_is_noticed() -> None:
     store, reader = PayloadStore(), PayloadReader()
     try:
-        first, place = store.put([b"abc", memoryview(b"defg")])
+        first, place = store.put([b"abc", memoryview(b"defg")], ALL)
         assert reader.read(place, first) == b"abcdefg" == store.read(first)
         store.free(first)
         store.free(first)
         with pytest.raises(PayloadGone, match=f"payload {first} was freed by its owner"):
             reader.read(place, first)
-        second, same_place = store.put([b"other"])
+        second, same_place = store.put([b"other"], ALL)
         assert same_place == place
         with pytest.raises(PayloadGone):
             reader.read(place, first)
@@ -145,7 +146,7 @@ def test_payloads_of_many_sizes_do_not_overlap() -> None:
     store, reader = PayloadStore(), PayloadReader()
     try:
         sizes = [0, 1, 4031, 4032, 4033, 100_000, 20_000_000, 3_000_000]
-        kept = {size: store.put([bytes([size % 251]) * size]) for size in sizes}
+        kept = {size: store.put([bytes([size % 251]) * size], ALL) for size in sizes}
         for size, (key, place) in kept.items():
             assert reader.read(place, key) == bytes([size % 251]) * size
     finally:

@@ -14,7 +14,7 @@ import pytest
 
 from fedactors.errors import PartyLost
 from fedactors.runtime.ray.runtime import RayRuntime
-from tests.runtime.cast import Echo, Memory
+from tests.runtime.cast import Echo, Memory, line
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -26,7 +26,7 @@ def lose(policy: Any, drive: Any, names: str = "ab", **settings: Any) -> tuple[A
     async def main() -> Any:
         told: asyncio.Queue[str] = asyncio.Queue()
         runtime.on_loss(policy, told.put)
-        actors = [runtime.spawn(Echo, name) for name in names]
+        actors = [line(runtime, name) for name in names]
         await runtime.start()
         return await drive(runtime, told, *actors)
 
@@ -38,7 +38,7 @@ def kill(runtime: RayRuntime, name: str) -> None:
 
 
 def test_stop_names_the_party_whoever_waits_for_whom() -> None:
-    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> None:
         call = asyncio.ensure_future(a.wait_for_ever())  # the driver does not wait for the one that is lost
         await a.echo(1)
         kill(runtime, "b")
@@ -51,7 +51,7 @@ def test_stop_names_the_party_whoever_waits_for_whom() -> None:
 
 @pytest.mark.parametrize("use_sockets", [True, False])
 def test_continue_goes_on_without_it(use_sockets: bool) -> None:
-    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> Any:
         assert await a.relay("b", 1) == 1
         waiting = asyncio.ensure_future(a.outcome_of("b", "wait_for_ever"))
         await a.echo(1)
@@ -66,7 +66,7 @@ def test_continue_goes_on_without_it(use_sockets: bool) -> None:
 
 
 def test_restart_brings_the_last_snapshots_state_back_and_peers_find_the_new_process() -> None:
-    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> Any:
         await a.relay_add("b", 5)
         await runtime.checkpoint()
         await a.relay_add("b", 2)
@@ -80,7 +80,7 @@ def test_restart_brings_the_last_snapshots_state_back_and_peers_find_the_new_pro
 
 
 def test_two_losses_at_once() -> None:
-    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo, c: Echo) -> Any:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any, c: Any) -> Any:
         for actor in (a, b, c):
             await actor.add(3)
         await runtime.checkpoint()
@@ -98,7 +98,7 @@ def test_two_losses_at_once() -> None:
 
 
 def test_a_loss_during_a_checkpoint() -> None:
-    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> Any:
         await b.add(3)
         await runtime.checkpoint()
         kill(runtime, "b")
@@ -113,7 +113,7 @@ def test_a_loss_during_a_checkpoint() -> None:
 def test_a_lost_process_leaves_no_folder() -> None:
     before = set(glob.glob(f"{tempfile.gettempdir()}/fedactors-*"))
 
-    async def drive(runtime: RayRuntime, told: Any, a: Echo, b: Echo) -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> None:
         await a.relay("b", 1)
         kill(runtime, "b")
         await told.get()
@@ -127,7 +127,7 @@ def test_an_actor_that_dies_while_it_starts_is_named() -> None:
 
     async def main() -> None:
         runtime.on_loss("restart")
-        runtime.spawn(DiesAtOnce, "a")
+        line(runtime, "a", DiesAtOnce)
         await runtime.start()
 
     with pytest.raises(PartyLost, match=r"^a: "):
@@ -135,8 +135,8 @@ def test_an_actor_that_dies_while_it_starts_is_named() -> None:
 
 
 def test_nothing_is_asked_of_a_fresh_process_before_it_is_prepared() -> None:
-    async def drive(runtime: RayRuntime, told: Any, a: Echo) -> Any:
-        slow = runtime.spawn(SlowToBuild, "slow")
+    async def drive(runtime: RayRuntime, told: Any, a: Any) -> Any:
+        slow = line(runtime, "slow", SlowToBuild)
         await runtime.start()
         kill(runtime, "slow")
         num_settled = 0

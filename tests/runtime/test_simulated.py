@@ -14,13 +14,13 @@ from fedactors.network.links import HostCapacity, Link, Network
 from fedactors.resources import Resources
 from fedactors.runtime.base import Costs, MissingCost, Work
 from fedactors.runtime.simulated import SimulatedRuntime
-from tests.runtime.cast import INSTANT, Echo, Memory, play
+from tests.runtime.cast import INSTANT, Echo, Memory, line, play, said
 
 # --- time on links ---
 
 
 def test_a_call_takes_latency_and_bytes_over_bandwidth_there_and_back() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> float:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> float:
         await a.relay("b", np.zeros(117))  # 936 bytes and 64 of header: 1 s at 1000 bytes a second
         return runtime.clock.now()
 
@@ -33,7 +33,7 @@ def test_a_call_takes_latency_and_bytes_over_bandwidth_there_and_back() -> None:
 
 
 def test_the_drivers_calls_take_no_time_and_are_recorded_apart() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> float:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> float:
         await a.echo(np.zeros(100))
         return runtime.clock.now()
 
@@ -45,12 +45,14 @@ def test_the_drivers_calls_take_no_time_and_are_recorded_apart() -> None:
 
 def test_a_server_that_sends_to_k_clients_at_once_takes_k_times_as_long() -> None:
     class Sender(Echo):
+        @said
         async def send_all(self, names: tuple[str, ...]) -> float:
-            await asyncio.gather(*(self.peer(n, Echo).outcome(np.zeros(242)) for n in names))  # type: ignore[attr-defined]
+            await asyncio.gather(*(self.line(name).take(np.zeros(242)) for name in names))
             return self.clock.now()
 
     class Receiver(Echo):
-        async def outcome(self, values: np.ndarray) -> None:
+        @said
+        async def take(self, values: np.ndarray) -> None:
             """Take it."""
 
     for count in (1, 2, 4):
@@ -58,10 +60,10 @@ def test_a_server_that_sends_to_k_clients_at_once_takes_k_times_as_long() -> Non
         runtime = SimulatedRuntime(network=network)
 
         async def main(runtime: SimulatedRuntime = runtime, count: int = count) -> float:
-            hub = runtime.spawn(Sender, "hub")
+            hub = line(runtime, "hub", Sender)
             names = tuple(f"c{i}" for i in range(count))
             for name in names:
-                runtime.spawn(Receiver, name)
+                line(runtime, name, Receiver)
             await runtime.start()
             return await hub.send_all(names)
 
@@ -85,7 +87,7 @@ def test_phases_of_a_run_are_on_the_drivers_line_of_the_timeline() -> None:
 
 
 def test_computes_queue_for_the_cores_of_their_actor() -> None:
-    async def one(runtime: SimulatedRuntime, a: Echo, b: Echo) -> list[float]:
+    async def one(runtime: SimulatedRuntime, a: Any, b: Any) -> list[float]:
         return await a.work_many(4)
 
     assert play(one, costs=Costs({"step": (1.0, 0.0)}))[0] == (1.0, 2.0, 3.0, 4.0)
@@ -93,7 +95,7 @@ def test_computes_queue_for_the_cores_of_their_actor() -> None:
     runtime = SimulatedRuntime(costs=Costs({"step": (1.0, 0.0)}), network=INSTANT)
 
     async def main() -> list[float]:
-        a = runtime.spawn(Echo, "a", resources=Resources(num_cpus=2))
+        a = line(runtime, "a", resources=Resources(num_cpus=2))
         await runtime.start()
         return await a.work_many(4)
 
@@ -105,7 +107,7 @@ def test_actors_of_a_party_share_its_cores_when_it_says_so() -> None:
     runtime = SimulatedRuntime(costs=Costs({"step": (1.0, 0.0)}), cores={"bank": 1}, network=INSTANT)
 
     async def main() -> list[float]:
-        workers = [runtime.spawn(Echo, f"bank/worker-{i}") for i in range(2)] + [runtime.spawn(Echo, "shop")]
+        workers = [line(runtime, f"bank/worker-{i}") for i in range(2)] + [line(runtime, "shop")]
         await runtime.start()
         return [*await asyncio.gather(*(w.work("step", 1.0) for w in workers))]
 
@@ -115,7 +117,7 @@ def test_actors_of_a_party_share_its_cores_when_it_says_so() -> None:
 def test_costs_are_fixed_plus_units_over_the_actors_or_partys_speed() -> None:
     costs = Costs({"step": (1.0, 0.5)}, speed={"bank": 2.0, "bank/fast": 6.0})
 
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> float:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> float:
         return await a.work("step", 4.0)
 
     assert play(drive, costs=costs)[0] == 3.0
@@ -125,7 +127,7 @@ def test_costs_are_fixed_plus_units_over_the_actors_or_partys_speed() -> None:
 
 @pytest.mark.parametrize("costs", [None, Costs({"other": (1.0, 0.0)})])
 def test_work_without_a_cost_is_an_error_and_never_zero_seconds(costs: Costs | None) -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> float:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> float:
         return await a.work("step", 1.0)
 
     with pytest.raises(MissingCost, match=r"a: .*'step'"):
@@ -133,7 +135,7 @@ def test_work_without_a_cost_is_an_error_and_never_zero_seconds(costs: Costs | N
 
 
 def test_a_protocols_costs_yield_to_the_users() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> float:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> float:
         runtime.use_costs(Costs({"step": (9.0, 0.0)}))
         return await a.work("step", 1.0)
 
@@ -160,7 +162,7 @@ def test_costs_are_validated(kinds: Any, speed: Any, field: str) -> None:
 def test_arguments_and_replies_are_frozen_the_drivers_too() -> None:
     array = np.zeros(3)
 
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         assert "read-only" in await a.write_to(array)
         found = await a.relay("b", array)
         array[0] = 5.0
@@ -172,7 +174,7 @@ def test_arguments_and_replies_are_frozen_the_drivers_too() -> None:
 
 
 def test_a_message_leaves_when_the_method_is_called() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         array = np.zeros(1)
         call = a.echo(array)
         array[0] = 9.0
@@ -183,7 +185,7 @@ def test_a_message_leaves_when_the_method_is_called() -> None:
 
 @pytest.mark.parametrize("method", ["reply_wrong", "send_wrong"])
 def test_a_value_that_may_not_be_sent_names_the_actor_whose_code_it_was(method: str) -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await (a.reply_wrong() if method == "reply_wrong" else a.send_wrong("b"))
 
     with pytest.raises(PartyFailed, match=r"a: CodecError: a builtins.object may not be sent") as caught:
@@ -192,7 +194,7 @@ def test_a_value_that_may_not_be_sent_names_the_actor_whose_code_it_was(method: 
 
 
 def test_a_wrong_value_from_the_driver() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await a.echo(object())
 
     with pytest.raises(CodecError):
@@ -200,14 +202,14 @@ def test_a_wrong_value_from_the_driver() -> None:
 
 
 def test_names() -> None:
-    async def unknown(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def unknown(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await a.relay("nobody", 1)
 
     with pytest.raises(BadInput, match=r"a calls 'nobody', which does not exist \(there are: a, b\)"):
         play(unknown)
 
-    async def twice(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
-        runtime.spawn(Echo, "a")
+    async def twice(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
+        line(runtime, "a")
 
     with pytest.raises(BadInput, match="actor name 'a' is taken"):
         play(twice)
@@ -217,14 +219,14 @@ def test_names() -> None:
 
 
 def test_payloads_travel_from_their_owner_and_are_counted_there() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         ref = await a.keep(117)
         found = await b.fetch(ref), runtime.clock.now(), await a.fetch(ref), runtime.clock.now()
         await a.forget()
         return *found, await b.fetch(ref), ref.num_bytes
 
     found, runtime = play(drive, network=Network(default=Link(latency=0.5, bandwidth=1000.0)))
-    size = 117 * 8 + 1  # the sender's name has one letter
+    size = 117 * 8 + 1  # the sender's name has one letter, and the round travels in the header
     at = 0.5 + (size + 64) / 1000
     assert found == ("a 6786 False", at, "a 6786 False", at, "gone", size)
     assert [(t.sender, t.receiver, t.type, t.bytes) for t in runtime.ledger.totals() if t.kind != "driver"] == [

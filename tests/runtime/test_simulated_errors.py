@@ -11,13 +11,13 @@ import pytest
 from fedactors.errors import BadInput, Deadlock, FedactorsError, PartyFailed, Stopped
 from fedactors.runtime.base import Work
 from fedactors.runtime.simulated import SimulatedRuntime
-from tests.runtime.cast import COSTS, Echo, Memory, Trainer, play, process_id
+from tests.runtime.cast import CLOSED, COSTS, Echo, Memory, Trainer, line, play, process_id, said
 
 # --- errors and waits ---
 
 
 def test_an_exception_two_hops_away_keeps_its_party_and_its_traceback() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await a.relay_crash("b", "the reason")
 
     with pytest.raises(PartyFailed, match="b: ZeroDivisionError: the reason") as caught:
@@ -29,13 +29,13 @@ def test_an_exception_two_hops_away_keeps_its_party_and_its_traceback() -> None:
 
 
 def test_of_a_task_group_the_first_error_counts() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await a.crash_in_group("b", "in a group")
 
     with pytest.raises(PartyFailed, match="b: ZeroDivisionError: in a group"):
         play(drive)
 
-    async def as_coroutines(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def as_coroutines(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         async def wait(call: Awaitable[Any]) -> Any:
             return await call
 
@@ -48,7 +48,7 @@ def test_of_a_task_group_the_first_error_counts() -> None:
 
 
 def test_a_users_mistake_stays_one() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await a.refuse()
 
     with pytest.raises(BadInput, match=r"^field: 3 is not allowed$"):
@@ -57,7 +57,7 @@ def test_a_users_mistake_stays_one() -> None:
 
 @pytest.mark.parametrize("pool", [0, 1])
 def test_a_compute_that_fails_names_its_actor(pool: int) -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await a.fail_in_compute()
 
     with pytest.raises(PartyFailed, match="a: ArithmeticError: no result") as caught:
@@ -66,7 +66,7 @@ def test_a_compute_that_fails_names_its_actor(pool: int) -> None:
 
 
 def test_a_failing_loop_stops_the_run() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await a.crash_later(3.0)
         await b.sleep(1e9)
 
@@ -75,7 +75,7 @@ def test_a_failing_loop_stops_the_run() -> None:
 
 
 def test_when_nothing_can_happen_any_more_each_wait_is_named() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await runtime.clock.sleep(2.0)
         await asyncio.gather(a.outcome_of("b", "wait_for_ever"), b.wait_for_ever())
 
@@ -89,7 +89,7 @@ def test_when_nothing_can_happen_any_more_each_wait_is_named() -> None:
 
 
 def test_a_driver_that_waits_for_nothing_is_a_deadlock_too() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(Deadlock, match="the driver itself"):
@@ -97,7 +97,7 @@ def test_a_driver_that_waits_for_nothing_is_a_deadlock_too() -> None:
 
 
 def test_timeouts_are_virtual() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         with pytest.raises(TimeoutError):
             async with runtime.clock.timeout(1000.0):
                 await a.wait_for_ever()
@@ -108,7 +108,7 @@ def test_timeouts_are_virtual() -> None:
 
 
 def test_a_driver_that_fails_raises_what_it_raised() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> None:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
@@ -116,16 +116,16 @@ def test_a_driver_that_fails_raises_what_it_raised() -> None:
 
 
 def test_actors_are_closed_at_the_end_of_a_run() -> None:
-    log: list[str] = []
+    CLOSED.clear()
     runtime = SimulatedRuntime()
 
     async def main() -> None:
         for name in ("a", "b"):
-            runtime.spawn(Echo, name, 0, log)
+            line(runtime, name)
         await runtime.start()
 
     runtime.execute(main)
-    assert log == ["closed a", "closed b"]
+    assert CLOSED == ["a", "b"]
 
 
 def test_a_task_that_will_not_end_does_not_hang_the_run() -> None:
@@ -156,7 +156,7 @@ def test_a_stop_ends_at_the_next_checkpoint_and_writes_it() -> None:
     ended: list[int] = []
 
     async def main() -> None:
-        a = runtime.spawn(Echo, "a")
+        a = line(runtime, "a")
         await runtime.start()
         for index in range(10):
             await a.add()
@@ -177,7 +177,7 @@ def test_a_stop_does_not_wait_for_a_driver_that_sleeps_under_a_key() -> None:
     runtime = SimulatedRuntime(recorder=memory, costs=COSTS)
 
     async def main() -> None:
-        runtime.spawn(Echo, "a")
+        line(runtime, "a")
         await runtime.start()
         runtime.request_stop(130)
         await runtime.clock.sleep(1e9, key="rotation")
@@ -202,7 +202,7 @@ def test_a_checkpoint_that_never_becomes_legal_is_an_error(monkeypatch: pytest.M
     runtime = SimulatedRuntime()
 
     async def main() -> None:
-        runtime.spawn(Restless, "a")
+        line(runtime, "a", Restless)
         await runtime.start()
         await runtime.checkpoint()
 
@@ -212,9 +212,12 @@ def test_a_checkpoint_that_never_becomes_legal_is_an_error(monkeypatch: pytest.M
 
 def test_a_job_may_be_begun_once_under_a_key() -> None:
     class Twice(Trainer):
+        jobs = (process_id,)
+
         async def open(self) -> None:
             pass
 
+        @said
         async def twice(self) -> None:
             job = self.begin("step", process_id, work=Work("step"))
             assert self.job("step") is job
@@ -226,7 +229,7 @@ def test_a_job_may_be_begun_once_under_a_key() -> None:
     runtime = SimulatedRuntime(costs=COSTS)
 
     async def main() -> None:
-        a = runtime.spawn(Twice, "a", 1, 1.0)
+        a = line(runtime, "a", Twice, 1, 1.0)
         await runtime.start()
         await a.twice()
 

@@ -10,28 +10,22 @@ import pytest
 from fedactors.errors import BadInput, PartyLost
 from fedactors.network.links import Link, Network
 from fedactors.runtime.simulated import SimulatedRuntime
-from tests.runtime.cast import COSTS, Echo, Memory, rounds_of_training
+from tests.runtime.cast import COSTS, Echo, Memory, line, rounds_of_training, said
 
 WAN = Network(default=Link(latency=1.0))
-
-
-class Plan:
-    """A small state machine that an actor is given, and changes."""
-
-    def __init__(self) -> None:
-        self.done: list[int] = []
 
 
 class Planned(Echo):
     """Changes its constructor's argument."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: dict[str, int]) -> None:
         super().__init__()
         self._plan = plan
 
+    @said
     async def do(self) -> int:
-        self._plan.done.append(1)
-        return len(self._plan.done)
+        self._plan["done"] += 1
+        return self._plan["done"]
 
 
 def lose(policy: Any, drive: Any, faults: dict[str, float], **settings: Any) -> tuple[Any, list[str]]:
@@ -43,14 +37,14 @@ def lose(policy: Any, drive: Any, faults: dict[str, float], **settings: Any) -> 
 
     async def main() -> Any:
         runtime.on_loss(policy, handler)
-        a, b = runtime.spawn(Echo, "a"), runtime.spawn(Echo, "b")
+        a, b = line(runtime, "a"), line(runtime, "b")
         await runtime.start()
         return await drive(runtime, a, b)
 
     return runtime.execute(main), told
 
 
-async def ask_until_answered(runtime: SimulatedRuntime, a: Echo, b: Echo) -> tuple[list[str], int]:
+async def ask_until_answered(runtime: SimulatedRuntime, a: Any, b: Any) -> tuple[list[str], int]:
     found = []
     await b.add(5)
     await runtime.checkpoint()
@@ -68,7 +62,7 @@ def test_stop_names_the_party() -> None:
 
 
 def test_continue_goes_on_without_it() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         return [await a.outcome_of("b", "add"), await a.outcome_of("b", "wait_for_ever"), await a.echo(1)]
 
     found, told = lose("continue", drive, {"b": 4.5})
@@ -88,7 +82,7 @@ def test_restart_brings_the_state_of_the_last_snapshot_back() -> None:
 
 
 def test_a_call_on_the_wire_to_an_actor_that_is_lost_meanwhile_fails_and_is_not_cancelled() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         return await a.outcome_of("b", "add")
 
     for at in (0.5, 1.5):  # on its way there, and the reply on its way back
@@ -96,7 +90,7 @@ def test_a_call_on_the_wire_to_an_actor_that_is_lost_meanwhile_fails_and_is_not_
 
 
 def test_a_call_to_a_lost_actor_fails_at_once_or_on_arrival() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         await runtime.clock.sleep(5.0)
         with pytest.raises(PartyLost):
             await b.add()
@@ -106,7 +100,7 @@ def test_a_call_to_a_lost_actor_fails_at_once_or_on_arrival() -> None:
 
 
 def test_the_receiver_goes_on_when_the_sender_is_lost() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         with pytest.raises(PartyLost):
             await a.relay_add("b", 3)
         await runtime.clock.sleep(5.0)
@@ -116,7 +110,7 @@ def test_the_receiver_goes_on_when_the_sender_is_lost() -> None:
 
 
 def test_a_policy_may_differ_by_actor() -> None:
-    async def drive(runtime: SimulatedRuntime, a: Echo, b: Echo) -> Any:
+    async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> Any:
         await runtime.clock.sleep(10.0)
 
     with pytest.raises(PartyLost, match=r"^a:"):
@@ -136,7 +130,7 @@ def test_a_handler_that_fails_stops_the_run() -> None:
 
     async def main() -> None:
         runtime.on_loss("continue", handler)
-        runtime.spawn(Echo, "a")
+        line(runtime, "a")
         await runtime.start()
         await runtime.clock.sleep(10.0)
 
@@ -159,7 +153,7 @@ def test_a_loop_of_a_lost_actor_ends_without_stopping_the_run() -> None:
 
     async def main() -> str:
         runtime.on_loss("continue")
-        runtime.spawn(Stubborn, "a")
+        line(runtime, "a", Stubborn)
         await runtime.start()
         await runtime.clock.sleep(10.0)
         return "done"
@@ -172,7 +166,7 @@ def test_a_process_that_takes_a_lost_ones_place_finds_the_arguments_as_they_were
 
     async def main() -> tuple[int, int]:
         runtime.on_loss("restart")
-        a = runtime.spawn(Planned, "a", Plan())
+        a = line(runtime, "a", Planned, {"done": 0})
         await runtime.start()
         before = await a.do(), await a.do()
         await runtime.clock.sleep(5.0)

@@ -16,7 +16,7 @@ from fedactors.network.links import Link, Network
 from fedactors.runtime.base import Costs
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.pool import ProcessPool
-from tests.runtime.cast import COSTS, Echo, Memory, Update, play, process_id, rounds_of_training
+from tests.runtime.cast import COSTS, Memory, Update, line, play, process_id, rounds_of_training
 
 # --- the same each time ---
 
@@ -79,7 +79,7 @@ def test_a_thousand_parties() -> None:
 
     async def main() -> None:
         names = [f"p{i:04d}" for i in range(count)]
-        actors = [runtime.spawn(Echo, name) for name in names]
+        actors = [line(runtime, name) for name in names]
         await runtime.start()
         for _ in range(3):
             await asyncio.gather(*(a.relay_add(names[(i + 1) % count], 1) for i, a in enumerate(actors)))
@@ -95,7 +95,7 @@ def test_memory_stays_flat_over_many_rounds() -> None:
     grown: list[int] = []
 
     async def main() -> None:
-        a, b = runtime.spawn(Echo, "a"), runtime.spawn(Echo, "b")
+        a, b = line(runtime, "a"), line(runtime, "b")
         await runtime.start()
         for index in range(3000):
             await a.relay("b", Update("a", index, np.zeros(100)))

@@ -277,17 +277,18 @@ class RayContext(Context):
     def begin_run(self, start: float) -> None:
         """Count time and CPU seconds from here on: what came before was starting up."""
         self.clock.begin(start)
-        self._cpu_before = _cpu_seconds()
+        self._cpu_before = time.process_time()
         self._computing_seconds = self._outside_reported = 0.0
 
     def drain(self) -> Drained:
         """Hand over what was recorded since the last time."""
         self.ledger.flush()
-        cpu = _cpu_seconds() - self._cpu_before
+        cpu = time.process_time() - self._cpu_before
         outside = max(0.0, cpu - self._computing_seconds)
         now = self.clock.now()
         # as one span that ends now: how much it was, not when it was, is known
-        self.record_span("outside", "outside of compute", max(0.0, now - (outside - self._outside_reported)), now)
+        since = max(0.0, outside - self._outside_reported)
+        self.record_span("outside", "outside of compute", max(0.0, now - since), max(0.0, now))
         self._outside_reported = outside
         rows, spans, privacy, refused = list(self.rows), list(self.spans), list(self.privacy), list(self.refused)
         for kept in (self.rows, self.spans, self.privacy, self.refused):
@@ -304,11 +305,6 @@ class RayContext(Context):
         self._reader.close()
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _cpu_seconds() -> float:
-    used = os.times()
-    return used.user + used.system
 
 
 class Life(enum.IntEnum):

@@ -400,8 +400,6 @@ class RayRuntime(Runtime):
     def _stop_now(self) -> None:
         # the last snapshot is of the last epoch's end: an epoch that was cut is run again
         if self._last_snapshot is not None:
-            if self.recorder is not None:
-                self.recorder.save_checkpoint("last", self._last_snapshot.actors, self._last_snapshot.driver)
             text = "its last checkpoint is written"
         else:
             text = "before its first checkpoint"

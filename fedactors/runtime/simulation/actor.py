@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -176,7 +175,7 @@ class SimulatedContext(Context):
     def capture(self) -> bytes:
         """Return the actor's state, its work in flight and its keyed timers as a sealed frame."""
         jobs = [
-            (j.key, f"{j.function.__module__}:{j.function.__qualname__}", j.args, (j.work.kind, j.work.units), j.due)
+            (j.key, j.function.__name__, j.args, (j.work.kind, j.work.units), j.due)
             for j in sorted(self.jobs.values(), key=lambda j: j.key)
         ]
         state = snapshot.capture(self.actor, self.actor.state)
@@ -187,13 +186,8 @@ class SimulatedContext(Context):
         content = snapshot.unseal(frame, f"the checkpoint of {self.name}")
         snapshot.apply(self.actor, content["state"])
         self.timers = dict(content["timers"])
-        for key, where, args, (kind, units), due in content["jobs"]:
-            self.redo(key, self._job_function(where), args, Work(kind, units), due)
-
-    def _job_function(self, where: str) -> Callable[..., Any]:
-        module, _, name = where.partition(":")
-        own = self.casting.cls.__module__
-        package = own.rpartition(".")[0] + "."
-        if module != own and not module.startswith((package if package != "." else own + ".", "fedactors.")):
-            raise BadInput(f"the checkpoint of {self.name} names a function outside its protocol: {where}")
-        return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
+        functions = {function.__name__: function for function in self.actor.jobs}
+        for key, name, args, (kind, units), due in content["jobs"]:
+            if name not in functions:
+                raise BadInput(f"the checkpoint of {self.name} names {name!r}, which is no work of its class")
+            self.redo(key, functions[name], args, Work(kind, units), due)

@@ -1,14 +1,16 @@
 """FedAvg (McMahan et al., 2017, Algorithm 1): clients train on their own rows, a server averages what they send."""
 
 import asyncio
+import logging
+from dataclasses import asdict
 from functools import partial
 from typing import Literal
 
-from acme_protocols.messages import Model, Update
+from acme_protocols.messages import Model, Score, Turn, Update
 from pydantic import Field
 
 from fedactors.config import config
-from fedactors.data.horizontal import HorizontalData, horizontal
+from fedactors.data.horizontal import HorizontalData, HorizontalFile, HorizontalSource, horizontal
 from fedactors.data.partitioners import DirichletPartitioner
 from fedactors.errors import PartyLost
 from fedactors.learning.averaging import LocalTraining, evaluate_model, train_locally
@@ -16,6 +18,7 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.parameters import weighted_average
 from fedactors.learning.split_network import initial_vector
 from fedactors.plugins import RunResult
+from fedactors.remote import DRIVER, SERVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Runtime, Work
 
@@ -47,14 +50,15 @@ def model_spec(data: HorizontalData) -> ModelSpec:
 class AveragingClient(Client):
     """Trains on its own rows; stateless between rounds."""
 
-    def __init__(self, settings: FedAvgConfig, data: HorizontalData, index: int) -> None:
-        self._spec, self._source = model_spec(data), data.client(index)
+    def __init__(self, settings: FedAvgConfig, spec: ModelSpec, source: HorizontalSource | HorizontalFile) -> None:
+        self._spec, self._source = spec, source
         epochs, size, rate = settings.local_epochs, settings.batch_size, settings.learning_rate
         self._training = LocalTraining(num_epochs=epochs, batch_size=size, learning_rate=rate, momentum=0.0)
 
     async def load(self) -> None:
         self._rows = self._source.load()
 
+    @remote(caller=SERVER)
     async def train(self, model: Model) -> Update:
         x, y = self._rows.features, self._rows.labels
         train = partial(train_locally, seed=self.seed(f"order {model.round}"), training=self._training)
@@ -68,19 +72,22 @@ class AveragingServer(Server):
 
     state = ("vector",)
 
-    def __init__(self, data: HorizontalData, clients: tuple[str, ...]) -> None:
-        self._spec, self._source, self._clients = model_spec(data), data.test(), clients
+    def __init__(self, spec: ModelSpec, test: HorizontalSource | HorizontalFile, clients: tuple[str, ...]) -> None:
+        self._spec, self._source, self._clients = spec, test, clients
 
     async def load(self) -> None:
         self._test = self._source.load()
         self.vector = initial_vector(self._spec, self.seed("model"))
 
-    async def train_round(self, index: int) -> dict[str, float]:
-        model = Model(index, self.vector)
+    @remote(caller=DRIVER)
+    async def train_round(self, turn: Turn) -> Score:
+        model = Model(turn.round, self.vector)
         asked = [self.peer(name, AveragingClient).train(model) for name in self._clients]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, PartyLost):
+            if isinstance(answer, PartyLost):
+                logging.getLogger(__name__).warning("round %d goes on without %s", turn.round, answer.party)
+            elif isinstance(answer, BaseException):
                 raise answer
         found = {name: a for name, a in zip(self._clients, answers, strict=True) if isinstance(a, Update)}
         if not found:
@@ -90,19 +97,23 @@ class AveragingServer(Server):
         self.vector = await self.compute(weighted_average, vectors, weights, work=Work("average", len(found)))
         test = self._spec, self.vector, self._test.features, self._test.labels
         metrics = await self.compute(evaluate_model, *test, work=Work("evaluate", len(self._test.features)))
-        return {**metrics, "num_clients": len(found)}
+        return Score(float(metrics["loss"]), float(metrics["accuracy"]), len(found))
+
+
+def actors(settings: FedAvgConfig) -> dict[str, type]:
+    return {"clients": AveragingClient, "server": AveragingServer}
 
 
 async def run(settings: FedAvgConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     runtime.use_costs(Costs({"local-training": (1e-3, 1e-4), "average": (1e-4, 1e-4), "evaluate": (1e-3, 2e-5)}))
     names = tuple(f"client-{index}" for index in range(settings.num_clients))
-    server = runtime.spawn(AveragingServer, "server", data, names)
+    server = runtime.spawn(AveragingServer, "server", model_spec(data), data.test(), names)
     for index, name in enumerate(names):
-        runtime.spawn(AveragingClient, name, settings, data, index)
+        runtime.spawn(AveragingClient, name, settings, model_spec(data), data.client(index))
     runtime.on_loss(lambda name: "stop" if name == "server" else settings.on_party_loss)
     await runtime.start()
     for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
-        metrics = await server.train_round(index)
+        metrics = asdict(await server.train_round(Turn(index)))
         runtime.state.update(round=index, metrics=metrics)
         await runtime.record_round(index, metrics)
         await runtime.checkpoint()

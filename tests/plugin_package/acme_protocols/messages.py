@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedactors.network.codec import message
 
 
-@message(receiver="client", reveals="the average of all clients' models")
+@message(reveals="the average of all clients' models")
 class Model:
     """The shared model; vector (P)."""
 
@@ -16,7 +16,7 @@ class Model:
     vector: NDArray[np.float32]
 
 
-@message(receiver="server", reveals="the client's model and its number of rows; inversion attacks apply")
+@message(reveals="the client's model and its number of rows; inversion attacks apply")
 class Update:
     """A client's model after local training; vector (P)."""
 
@@ -24,7 +24,7 @@ class Update:
     num_samples: int
 
 
-@message(receiver="server", reveals="an embedding and the label of each row of the batch; inversion attacks apply")
+@message(reveals="an embedding and the label of each row of the batch; inversion attacks apply")
 class Smashed:
     """What the bottom model makes of a batch; values (B x E), labels (B)."""
 
@@ -32,7 +32,7 @@ class Smashed:
     labels: NDArray[Any]
 
 
-@message(receiver="client", reveals="the gradient of the loss of the client's own batch")
+@message(reveals="the gradient of the loss of the client's own batch")
 class CutGradient:
     """The gradient with respect to `Smashed.values`, and the batch's loss."""
 
@@ -41,10 +41,33 @@ class CutGradient:
 
 
 @message(
-    receiver="next client",
     reveals="the bottom model, trained on the rows of all clients before; inversion attacks apply",
 )
 class Bottom:
     """The bottom model's parameters; vector (P)."""
 
     vector: NDArray[np.float32]
+
+
+@message(reveals="which round it is, and who comes next")
+class Turn:
+    """The driver's order to one client or to the server."""
+
+    round: int
+    next_client: str = ""
+
+
+@message(reveals="the mean loss of one client's rows")
+class Loss:
+    """What a client's turn came to."""
+
+    value: float
+
+
+@message(reveals="how good the shared model is on the test rows, and how many clients took part")
+class Score:
+    """Metrics on the test rows."""
+
+    loss: float
+    accuracy: float
+    num_clients: int = 0

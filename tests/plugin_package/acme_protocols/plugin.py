@@ -11,6 +11,7 @@ FEDAVG = LazyProtocol(
     config_at="acme_protocols.fedavg:FedAvgConfig",
     run_at="acme_protocols.fedavg:run",
     messages_at="acme_protocols.messages",
+    actors_at="acme_protocols.fedavg:actors",
     load_data_at="acme_protocols.fedavg:load_data",
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="continue",
@@ -26,6 +27,7 @@ SPLIT_LEARNING = LazyProtocol(
     config_at="acme_protocols.split_learning:SplitLearningConfig",
     run_at="acme_protocols.split_learning:run",
     messages_at="acme_protocols.messages",
+    actors_at="acme_protocols.split_learning:actors",
     load_data_at="acme_protocols.split_learning:load_data",
     smoke={"num_rounds": 2, "num_clients": 2, "batch_size": 256},
 )

@@ -2,19 +2,23 @@
 batch by batch, and hands the bottom on to the next client. Rows stay; labels are sent with the embeddings."""
 
 import numpy as np
-from acme_protocols.messages import Bottom, CutGradient, Smashed
+from acme_protocols.messages import Bottom, CutGradient, Loss, Score, Smashed, Turn
 from pydantic import Field
 
 from fedactors.config import config
-from fedactors.data.horizontal import HorizontalData, horizontal
+from fedactors.data.catalogue import Task
+from fedactors.data.horizontal import HorizontalData, HorizontalFile, HorizontalSource, horizontal
 from fedactors.data.partitioners import IidPartitioner
 from fedactors.learning.averaging import batches
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.split_network import bottom_forward, bottom_gradient, initial_vector, top_gradient
 from fedactors.plugins import RunResult
+from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Runtime, Work
+
+Source = HorizontalSource | HorizontalFile
 
 
 @config
@@ -41,32 +45,34 @@ class TurnClient(Client):
 
     state = ("vector",)
 
-    def __init__(self, settings: SplitLearningConfig, data: HorizontalData, index: int) -> None:
-        self._settings, self._spec = settings, specs(data)[0]
-        self._source, self._test_source = data.client(index), data.test()
+    def __init__(self, settings: SplitLearningConfig, spec: ModelSpec, own: Source, test: Source) -> None:
+        self._settings, self._spec, self._source, self._test_source = settings, spec, own, test
 
     async def load(self) -> None:
         rows, self._test = self._source.load(), self._test_source.load()
         self._x, self._y = rows.features.reshape(len(rows.features), -1), rows.labels
         self.vector = initial_vector(self._spec, self.party_seed("bottom"))
 
+    @remote(caller=CLIENT)
     async def take_over(self, bottom: Bottom) -> None:
         self.vector = bottom.vector
 
-    async def train(self, round_index: int, next_client: str) -> float:
+    @remote(caller=DRIVER)
+    async def train(self, turn: Turn) -> Loss:
         server, losses = self.peer("server", TopServer), []
-        for rows in batches(len(self._x), self._settings.batch_size, self.rng(f"order {round_index}")):
+        for rows in batches(len(self._x), self._settings.batch_size, self.rng(f"order {turn.round}")):
             x, work = self._x[rows], Work("bottom", len(rows))
             values = await self.compute(bottom_forward, self._spec, self.vector, x, work=work)
             cut = await server.step(Smashed(values, self._y[rows]))
             gradient = await self.compute(bottom_gradient, self._spec, self.vector, x, cut.values, work=work)
             self.vector = self.vector - self._settings.learning_rate * gradient
             losses.append(cut.loss)
-        if next_client != self.name:
-            await self.peer(next_client, TurnClient).take_over(Bottom(self.vector))
-        return float(np.mean(losses))
+        if turn.next_client != self.name:
+            await self.peer(turn.next_client, TurnClient).take_over(Bottom(self.vector))
+        return Loss(float(np.mean(losses)))
 
-    async def evaluate(self) -> dict[str, float]:
+    @remote(caller=DRIVER)
+    async def evaluate(self) -> Score:
         rows = self._test.features.reshape(len(self._test.features), -1)
         values = await self.compute(bottom_forward, self._spec, self.vector, rows, work=Work("bottom", len(rows)))
         return await self.peer("server", TopServer).score(Smashed(values, self._test.labels))
@@ -77,31 +83,45 @@ class TopServer(Server):
 
     state = ("vector",)
 
-    def __init__(self, settings: SplitLearningConfig, data: HorizontalData) -> None:
-        self._rate, self._spec, self._task = settings.learning_rate, specs(data)[1], data.task
+    def __init__(self, settings: SplitLearningConfig, spec: ModelSpec, task: Task) -> None:
+        self._rate, self._spec, self._task = settings.learning_rate, spec, task
 
     async def load(self) -> None:
         self.vector = initial_vector(self._spec, self.seed("top"))
 
+    @remote(caller=CLIENT)
     async def step(self, smashed: Smashed) -> CutGradient:
         made = self._spec, self.vector, (smashed.values,), smashed.labels, self._task
         found = await self.compute(top_gradient, *made, work=Work("top", len(smashed.values)))
         self.vector = self.vector - self._rate * found.gradient
         return CutGradient(found.embedding_gradients[0], found.loss)
 
-    async def score(self, smashed: Smashed) -> dict[str, float]:
-        return task_metrics(self._task, smashed.labels, bottom_forward(self._spec, self.vector, smashed.values))
+    @remote(caller=CLIENT)
+    async def score(self, smashed: Smashed) -> Score:
+        outputs = await self.compute(
+            bottom_forward, self._spec, self.vector, smashed.values, work=Work("top", len(smashed.values))
+        )
+        found = task_metrics(self._task, smashed.labels, outputs)
+        return Score(float(found["loss"]), float(found["accuracy"]))
+
+
+def actors(settings: SplitLearningConfig) -> dict[str, type]:
+    return {"clients": TurnClient, "server": TopServer}
 
 
 async def run(settings: SplitLearningConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     runtime.use_costs(Costs({"bottom": (2e-4, 1e-6), "top": (3e-4, 1e-6)}))
-    runtime.spawn(TopServer, "server", settings, data)
+    bottom, top = specs(data)
+    runtime.spawn(TopServer, "server", settings, top, data.task)
     names = [f"client-{index}" for index in range(settings.num_clients)]
-    clients = [runtime.spawn(TurnClient, name, settings, data, index) for index, name in enumerate(names)]
+    own = [(name, data.client(index)) for index, name in enumerate(names)]
+    clients = [runtime.spawn(TurnClient, name, settings, bottom, source, data.test()) for name, source in own]
     await runtime.start()
     for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
-        losses = [await client.train(index, names[(i + 1) % len(names)]) for i, client in enumerate(clients)]
-        metrics = {**await clients[0].evaluate(), "train_loss": float(np.mean(losses))}
+        turns = [Turn(index, names[(i + 1) % len(names)]) for i in range(len(names))]
+        losses = [(await client.train(turn)).value for client, turn in zip(clients, turns, strict=True)]
+        score = await clients[0].evaluate()
+        metrics = {"loss": score.loss, "accuracy": score.accuracy, "train_loss": float(np.mean(losses))}
         runtime.state.update(round=index, metrics=metrics)
         await runtime.record_round(index, metrics)
         await runtime.checkpoint()
