@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQ
 from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import task_metrics
-from fedactors.learning.split_network import BottomNetwork, TopNetwork
-from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.learning.network import Network
+from fedactors.learning.split_network import Publication, joint_output
 from fedactors.privacy.mechanisms import clip_and_noise, clip_rows_backward
+from fedactors.privacy.releases import GaussianReleases
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Ref, Work
@@ -41,7 +42,6 @@ from protocols.pubsub_vfl.messages import (
     Gradient,
     PartEmbedding,
     PartRequest,
-    PrivacyAccount,
     Releases,
     RowOrder,
     Stamp,
@@ -50,7 +50,6 @@ from protocols.pubsub_vfl.pipeline import Pipeline
 
 _NEIGHBOURS = "replace-one-record neighbours, known batches; membership and row order are not covered"
 _NOMINAL = "; nominal mu is the paper's, whose amplification known batch ids do not give"
-_REPRODUCIBLE = "; no privacy guarantee: reproducible noise"
 
 
 class PartyWorker(Client):
@@ -64,8 +63,6 @@ class PartyWorker(Client):
     """
 
     state: ClassVar[tuple[str, ...]] = ("rows", "replica")
-    released: ClassVar[type]
-    """What it sends to other parties, by which its account goes."""
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
         self.config = config
@@ -77,7 +74,7 @@ class PartyWorker(Client):
         """Load the party's own rows and build its bottom model."""
         self.rows = PartyRows(self.config, self._data, self._run_seed)
         spec = algorithm.bottom_spec(self.config, self.rows.num_features)
-        self._bottom = BottomNetwork(spec, algorithm.optimizer(self.config), self.party_seed("bottom"))
+        self._bottom = Network(spec, algorithm.optimizer(self.config), self.party_seed("bottom"))
         self.replica = Replica(self.name, (self._bottom,), self.config)
 
     @property
@@ -96,11 +93,22 @@ class PartyWorker(Client):
             await self.peer(sibling, PartyWorker).take_rows(RowOrder(rows))
 
     @remote(caller=DRIVER)
+    async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
+        """Work until the broker says that the epoch is over."""
+        raise NotImplementedError
+
+    @remote(caller=DRIVER)
     async def average(self, order: EpochOrder) -> None:
         """Continue from the average of the party's workers."""
         if self.server is not None:
             with self.span("wait", "average"):
                 await self.replica.average(self.server, order.epoch)
+
+    @remote(caller=DRIVER)
+    async def follow(self, order: EpochOrder) -> None:
+        """Continue from the changes of all the party's workers."""
+        if self.server is not None:
+            await self.replica.follow(self.server, order.epoch)
 
     @remote(caller=DRIVER)
     async def end_epoch(self, end: EpochEnd) -> None:
@@ -114,33 +122,14 @@ class PartyWorker(Client):
         self.replica.recall()
 
     @remote(caller=DRIVER)
-    async def account(self, releases: Releases) -> PrivacyAccount:
-        """Record, and return, both accounts of what the party has released."""
-        sigma, clip_norm, nominal = self._noise_facts()
-        config, count, name = self.config, releases.count, self.released.__name__
-        mu, epsilon = algorithm.rigorous_budget(clip_norm, sigma, count, config.delta)
-        reproducible = self._context.reproducible_noise and sigma > 0
-        covered = math.isfinite(mu) and not reproducible
-        self.record_privacy(
-            PrivacyRecord(
-                party=self.party,
-                message_type=name,
-                mechanism="gaussian" if sigma else "none",
-                clip_norm=clip_norm if sigma else math.inf,
-                noise_scale=sigma,
-                releases=count,
-                nominal_mu=nominal,
-                rigorous_mu=mu,
-                epsilon=epsilon,
-                delta=config.delta,
-                covered=covered,
-                note=_NEIGHBOURS + (_NOMINAL if nominal else "") + (_REPRODUCIBLE if reproducible else ""),
-            )
-        )
-        return PrivacyAccount(name, nominal, mu, epsilon, config.delta, sigma, count, covered)
+    async def account(self, releases: Releases) -> None:
+        """Record what the party's releases cost in privacy, as the paper counts it and as it holds per record."""
+        made = self._releases()
+        made.add(times=releases.count)
+        self.record_privacy(made.record(self.party))
 
-    def _noise_facts(self) -> tuple[float, float, float | None]:
-        """Return deviation of the noise, clipping norm and the nominal mu that the paper claims."""
+    def _releases(self) -> GaussianReleases:
+        """Return what leaves the party and under which noise."""
         raise NotImplementedError
 
 
@@ -148,11 +137,10 @@ class PassiveWorker(PartyWorker):
     """One of a passive party's workers: own features and a bottom model."""
 
     payloads: ClassVar[tuple[type, ...]] = (Embedding,)
-    released = Embedding
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
         super().__init__(config, part, run_seed, workers)
-        self._publications: dict[Stamp, tuple[Any, np.ndarray]] = {}
+        self._publications: dict[Stamp, tuple[Publication, np.ndarray]] = {}
         self._refs: dict[Stamp, Ref] = {}
 
     async def open(self) -> None:
@@ -220,10 +208,7 @@ class PassiveWorker(PartyWorker):
         if self._sigma > 0:
             gradient_BE = clip_rows_backward(values, gradient_BE, self.config.clip_norm)
         work = self._work("bottom-backward", len(gradient_BE), updates=True)
-        if not self.pooled:
-            return await self.compute(algorithm.backward, self._bottom, publication, gradient_BE, work=work)
-        vector, x_BF = publication
-        return await self.compute(algorithm.backward_pure, self._bottom.spec, vector, x_BF, gradient_BE, work=work)
+        return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
 
     def _forget(self, stamp: Stamp) -> None:
         """Give up a publication."""
@@ -231,14 +216,10 @@ class PassiveWorker(PartyWorker):
         if (ref := self._refs.pop(stamp, None)) is not None:
             self.free(ref)
 
-    async def _forward(self, positions: np.ndarray) -> tuple[Any, np.ndarray]:
-        x_BF = self.rows.prepared.train.features[positions]
-        work = self._work("bottom-forward", len(x_BF))
-        if not self.pooled:
-            return await self.compute(algorithm.forward, self._bottom, x_BF, work=work)
-        vector = self._bottom.vector
-        values = await self.compute(algorithm.forward_pure, self._bottom.spec, vector, x_BF, work=work)
-        return (vector, x_BF), values
+    async def _forward(self, positions: np.ndarray) -> tuple[Publication, np.ndarray]:
+        publication = Publication(self._bottom.model, self.rows.prepared.train.features[positions])
+        work = self._work("bottom-forward", len(positions))
+        return publication, await self.compute(algorithm.embed, publication, work=work)
 
     def _work(self, kind: str, num_rows: int, *, updates: bool = False) -> Work:
         return Work(kind, algorithm.operations(num_rows, self.replica.sizes[0], updates=updates))
@@ -249,9 +230,8 @@ class PassiveWorker(PartyWorker):
     async def embed_part(self, request: PartRequest) -> PartEmbedding:
         """Return the embeddings of the validation or test rows, released under the same noise as in training."""
         x_NF = self.rows.part(request.part).features
-        spec, vector = self._bottom.spec, self._bottom.vector
         work = self._work("bottom-forward", len(x_NF))
-        values = await self.compute(algorithm.embed_rows, spec, vector, x_NF, work=work)
+        values = await self.compute(algorithm.embed_rows, self._bottom.model, x_NF, work=work)
         return PartEmbedding(request.part, self._sanitise(values))
 
     def _sanitise(self, values: np.ndarray) -> np.ndarray:
@@ -264,22 +244,29 @@ class PassiveWorker(PartyWorker):
     def _sigma(self) -> float:
         return algorithm.embedding_sigma(self.config, self.rows.num_train)
 
-    def _noise_facts(self) -> tuple[float, float, float | None]:
+    def _releases(self) -> GaussianReleases:
         config = self.config
-        return self._sigma, config.clip_norm, None if math.isinf(config.privacy_mu) else config.privacy_mu
+        nominal = None if math.isinf(config.privacy_mu) else config.privacy_mu
+        return GaussianReleases(
+            "Embedding",
+            clip_norm=config.clip_norm,
+            sigma=self._sigma,
+            delta=config.delta,
+            paper_mu=nominal,
+            note=_NEIGHBOURS + (_NOMINAL if nominal else ""),
+        )
 
 
 class ActiveWorker(PartyWorker):
     """One of the active party's workers: own features, labels, a bottom and the top model."""
 
     payloads: ClassVar[tuple[type, ...]] = (Gradient,)
-    released = Gradient
 
     async def load(self) -> None:
         """Load the party's own rows and labels, and build its models."""
         await super().load()
-        spec, task = algorithm.top_spec(self.config, self._data), self._data.task
-        self._top = TopNetwork(spec, algorithm.optimizer(self.config), self.party_seed("top"), task=task)
+        spec = algorithm.top_spec(self.config, self._data)
+        self._top = Network(spec, algorithm.optimizer(self.config), self.party_seed("top"))
         self.replica = Replica(self.name, (self._bottom, self._top), self.config)
         self._refs: dict[Stamp, tuple[Ref, ...]] = {}
 
@@ -346,13 +333,8 @@ class ActiveWorker(PartyWorker):
         x_BF, target_B = train.features[positions], train.labels[positions]
         received = [embedding.values for embedding in embeddings]
         work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=True))
-        if not self.pooled:
-            models = (self._bottom, self._top)
-            return await self.compute(algorithm.active_gradients, *models, x_BF, received, target_B, work=work)
-        bottom, top = (self._bottom.spec, self._bottom.vector), (self._top.spec, self._top.vector)
-        return await self.compute(
-            algorithm.active_gradients_pure, bottom, top, self._data.task, x_BF, received, target_B, work=work
-        )
+        networks, task = (self._bottom.model, self._top.model), self._data.task
+        return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, target_B, work=work)
 
     def _sanitise(self, gradient_BE: np.ndarray) -> np.ndarray:
         if self._sigma <= 0:
@@ -362,8 +344,15 @@ class ActiveWorker(PartyWorker):
         noisy = clip_and_noise(gradient_BE * rows, self.config.gradient_clip_norm, self._sigma, self._noise) / rows
         return noisy.astype(gradient_BE.dtype)
 
-    def _noise_facts(self) -> tuple[float, float, float | None]:
-        return self._sigma, self.config.gradient_clip_norm, None
+    def _releases(self) -> GaussianReleases:
+        config = self.config
+        return GaussianReleases(
+            "Gradient",
+            clip_norm=config.gradient_clip_norm,
+            sigma=self._sigma,
+            delta=config.delta,
+            note=_NEIGHBOURS,
+        )
 
     @remote(caller=DRIVER)
     async def evaluate(self, request: PartRequest) -> Evaluated:
@@ -371,12 +360,12 @@ class ActiveWorker(PartyWorker):
         found = await asyncio.gather(*(peer.embed_part(request) for peer in self._first_peers().values()))
         rows, (bottom_size, top_size) = self.rows.part(request.part), self.replica.sizes
         assert rows.labels is not None
-        count, bottom, top = len(rows.features), self._bottom, self._top
+        count = len(rows.features)
         work = Work("bottom-forward", count * bottom_size)
-        own = await self.compute(algorithm.embed_rows, bottom.spec, bottom.vector, rows.features, work=work)
+        own = await self.compute(algorithm.embed_rows, self._bottom.model, rows.features, work=work)
         embeddings = [own, *(part_embedding.values for part_embedding in found)]
         work = Work("top-forward", count * top_size)
-        outputs = await self.compute(algorithm.top_outputs, top.spec, top.vector, embeddings, work=work)
+        outputs = await self.compute(joint_output, self._top.model, embeddings, work=work)
         metrics = task_metrics(self._data.task, rows.labels, outputs)
         if self._data.task == "regression":
             metrics["rmse"] *= self.rows.prepared.label_deviation

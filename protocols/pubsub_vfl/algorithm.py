@@ -17,16 +17,9 @@ from numpy.typing import NDArray
 from fedactors.data.partitions import VerticalData, VerticalPart
 from fedactors.learning.losses import Task, output_width
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.network import Model
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import (
-    BottomNetwork,
-    Publication,
-    TopNetwork,
-    bottom_forward,
-    bottom_gradient,
-    top_gradient,
-)
-from fedactors.privacy.accounting import epsilon_of_mu, gaussian_mu
+from fedactors.learning.split_network import Publication, loss_gradients
 from fedactors.privacy.mechanisms import pubsub_sigma
 from fedactors.runtime.base import Costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -102,32 +95,17 @@ def default_costs(config: PubSubVflConfig, speed: dict[str, float] | None = None
     return Costs(kinds, speed or {})
 
 
-# --- a passive worker's batch ---------------------------------------------------------------------------------------
+# --- a batch --------------------------------------------------------------------------------------------------------
 
 
-def forward(bottom: BottomNetwork, x_BF: Array) -> tuple[Publication, Array]:
-    """Return a publication (its graph is kept for its gradient) and the embedding to send (B x E)."""
-    publication = bottom.publish(x_BF)
-    return publication, publication.embedding
+def embed(publication: Publication) -> Array:
+    """Return the embedding of a batch (B x E), to be sent; the publication keeps its graph (lines 5 to 8)."""
+    return publication.embedding
 
 
-def backward(bottom: BottomNetwork, publication: Publication, gradient_BE: Array) -> Array:
+def backward(publication: Publication, gradient_BE: Array) -> Array:
     """Return the flat gradient (P) through the activation of `publication` (line 26)."""
-    gradient_P: Array = bottom.gradient(publication, gradient_BE).numpy()
-    return gradient_P
-
-
-def forward_pure(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:
-    """Do `forward` on plain values: the embedding at the given parameters."""
-    return bottom_forward(spec, vector_P, x_BF)
-
-
-def backward_pure(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Array) -> Array:
-    """Do `backward` on plain values: the flat gradient at the parameters of the publication."""
-    return bottom_gradient(spec, vector_P, x_BF, gradient_BE)
-
-
-# --- an active worker's batch ---------------------------------------------------------------------------------------
+    return publication.gradient(gradient_BE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,44 +119,22 @@ class ActiveGradients:
 
 
 def active_gradients(
-    bottom: BottomNetwork, top: TopNetwork, x_BF: Array, embeddings: Sequence[Array], target_B: Array
+    bottom: Model, top: Model, task: Task, x_BF: Array, embeddings: Sequence[Array], target_B: Array
 ) -> ActiveGradients:
     """Compute the own embedding, the loss and all gradients of one batch (lines 16 and 17)."""
-    publication = bottom.publish(x_BF)
-    found = top.gradient([publication.embedding, *embeddings], target_B)
-    own: Array = bottom.gradient(publication, found.embedding_gradients[0]).numpy()
+    publication = Publication(bottom, x_BF)
+    found = loss_gradients(top, [publication.embedding, *embeddings], target_B, task)
+    own = publication.gradient(found.embedding_gradients[0])
     return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
 
-
-def active_gradients_pure(
-    bottom: tuple[ModelSpec, Array],
-    top: tuple[ModelSpec, Array],
-    task: Task,
-    x_BF: Array,
-    embeddings: Sequence[Array],
-    target_B: Array,
-) -> ActiveGradients:
-    """Do `active_gradients` on plain values."""
-    z_BE = bottom_forward(*bottom, x_BF)
-    found = top_gradient(*top, [z_BE, *embeddings], target_B, task)
-    own = bottom_gradient(*bottom, x_BF, found.embedding_gradients[0])
-    return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
-
-
-# --- evaluation -----------------------------------------------------------------------------------------------------
 
 _SLICE_ROWS = 8192
 
 
-def embed_rows(spec: ModelSpec, vector_P: Array, x_NF: Array) -> Array:
-    """Return the embeddings of many rows (N x E), computed in slices to bound memory."""
+def embed_rows(bottom: Model, x_NF: Array) -> Array:
+    """Return the embeddings of many rows (N x E) without graphs, computed in slices to bound memory."""
     slices = range(0, len(x_NF), _SLICE_ROWS)
-    return np.concatenate([bottom_forward(spec, vector_P, x_NF[s : s + _SLICE_ROWS]) for s in slices])
-
-
-def top_outputs(spec: ModelSpec, vector_P: Array, embeddings: Sequence[Array]) -> Array:
-    """Return the top model's outputs (N x O) on the concatenated embeddings of all parties."""
-    return bottom_forward(spec, vector_P, np.concatenate(embeddings, axis=1))
+    return np.concatenate([bottom.output(x_NF[start : start + _SLICE_ROWS]) for start in slices])
 
 
 # --- privacy --------------------------------------------------------------------------------------------------------
@@ -200,11 +156,3 @@ def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
 def gradient_sigma(mu: float, clip_norm: float, releases: int) -> float:
     """Return the noise deviation that makes `releases` gradients of one record cost `mu` in all (sensitivity 2c)."""
     return 0.0 if math.isinf(mu) else 2 * clip_norm * math.sqrt(releases) / mu
-
-
-def rigorous_budget(clip_norm: float, sigma: float, releases: int, delta: float) -> tuple[float, float]:
-    """Return (mu, epsilon at `delta`) of `releases` noisy releases of one record; infinite without noise."""
-    if sigma <= 0:
-        return math.inf, math.inf
-    mu = gaussian_mu(clip_norm=clip_norm, sigma=sigma, releases=releases)
-    return mu, epsilon_of_mu(mu, delta)

@@ -26,9 +26,7 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import Parameters
 
 if TYPE_CHECKING:
-    from fedactors.learning.split_network import BottomNetwork, TopNetwork
-
-    Network = BottomNetwork | TopNetwork
+    from fedactors.learning.network import Network
 
 Vector = NDArray[np.floating[Any]]
 

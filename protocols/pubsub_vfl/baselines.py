@@ -26,7 +26,7 @@ import numpy as np
 from fedactors.remote import CLIENT, DRIVER, remote
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.averaging import AveragingServer
-from protocols.pubsub_vfl.messages import Embedding, EpochLoss, EpochOrder, Gradient, PairOrder, PairRequest
+from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest
 
 Array = np.ndarray
 
@@ -120,21 +120,9 @@ class PairedPassiveWorker(PassiveWorker):
         positions = self.rows.batches(request.epoch)[request.batch_id]
         return await self._embed(request.epoch, (request.batch_id, 1), positions)
 
-    @remote(caller=DRIVER)
-    async def follow(self, order: EpochOrder) -> None:
-        """Continue from the changes of all the party's workers."""
-        if self.server is not None:
-            await self.replica.follow(self.server, order.epoch)
-
 
 class PairedActiveWorker(ActiveWorker):
     """An active party's worker in a pair."""
-
-    @remote(caller=DRIVER)
-    async def follow(self, order: EpochOrder) -> None:
-        """Continue from the changes of all the party's workers."""
-        if self.server is not None:
-            await self.replica.follow(self.server, order.epoch)
 
     @remote(caller=DRIVER)
     async def train_pair(self, order: PairOrder) -> EpochLoss:

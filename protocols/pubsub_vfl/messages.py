@@ -202,29 +202,15 @@ class LostWorker:
 
 @message(reveals="how often any record was released at most")
 class Releases:
-    """Asks a party for its account of this many releases, re-publications included."""
+    """Asks a party to account for this many releases, re-publications included."""
 
     count: int
-
-
-@message(reveals="the noise on what a party releases, and what it guarantees")
-class PrivacyAccount:
-    """What a party's embeddings or gradients cost in privacy, as the paper counts it and as it holds per record."""
-
-    message: str
-    nominal_mu: float | None
-    rigorous_mu: float
-    epsilon: float
-    delta: float
-    sigma: float
-    releases: int
-    covered: bool
 
 
 def sent(config: PubSubVflConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
     alignment = (AlignmentQuestion, AlignmentAnswer, AlignmentOrder, Aligned)
-    always = (*alignment, PartRequest, PartEmbedding, Evaluated, EpochEnd, EpochLoss, Releases, PrivacyAccount)
+    always = (*alignment, PartRequest, PartEmbedding, Evaluated, EpochEnd, EpochLoss, Releases)
     several = config.num_active_workers > 1 or config.num_passive_workers > 1
     within = (RowOrder, *((Parameters,) if config.uses_servers else ())) if several else ()
     if config.is_paired:

@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedactors.data.partitions import VerticalData
-from fedactors.learning.split_network import BottomNetwork, TopNetwork
+from fedactors.learning.network import Network, initial_vector
+from fedactors.learning.split_network import Publication, loss_gradients
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.averaging import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -53,7 +54,7 @@ def profile_party(
     cores = num_cores or os.cpu_count() or 1
     row_bytes = (8 if config.float64 else 4) * (num_features + 2 * config.num_layers * config.hidden_size)
     spec = algorithm.bottom_spec(config, num_features)
-    bottom = BottomNetwork(spec, algorithm.optimizer(config), 0).vector
+    bottom = initial_vector(spec, 0)
     return PartyProfile(
         role="active" if is_active else "passive",
         cores=cores,
@@ -87,8 +88,8 @@ def _measure(
     config: PubSubVflConfig, data: VerticalData, num_features: int, is_active: bool, repetitions: int
 ) -> dict[str, Seconds]:
     rng, optimizer = np.random.default_rng(0), algorithm.optimizer(config)
-    bottom = BottomNetwork(algorithm.bottom_spec(config, num_features), optimizer, 0)
-    top = TopNetwork(algorithm.top_spec(config, data), optimizer, 0, task=data.task)
+    bottom = Network(algorithm.bottom_spec(config, num_features), optimizer, 0)
+    top = Network(algorithm.top_spec(config, data), optimizer, 0)
     found: dict[str, list[float]] = {}
     for size in BATCH_SIZES:
         shape = (_NUM_BATCHES, size)
@@ -98,14 +99,15 @@ def _measure(
         target = y.astype(np.float32) if data.task == "regression" else y
 
         def whole(xs: Batches = xs, zs: Batches = zs) -> None:
-            publication, _ = algorithm.forward(bottom, next(xs))
-            bottom.apply(algorithm.backward(bottom, publication, next(zs)))
+            publication = Publication(bottom.model, next(xs))
+            algorithm.embed(publication)
+            bottom.apply(algorithm.backward(publication, next(zs)))
 
         def top_step(zs: Batches = zs, target: NDArray[np.generic] = target) -> None:
-            top.apply(top.gradient([next(zs) for _ in data.parties], target).gradient)
+            top.apply(loss_gradients(top.model, [next(zs) for _ in data.parties], target, data.task).gradient)
 
         def forward(xs: Batches = xs) -> None:
-            algorithm.forward(bottom, next(xs))
+            algorithm.embed(Publication(bottom.model, next(xs)))
 
         ahead = _median(forward, repetitions)
         found.setdefault("forward", []).append(ahead)

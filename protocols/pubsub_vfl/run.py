@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
 from fedactors.data.partitions import VerticalData
-from fedactors.errors import PartyLost
+from fedactors.parties import Parties
 from fedactors.plugins import RunResult
-from fedactors.records.stopping import BestKeeper, EarlyStopping, Mode
+from fedactors.privacy.releases import budgets
 from fedactors.resources import Resources
+from fedactors.rounds import Mode, Rounds, RunState, Watch
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.algorithm import default_costs
@@ -33,176 +32,134 @@ from protocols.pubsub_vfl.messages import (
     Releases,
 )
 
-T = TypeVar("T")
 HEADLINE: dict[str, tuple[str, Mode]] = {
     "binary": ("auc", "max"),
     "multiclass": ("accuracy", "max"),
     "regression": ("rmse", "min"),
 }
-_RESTART_TIMEOUT = 300.0
+_RESTART_SECONDS = 300.0
+_LONGEST_CALL = 30 * 86_400.0
+
+
+@dataclass
+class TrainingState(RunState):
+    """What a run keeps between epochs."""
+
+    num_rows: int = 0
+    """Training rows."""
+    releases: int = 0
+    """How often any record was released at most, re-publications included."""
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
     """Train on vertically partitioned data and return the test metrics of the best epoch."""
     runtime.use_costs(default_costs(config))
-    cast = assemble(config, data, runtime)
-    await runtime.start()
-    state = runtime.state
-    metric, mode = HEADLINE[data.task]
-    patience = config.patience or config.num_epochs
-    keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
-    if not runtime.resumed:
+    federation = assemble(config, data, runtime)
+    workers, (metric, mode) = federation.workers, HEADLINE[data.task]
+    watch = Watch(metric, mode, patience=config.patience, target=config.target)
+    rounds = Rounds(runtime, TrainingState(), num_rounds=config.num_epochs, watch=watch)
+    state = rounds.state
+    if await rounds.start():
         with runtime.phase("alignment"):
-            state["num_rows"] = await cast.align()
-        state.update(epoch=0, releases=0, best=keeper.state_dict(), stopping=stopping.state_dict())
-        await runtime.checkpoint()
+            state.num_rows = await federation.align()
+        await rounds.checkpoint()
     else:
-        state["releases"] += 1  # the epoch that was interrupted may have published every batch
-        keeper.load_state_dict(state["best"])
-        stopping.load_state_dict(state["stopping"])
-    while state["epoch"] < config.num_epochs and stopping.num_bad < patience and not state.get("reached"):
-        epoch = state["epoch"] + 1
+        state.releases += 1  # the epoch that was interrupted may have published every batch
+    async for epoch in rounds:
         with runtime.phase("training"):
-            trained = await cast.train_epoch(epoch, state["num_rows"])
+            trained = await federation.train_epoch(epoch, state.num_rows)
             if averages_after(config, epoch):
-                await cast.average(epoch)
+                await federation.average(epoch)
         with runtime.phase("evaluation"):
-            found = await cast.evaluate("validation")
-        is_best = keeper.update(epoch, found[metric])
-        await cast.end_epoch(EpochEnd(is_best))
-        stopping.update(found[metric])
-        state["reached"] = config.target is not None and not is_better(config.target, found[metric], mode)
-        releases = state["releases"] + trained.get("max_attempts", 1)
-        state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
+            found = await federation.evaluate("validation")
+        end = EpochEnd(rounds.judge(found))
+        await federation.end_epoch(end)
+        state.releases += int(trained.get("max_attempts", 1))
         # the loss is of the training rows, every other metric of the validation rows
         found["validation_loss"] = found.pop("loss")
-        await runtime.record_round(epoch, {**trained, **found})
-        await cast.persist(list(cast.workers), runtime.checkpoint)
-    await cast.ask(lambda worker: worker.recall())
-    test = await cast.evaluate("test")
-    accounts = await cast.ask(lambda worker: worker.account(Releases(state["releases"])), cast.first)
-    await runtime.checkpoint("final")
-    privacy = {name.partition("/")[0]: dataclasses.asdict(account) for name, account in accounts.items()}
-    extra = {"num_rows": state["num_rows"], "task": data.task, "privacy": privacy}
-    return RunResult(rounds=state["epoch"], metrics={**test, "best_epoch": keeper.best_round}, extra=extra)
-
-
-def is_better(one: float, other: float, mode: Mode) -> bool:
-    """Say whether a metric is better than another."""
-    return one > other if mode == "max" else one < other
+        rounds.record({**trained, **found})
+    await workers.ask(lambda worker: worker.recall())
+    test = await federation.evaluate("test")
+    await workers.ask(lambda worker: worker.account(Releases(state.releases)), of=federation.first)
+    await runtime.settle()
+    extra = {"num_rows": state.num_rows, "task": data.task, "privacy": budgets(runtime.privacy_records)}
+    return await rounds.result({**test, "best_epoch": state.best_round}, extra)
 
 
 @dataclass
-class Cast:
-    """Handles of all actors, by name."""
+class Federation:
+    """The run's actors, and what the driver asks of several of them at once."""
 
     config: PubSubVflConfig
-    runtime: Runtime
     broker: BatchBroker | None
-    active: dict[str, ActiveWorker]
-    passive: dict[str, PassiveWorker]
-    back: dict[str, asyncio.Event] = field(default_factory=dict)
-
-    @property
-    def workers(self) -> Mapping[str, Any]:
-        """All workers, the active party's first."""
-        return {**self.active, **self.passive}
-
-    @property
-    def with_siblings(self) -> list[str]:
-        """Names of the workers of parties that have several."""
-        active = list(self.active) if self.config.num_active_workers > 1 else []
-        return active + (list(self.passive) if self.config.num_passive_workers > 1 else [])
-
-    @property
-    def first(self) -> list[str]:
-        """Worker 0 of each party: it answers for the party."""
-        return [name for name in self.workers if name.endswith("/worker-0")]
-
-    @property
-    def first_active(self) -> ActiveWorker:
-        """The active party's worker 0."""
-        return next(iter(self.active.values()))
+    """None for fixed pairs."""
+    workers: Parties[PartyWorker]
+    """All workers, the active party's first."""
+    pairs: Parties[PairedActiveWorker]
+    """The active party's workers, one for each pair."""
+    active: ActiveWorker
+    """The active party's worker 0."""
+    first: tuple[str, ...]
+    """Worker 0 of each party: it answers for the party."""
+    with_server: tuple[str, ...]
+    """Workers of parties that have a parameter server."""
 
     async def align(self) -> int:
         """Align all parties' rows; return the number of training rows."""
-        return (await self.persist(list(self.workers), self.first_active.align)).num_rows
-
-    async def evaluate(self, part: str) -> dict[str, float]:
-        """Return the metrics of the parties' first workers' models on the validation or test rows."""
-        found = await self.persist(self.first, lambda: self.first_active.evaluate(PartRequest(part)))
-        return {name: value for name, value in dataclasses.asdict(found).items() if value is not None}
+        return (await self.workers.repeat(self.active.align)).num_rows
 
     async def train_epoch(self, epoch: int, num_rows: int) -> dict[str, float]:
         """Train one epoch; all messages of it have arrived when this returns."""
         if self.broker is None:
             return await self._train_pairs(epoch)
-        return await self._train_over_broker(epoch, self.broker, num_batches(num_rows, self.config.batch_size))
-
-    async def average(self, epoch: int) -> None:
-        """Let the workers of each party go on from their average."""
-        await self.ask(lambda worker: worker.average(EpochOrder(epoch)), self.with_siblings)
-
-    async def end_epoch(self, end: EpochEnd) -> None:
-        """Tell all workers how the epoch ended."""
-        await self.ask(lambda worker: worker.end_epoch(end))
-
-    async def _train_over_broker(self, epoch: int, broker: BatchBroker, count: int) -> dict[str, float]:
-        """Workers of all parties take batches from the broker until all are done."""
-        await broker.begin_epoch(BatchCount(count))
+        await self.broker.begin_epoch(BatchCount(num_batches(num_rows, self.config.batch_size)))
         order = EpochOrder(epoch)
-        counts, found = await asyncio.gather(broker.serve_epoch(), self.ask(lambda worker: worker.run_epoch(order)))
+        counts, found = await asyncio.gather(
+            self.broker.serve_epoch(), self.workers.ask(lambda worker: worker.run_epoch(order), timeout=_LONGEST_CALL)
+        )
         # reduced in the order of names: the order of arrival must not change a sum
-        losses: list[EpochLoss] = [found[name] for name in sorted(self.active)]
-        return {"loss": mean_loss(losses), **dataclasses.asdict(counts)}
+        return {"loss": _mean_loss(found[name] for name in sorted(found)), **asdict(counts)}
 
     async def _train_pairs(self, epoch: int) -> dict[str, float]:
         """Every pair trains its share; then all workers catch up with their parameter server."""
-        active: list[Any] = list(self.active.values())
-        orders = [PairOrder(epoch, pair, len(active)) for pair in range(len(active))]
-        losses = await asyncio.gather(*(w.train_pair(order) for w, order in zip(active, orders, strict=True)))
+        orders = {name: PairOrder(epoch, pair, len(self.pairs.names)) for pair, name in enumerate(self.pairs.names)}
+        found = await self.pairs.ask_each(lambda worker, order: worker.train_pair(order), orders, timeout=_LONGEST_CALL)
         if self.config.pushes:
             # the first time pushes what is left, the second pulls what all have pushed
             for _ in range(2):
-                await self.ask(lambda worker: worker.follow(EpochOrder(epoch)), self.with_siblings)
-        return {"loss": mean_loss(losses), "abandoned": 0}
+                await self.workers.ask(lambda worker: worker.follow(EpochOrder(epoch)), of=self.with_server)
+        return {"loss": _mean_loss(found.values()), "abandoned": 0}
 
-    async def lost(self, name: str) -> None:
-        """A worker was lost and is back: its batches go to others, and whoever waits for it goes on."""
+    async def average(self, epoch: int) -> None:
+        """Let the workers of each party go on from their average."""
+        await self.workers.ask(lambda worker: worker.average(EpochOrder(epoch)), of=self.with_server)
+
+    async def end_epoch(self, end: EpochEnd) -> None:
+        """Tell all workers how an epoch ended."""
+        await self.workers.ask(lambda worker: worker.end_epoch(end))
+
+    async def evaluate(self, part: str) -> dict[str, float]:
+        """Return the metrics of the parties' first workers' models on the validation or test rows."""
+        found = await self.workers.repeat(lambda: self.active.evaluate(PartRequest(part)), of=self.first)
+        return {name: value for name, value in asdict(found).items() if value is not None}
+
+    async def lost(self, worker: str) -> None:
+        """A worker was lost and is back: its batches go to others, and who waits for it goes on."""
         if self.broker is not None:
-            await self.broker.lose(LostWorker(name))
-        self.back.setdefault(name, asyncio.Event()).set()
-
-    async def persist(self, names: list[str], action: Callable[[], Awaitable[T]]) -> T:
-        """Await `action`; when it fails because a worker of `names` was lost, wait until it is back and do it again."""
-        while True:
-            for name in names:
-                self.back.setdefault(name, asyncio.Event()).clear()
-            try:
-                return await action()
-            except PartyLost as loss:
-                if loss.party not in names or self.runtime.loss_policy(loss.party) != "restart":
-                    raise
-                async with self.runtime.clock.timeout(_RESTART_TIMEOUT):
-                    await self.back[loss.party].wait()
-
-    async def ask(self, call: Callable[[Any], Awaitable[T]], of: list[str] | None = None) -> dict[str, T]:
-        """Call all workers (or `of` these) at once, again where one was lost and is back; return replies by name."""
-        names, workers = list(self.workers) if of is None else of, self.workers
-
-        async def one(name: str) -> T:
-            return await self.persist([name], lambda: call(workers[name]))
-
-        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+            await self.broker.lose(LostWorker(worker))
+        self.workers.back(worker)
 
 
-def mean_loss(losses: list[EpochLoss]) -> float:
+def _mean_loss(losses: Iterable[EpochLoss | None]) -> float:
     """Return the mean over all rows that were trained on."""
-    rows = sum(loss.num_rows for loss in losses)
-    return sum(loss.loss_sum for loss in losses) / rows if rows else math.nan
+    loss_sum, rows = 0.0, 0
+    for loss in losses:
+        if loss is not None:
+            loss_sum, rows = loss_sum + loss.loss_sum, rows + loss.num_rows
+    return loss_sum / rows if rows else math.nan
 
 
-def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> Cast:
+def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> Federation:
     """Spawn broker, parameter servers and workers, and say what follows a loss.
 
     A lost worker of PubSub-VFL is restarted from the last checkpoint, its batches given to others; a lost broker or
@@ -210,21 +167,34 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> C
     """
     seed = derived_seed(runtime.seed, "all parties", "batches")
     broker = None if config.is_paired else runtime.spawn(BatchBroker, BROKER, config, data.passive_parties)
-    kinds = (PairedActiveWorker, PairedPassiveWorker) if config.is_paired else (ActiveWorker, PassiveWorker)
+    active_cls, passive_cls = (
+        (PairedActiveWorker, PairedPassiveWorker) if config.is_paired else (ActiveWorker, PassiveWorker)
+    )
     resources = Resources(num_cpus=config.cpus_per_worker)
+    handles: dict[str, PartyWorker] = {}
+    with_server: list[str] = []
 
-    def party(name: str, cls: type[PartyWorker], count: int) -> dict[str, Any]:
-        names = tuple(f"{name}/worker-{i}" for i in range(count))
-        made = {w: runtime.spawn(cls, w, config, data.part(name), seed, names, resources=resources) for w in names}
-        if count > 1 and config.uses_servers:
-            runtime.spawn(AveragingServer, f"{name}/ps", names)
-        return made
+    def spawn_party(party: str, cls: type[PartyWorker], count: int) -> list[str]:
+        names = [f"{party}/worker-{i}" for i in range(count)]
+        for name in names:
+            handles[name] = runtime.spawn(cls, name, config, data.part(party), seed, names, resources=resources)
+        if count > 1:
+            runtime.spawn(AveragingServer, f"{party}/ps", names)
+            with_server.extend(names)
+        return names
 
-    active = party(data.label_party, kinds[0], config.num_active_workers)
-    passive: dict[str, PassiveWorker] = {}
-    for name in data.passive_parties:
-        passive |= party(name, kinds[1], config.num_passive_workers)
-    cast = Cast(config, runtime, broker, active, passive)
+    active = spawn_party(data.label_party, active_cls, config.num_active_workers)
+    for party in data.passive_parties:
+        spawn_party(party, passive_cls, config.num_passive_workers)
     restarts = config.on_party_loss == "restart" and not config.is_paired
-    runtime.on_loss(lambda name: "restart" if restarts and "/worker-" in name else "stop", cast.lost)
-    return cast
+    federation = Federation(
+        config=config,
+        broker=broker,
+        workers=Parties(runtime, handles, on_loss="restart" if restarts else "stop", timeout=_RESTART_SECONDS),
+        pairs=Parties(runtime, active, timeout=_LONGEST_CALL),
+        active=runtime.handle(active[0], ActiveWorker),
+        first=tuple(f"{party}/worker-0" for party in (data.label_party, *data.passive_parties)),
+        with_server=tuple(with_server),
+    )
+    runtime.on_loss(lambda name: "restart" if restarts and "/worker-" in name else "stop", federation.lost)
+    return federation

@@ -31,7 +31,8 @@ from protocols.pubsub_vfl.run import assemble
 def seconds_alone(role: str, config: PubSubVflConfig, num_batches: int = 150) -> float:
     """Return one party's median seconds per batch: forward, backward and step on its own arrays."""
     one_torch_thread()
-    from fedactors.learning.split_network import BottomNetwork, TopNetwork
+    from fedactors.learning.network import Network
+    from fedactors.learning.split_network import Publication
 
     data = load_data(config, "synthetic:2000x500", 0)
     rng = np.random.default_rng(0)
@@ -39,17 +40,18 @@ def seconds_alone(role: str, config: PubSubVflConfig, num_batches: int = 150) ->
     y = rng.integers(0, 2, size=len(x))
     z = rng.normal(size=(config.batch_size, config.embedding_size)).astype(np.float32)
     spec = algorithm.optimizer(config)
-    bottom = BottomNetwork(algorithm.bottom_spec(config, 250), spec, 0)
-    top = TopNetwork(algorithm.top_spec(config, data), spec, 0, task="binary")
+    bottom = Network(algorithm.bottom_spec(config, 250), spec, 0)
+    top = Network(algorithm.top_spec(config, data), spec, 0)
     taken = []
     for index in range(num_batches):
         rows = rng.permutation(len(x))[: config.batch_size]
         start = time.perf_counter()
         if role == "passive":
-            publication, _ = algorithm.forward(bottom, x[rows])
-            bottom.apply(algorithm.backward(bottom, publication, z))
+            publication = Publication(bottom.model, x[rows])
+            algorithm.embed(publication)
+            bottom.apply(algorithm.backward(publication, z))
         else:
-            found = algorithm.active_gradients(bottom, top, x[rows], [z], y[rows])
+            found = algorithm.active_gradients(bottom.model, top.model, "binary", x[rows], [z], y[rows])
             top.apply(found.top)
             bottom.apply(found.bottom)
         if index >= 20:

@@ -7,8 +7,7 @@ from typing import Any
 
 from fedactors.config import build
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import BottomNetwork
+from fedactors.learning.network import initial_vector
 from fedactors.network.links import LAN
 from fedactors.runtime.base import Work
 from protocols.pubsub_vfl import algorithm, planner
@@ -64,7 +63,7 @@ def problem(settings: Mapping[str, Any], data_name: str, cores: Mapping[str, int
 
 def parameters_of(spec: ModelSpec) -> int:
     """Return the number of parameters of a model."""
-    return int(BottomNetwork(spec, OptimizerSpec(name="sgd", learning_rate=0.1), 0).vector.size)
+    return int(initial_vector(spec, 0).size)
 
 
 def choice(made: Problem, batch_sizes: Sequence[int]) -> Plan:

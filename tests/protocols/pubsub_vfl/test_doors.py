@@ -120,4 +120,4 @@ def test_the_driver_may_ask_for_no_rows_parameters_or_payloads():
         for door in doors(cls).table.values():
             if DRIVER in door.callers:
                 names = {given.__name__ for given in door.gives}
-                assert names <= {"NoneType", "Aligned", "Evaluated", "EpochLoss", "EpochCounts", "PrivacyAccount"}
+                assert names <= {"NoneType", "Aligned", "Evaluated", "EpochLoss", "EpochCounts"}

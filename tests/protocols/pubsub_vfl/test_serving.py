@@ -5,6 +5,7 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import auc
+from fedactors.learning.network import Model
 from fedactors.plugins import find_protocol
 from protocols.pubsub_vfl import algorithm, messages
 from protocols.pubsub_vfl.data import load_data
@@ -50,7 +51,7 @@ def test_each_party_exports_its_own_part_with_its_scale(tmp_path):
         block = load_data(config, "breast-cancer", 0).load(party)
         assert facts["feature_names"] == list(block.feature_names)
         spec = algorithm.bottom_spec(config, len(facts["feature_names"]))
-        assert algorithm.embed_rows(spec, bottom, block.features).shape == (569, 4)
+        assert algorithm.embed_rows(Model(spec, bottom), block.features).shape == (569, 4)
     with pytest.raises(BadInput, match="broker"):
         export(config, "broker", {}, tmp_path)
 

@@ -167,10 +167,10 @@ def test_noise_has_the_deviation_that_the_ledger_states(monkeypatch):
     monkeypatch.setattr(PassiveWorker, "_embed", spy)
     done = simulate(privacy_mu=0.5, embedding_size=32, num_epochs=2, runtime={"reproducible_noise": True})
     difference = np.concatenate([(noisy[key] - clean[key]).reshape(-1) for key in clean])
-    account = done.result.extra["privacy"]["passive"]
+    account = done.result.extra["privacy"]["passive"]["Embedding"]
     assert difference.size > 20_000
-    assert difference.std() == pytest.approx(account["sigma"], rel=0.03)
-    assert abs(difference.mean()) < 4 * account["sigma"] / math.sqrt(difference.size)
+    assert difference.std() == pytest.approx(account["noise_scale"], rel=0.03)
+    assert abs(difference.mean()) < 4 * account["noise_scale"] / math.sqrt(difference.size)
     assert account["nominal_mu"] == 0.5
     assert account["rigorous_mu"] == pytest.approx(2 * 0.5 * math.sqrt(done.result.extra["num_rows"] / 64))
 
@@ -182,7 +182,7 @@ def test_reproducible_noise_is_never_called_a_guarantee():
     for record in reproducible.recorder.privacy_records:
         assert not record.covered
         assert "no privacy guarantee" in record.note
-    assert kept.result.extra["privacy"]["active"]["rigorous_mu"] == pytest.approx(3.0)
+    assert kept.result.extra["privacy"]["active"]["Gradient"]["rigorous_mu"] == pytest.approx(3.0)
     # noise comes from the operating system: two runs of one seed differ
     assert text(simulate(privacy_mu=0.5, num_epochs=1)) != text(simulate(privacy_mu=0.5, num_epochs=1))
 
@@ -191,7 +191,7 @@ def test_republished_batches_count_as_releases():
     done = simulate(num_epochs=1, privacy_mu=1.0, runtime={"faults": {"passive/worker-0": 0.003}})
     attempts = done.recorder.rounds[0]["max_attempts"]
     assert attempts > 1
-    assert done.result.extra["privacy"]["passive"]["releases"] == attempts
+    assert done.result.extra["privacy"]["passive"]["Embedding"]["releases"] == attempts
 
 
 # --- parties, tasks, alignment, stopping ---
