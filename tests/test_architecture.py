@@ -132,7 +132,7 @@ def test_importing_the_mathematics_does_not_load_ray() -> None:
 
 def test_the_frame_loads_neither_torch_nor_ray() -> None:
     rooms = ["actor", "roles", "rounds", "parties", "serving", "network.codec", "network.ledger", "network.links"]
-    rooms += ["channels.broker", "runtime.base", "learning.optimizers", "privacy.releases"]
+    rooms += ["data.alignment", "runtime.base", "learning.optimizers", "privacy.releases"]
     loaded = loaded_by("\n".join(f"import fedactors.{room}" for room in [*rooms, "runtime.simulated"]))
     assert not {"torch", "ray"} & loaded
 

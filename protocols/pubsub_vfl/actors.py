@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -93,9 +94,9 @@ class PartyWorker(Client):
             await self.peer(sibling, PartyWorker).take_rows(RowOrder(rows))
 
     @remote(caller=DRIVER)
+    @abstractmethod
     async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
         """Work until the broker says that the epoch is over."""
-        raise NotImplementedError
 
     @remote(caller=DRIVER)
     async def average(self, order: EpochOrder) -> None:
@@ -128,9 +129,9 @@ class PartyWorker(Client):
         made.add(times=releases.count)
         self.record_privacy(made.record(self.party))
 
+    @abstractmethod
     def _releases(self) -> GaussianReleases:
         """Return what leaves the party and under which noise."""
-        raise NotImplementedError
 
 
 class PassiveWorker(PartyWorker):
