@@ -159,7 +159,14 @@ def test_importing_the_mathematics_does_not_load_ray() -> None:
 
 def test_the_frame_loads_neither_torch_nor_ray() -> None:
     rooms = ["actor", "roles", "remote", "rounds", "parties", "serving", "network.codec", "network.ledger"]
-    rooms += ["network.links", "runtime.base", "runtime.simulated"]
+    rooms += [
+        "network.links",
+        "data.alignment",
+        "learning.optimizers",
+        "privacy.releases",
+        "runtime.base",
+        "runtime.simulated",
+    ]
     loaded = loaded_by("\n".join(f"import fedactors.{room}" for room in rooms))
     assert not {"torch", "ray"} & loaded
 

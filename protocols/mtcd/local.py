@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.aligning import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, answer, follow
+from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, answer, follow
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
 from protocols.mtcd import data as sources

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.data.aligning import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align
+from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import CallTimeout, PartyLost
 from fedactors.roles import Client

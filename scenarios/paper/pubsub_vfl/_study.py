@@ -24,7 +24,7 @@ from fedactors.runtime.base import Runtime
 from fedactors.runtime.ray import cluster
 from fedactors.sweeps.runs import Done, run_once
 from fedactors.sweeps.study import Study, rows_of, study_flags
-from protocols.pubsub_vfl.costs import default_costs
+from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.plugin import PROTOCOL
 from protocols.pubsub_vfl.run import HEADLINE
 

@@ -22,11 +22,12 @@ from fedactors.config import as_dict, build, parse_words
 from fedactors.records.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.sweeps.study import Study
-from protocols.pubsub_vfl import algorithm, cast, planner, run
+from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.data import load_data, num_batches
 from protocols.pubsub_vfl.planner import PartyProfile
 from protocols.pubsub_vfl.profiler import profile_party
+from protocols.pubsub_vfl.run import assemble
 
 DATA = "synthetic:60000x100"
 BATCH_SIZES = (64, 96, 128, 192, 256, 384, 512, 640, 768, 1024)
@@ -50,7 +51,7 @@ def message_seconds(words: dict[str, Any], data_name: str) -> float:
     config = build(PubSubVflConfig, {**words, "num_layers": 1, "hidden_size": 1, "batch_size": BATCH_SIZES[0]})
     made = profiles(config, data_name)
     taken, num_rows, _ = measure(config, data_name, NUM_EPOCHS)
-    batch = statistics.median(taken[WARM_UP:]) / algorithm.num_batches(num_rows, config.batch_size)
+    batch = statistics.median(taken[WARM_UP:]) / num_batches(num_rows, config.batch_size)
     return max(0.0, batch - max(planner.batch_seconds(made[party], config.batch_size) for party in made))
 
 
@@ -61,12 +62,12 @@ def measure(config: PubSubVflConfig, data_name: str, num_epochs: int) -> tuple[l
     taken: list[float] = []
 
     async def main() -> int:
-        actors = cast.assemble(config, data, runtime)
+        actors = assemble(config, data, runtime)
         await runtime.start()
-        num_rows = await actors.first_active.align(actors.first_passive)
+        num_rows = await actors.align()
         for epoch in range(1, num_epochs + 1):
             start = time.perf_counter()
-            await run.train_epoch(config, epoch, num_rows, actors)
+            await actors.train_epoch(epoch, num_rows)
             taken.append(time.perf_counter() - start)
         return num_rows
 

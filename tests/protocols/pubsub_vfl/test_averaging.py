@@ -3,12 +3,33 @@ import asyncio
 import numpy as np
 import pytest
 
-from protocols.pubsub_vfl import servers
+from protocols.pubsub_vfl import averaging
+from protocols.pubsub_vfl.averaging import Replica, add_changes, weighted_mean
 from protocols.pubsub_vfl.messages import Parameters
-from protocols.pubsub_vfl.mixing import MixingReplica
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
 
 SETTINGS = {"sync_unit": "batch", "num_active_workers": 2, "num_passive_workers": 3, "max_in_flight": 8}
+
+
+def test_interval_grows_as_the_formula_says():
+    assert [averaging.sync_gap(t, 5) for t in range(1, 10)] == [1, 1, 1, 2, 3, 4, 5, 5, 5]
+
+
+def test_epochs_that_end_with_an_average():
+    assert [t for t in range(1, 26) if averaging.syncs(t, 5)] == [1, 2, 3, 4, 10, 15, 20, 25]
+
+
+def test_other_schedules():
+    assert [averaging.sync_gap(t, 5, "decreasing") for t in range(1, 10)] == [5, 5, 5, 4, 3, 2, 1, 1, 1]
+    assert all(averaging.syncs(t, 5, "every") for t in range(1, 9))
+    assert not any(averaging.syncs(t, 5, "never") for t in range(1, 9))
+
+
+def test_averages_are_weighted_and_changes_add_up():
+    a, b = np.array([1.0, 2.0], np.float32), np.array([4.0, 8.0], np.float32)
+    assert weighted_mean([a, b], [1.0, 2.0]).tolist() == [3.0, 6.0]
+    assert weighted_mean([a, b], [1.0, 1.0]).dtype == np.float32
+    assert [t.tolist() for t in add_changes(add_changes([], [a]), [b])] == [[5.0, 10.0]]
 
 
 class OneParameter:
@@ -37,9 +58,14 @@ class SlowServer:
         return Parameters("party", 0, parameters.step, 1.0, (np.array([10.0]),))
 
 
+async def mix_during(replica, work, server):
+    async with replica.mixing(server):
+        await work
+
+
 def test_a_worker_trains_on_while_it_mixes_and_keeps_what_it_learned():
     server = SlowServer()
-    replica = MixingReplica("a", OneParameter(), config=config_of(sync_interval=5))
+    replica = Replica("a", [OneParameter()], config_of(sync_interval=5))
 
     async def work():
         for _ in range(3):
@@ -56,7 +82,7 @@ def test_a_worker_trains_on_while_it_mixes_and_keeps_what_it_learned():
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
-    asyncio.run(replica.mix_during(work(), server))
+    asyncio.run(mix_during(replica, work(), server))
     # the steps 2 and 3 were due and overtaken, then 4, 10 (15 is not reached) as the schedule has it
     assert [step for step, _ in server.pushed] == [1, 4, 10]
 
@@ -70,14 +96,14 @@ def test_failures_of_mixing_are_raised():
         replica.step([np.ones(1)])
         await asyncio.sleep(0)
 
-    replica = MixingReplica("a", OneParameter(), config=config_of())
+    replica = Replica("a", [OneParameter()], config_of())
     with pytest.raises(ConnectionError, match="gone"):
-        asyncio.run(replica.mix_during(work(), Gone()))
+        asyncio.run(mix_during(replica, work(), Gone()))
 
 
 def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
     pushes: list[tuple[str, int]] = []
-    original = servers.AveragingServer.mix
+    original = averaging.AveragingServer.mix
 
     async def mix(self, parameters):
         pushes.append((parameters.worker, parameters.step))
@@ -86,7 +112,7 @@ def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
         assert mean.vectors[0] == pytest.approx(newest, abs=1e-6)
         return mean
 
-    monkeypatch.setattr(servers.AveragingServer, "mix", mix)
+    monkeypatch.setattr(averaging.AveragingServer, "mix", mix)
     done = simulate(**SETTINGS)
     assert {worker for worker, _ in pushes} == {
         *(f"active/worker-{i}" for i in range(2)),
