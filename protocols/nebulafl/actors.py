@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+from fedactors.actor import Actor
 from fedactors.data.horizontal import HorizontalPart
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.learning.averaging import weighted_mean
 from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
@@ -53,6 +54,16 @@ from protocols.nebulafl.training import (
 
 AUDITOR = "auditor"
 EVALUATION = "evaluation"
+
+
+def check_speaker(actor: Actor, center: str) -> None:
+    """Check that who calls a door is the center that its message names.
+
+    Raises:
+        Refused: naming the caller.
+    """
+    if actor.caller != center:
+        raise Refused(actor.caller, f"speaks to {actor.name} for {center!r}; everybody speaks for itself only")
 
 
 class NebulaCenter(DataCenter):
@@ -157,6 +168,7 @@ class NebulaCenter(DataCenter):
     @remote(caller=DATA_CENTER)
     async def receive(self, model: MasterModel | SharedModel) -> None:
         """Make a master that arrived the stellar model."""
+        check_speaker(self, model.center if isinstance(model, MasterModel) else self._site.exchange)
         self._take(model)
 
     def _take(self, model: MasterModel | SharedModel) -> None:
@@ -202,6 +214,7 @@ class MeanExchange(DataCenter):
     @remote(caller=DATA_CENTER)
     async def collect(self, master: MasterModel) -> None:
         """Take a master; the last one of an exchange sends the mean to all."""
+        check_speaker(self, master.center)
         collected = self.collected.setdefault(master.rotation, {})
         collected[master.center] = (master.version, master.parameters)
         self._settle(master.rotation)
@@ -258,6 +271,7 @@ class Auditor(Server):
     @remote(caller=DATA_CENTER)
     async def open_lease(self, news: LeaseOpened) -> None:
         """Note that a unit was let."""
+        check_speaker(self, news.center)
         key = (news.center, news.unit)
         if key in self.open_leases:
             raise ValueError(f"{news.unit} of {news.center} is let twice")
@@ -266,6 +280,7 @@ class Auditor(Server):
     @remote(caller=DATA_CENTER)
     async def close_lease(self, news: LeaseClosed) -> None:
         """Put a rental on the bill; one that was closed with its center's loss is there already."""
+        check_speaker(self, news.center)
         if (news.center, news.unit) in self.open_leases:
             self._close(news.center, news.unit, news.end, news.useful)
 

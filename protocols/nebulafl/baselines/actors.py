@@ -20,7 +20,7 @@ from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter
 from fedactors.runtime.base import Work
-from protocols.nebulafl.actors import AUDITOR, Auditor
+from protocols.nebulafl.actors import AUDITOR, Auditor, check_speaker
 from protocols.nebulafl.baselines.by_center import RoundDesk, Start, center_method
 from protocols.nebulafl.baselines.coordinator import Coordinator, Dispatch, Orders
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
@@ -311,6 +311,10 @@ class FlatExchange(DataCenter):
     @remote(caller=DATA_CENTER)
     async def arrive(self, result: TrainingResult) -> None:
         """Take a trained model."""
+        check_speaker(self, result.center)
+        flight = self.coordinator.flights.get(result.task)
+        if flight is not None:
+            check_speaker(self, self._center_of(flight.container))
         self._follow(
             self.coordinator.arrived(
                 result.task, result.parameters, result.num_samples, result.loss_rms, result.seconds, self._now
@@ -320,6 +324,7 @@ class FlatExchange(DataCenter):
     @remote(caller=DATA_CENTER)
     async def container_news(self, news: ContainerNews) -> None:
         """A container was lost or is back."""
+        check_speaker(self, news.center)
         container = self._containers[news.center][news.container]
         if news.present:
             self._follow(self.coordinator.container_back(container, self._now))
@@ -403,6 +408,7 @@ class RoundExchange(DataCenter):
     @remote(caller=DATA_CENTER)
     async def take(self, result: RoundResult | ClusterLogits) -> None:
         """Take a center's answer to the round that is on."""
+        check_speaker(self, result.center)
         if result.round == self.round and result.center in self.called:
             self.results[result.center] = result
             await self._settle()

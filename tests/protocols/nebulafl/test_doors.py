@@ -13,7 +13,7 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
-from protocols.nebulafl.messages import CenterNews, MasterModel, RunStart, TrainingOrder
+from protocols.nebulafl.messages import CenterNews, LeaseOpened, MasterModel, RunStart, SharedModel, TrainingOrder
 from protocols.nebulafl.run import run
 from protocols.nebulafl.training import rows_of
 from tests.protocols.nebulafl.runs import SMALL, changed, own_files
@@ -70,6 +70,21 @@ class StrangeCenter(DataCenter):
         await self.peer("oregon", NebulaCenter).receive(order)
 
     @remote(caller=DRIVER)
+    async def impersonate(self) -> None:
+        """Send a master in another center's name."""
+        await self.peer("oregon", NebulaCenter).receive(MasterModel("virginia", 0, 1.0, np.zeros(3, np.float32)))
+
+    @remote(caller=DRIVER)
+    async def overrule(self) -> None:
+        """Send what only the exchange sends."""
+        await self.peer("oregon", NebulaCenter).receive(SharedModel(0, 1.0, np.zeros(3, np.float32)))
+
+    @remote(caller=DRIVER)
+    async def charge(self) -> None:
+        """Put hardware on another center's bill."""
+        await self.peer("auditor", Auditor).open_lease(LeaseOpened("oregon", "a100#0", "oregon/0", 0.0, 9.0))
+
+    @remote(caller=DRIVER)
     async def meddle(self) -> None:
         """Begin a run."""
         await self.peer("oregon", NebulaCenter).begin_run(RunStart(0.0))
@@ -120,6 +135,13 @@ def refusal(runtime, cls, method):
 @pytest.mark.parametrize("method", ["steal", "poison", "meddle"])
 def test_a_hostile_peer_is_refused(cls, method):
     assert "\n" not in refusal(SimulatedRuntime(), cls, method)
+
+
+@pytest.mark.parametrize(
+    ("method", "victim"), [("impersonate", "virginia"), ("overrule", "exchange"), ("charge", "oregon")]
+)
+def test_a_center_speaks_for_itself_only(method, victim):
+    assert f"for '{victim}'; everybody speaks for itself" in refusal(SimulatedRuntime(), StrangeCenter, method)
 
 
 @pytest.mark.ray
