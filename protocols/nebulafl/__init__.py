@@ -7,12 +7,12 @@ containers (the data owners) and its hardware. A Container trains a planet on it
 for that run. A routing network joins the centers.
 
     container --- local SGD ---> planet            for each planet, no planet waits for another:
-        ^                          |                 choose an idle container   (selection)
-        | rented unit              | PlanetUpdate    choose a hardware unit     (resources)
-    catalogue <--- money           v                 train                      (algorithm)
-                               planet <- stellar     blend, version += 1        (versioning)
+        ^                          |                 choose an idle container   (scheduler)
+        | rented unit              | PlanetUpdate    choose a hardware unit     (scheduler)
+    catalogue <--- rent            v                 train                      (training)
+                               planet <- stellar     blend, version += 1        (planets)
 
-    center 1 -- master, mean version --> center 2    every rotation_interval seconds (rotation);
+    center 1 -- master, mean version --> center 2    every rotation_interval seconds (planets, network);
         ^                                   |        the master received is the new stellar model;
         |                                   v        the partner changes each round; no center waits
     center 4 <----------------------- center 3
@@ -21,6 +21,9 @@ for that run. A routing network joins the centers.
     planet             an idle container, then a free unit of hardware
     container          nothing: it is called
     center             nothing: masters are sent by timer and taken as they come
+
+From `fedactors run nebulafl` to a step of SGD: run.run -> actors.NebulaCenter -> training.Trainings (who, where:
+scheduler.Scheduler) -> training.train -> fedactors.learning.flat_training.local_training. Equations: `algorithm`.
 
 There is no trusted execution environment here: the container is the trust boundary.
 """

@@ -105,7 +105,6 @@ def train(
     public_key: bytes = b"",
 ) -> Trained:
     """Train a model on a container's rows; with public rows also say what it thinks of those (FedHKT)."""
-    model = _hashable(model)
     found = flat_training.local_training(make_module, model, parameters_P, *rows_of(key), seed=seed, sgd=Sgd(*sgd))
     found.parameters.setflags(write=False)
     logits_NK = None
@@ -116,7 +115,7 @@ def train(
 
 def evaluate(model: Model, parameters_P: Floats, key: bytes) -> tuple[float, float]:
     """Return accuracy and mean cross-entropy on some rows."""
-    found = flat_training.evaluate(make_module, _hashable(model), parameters_P, *rows_of(key))
+    found = flat_training.evaluate(make_module, model, parameters_P, *rows_of(key))
     return found.accuracy, found.loss
 
 
@@ -124,16 +123,9 @@ def distil(
     model: Model, parameters_P: Floats, key: bytes, target_NK: Floats, seed: int, sgd: tuple[int, int, float, float]
 ) -> Floats:
     """Fit a model to class probabilities of the public rows (FedHKT)."""
-    found = flat_training.distil(
-        make_module, _hashable(model), parameters_P, rows_of(key)[0], target_NK, seed=seed, sgd=Sgd(*sgd)
-    )
+    found = flat_training.distil(make_module, model, parameters_P, rows_of(key)[0], target_NK, seed=seed, sgd=Sgd(*sgd))
     found.parameters.setflags(write=False)
     return found.parameters
-
-
-def _hashable(model: Model) -> Model:
-    name, shape, num_classes, norm = model
-    return name, tuple(shape), num_classes, norm
 
 
 # --- trainings under way ---
