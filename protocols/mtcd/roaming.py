@@ -5,7 +5,7 @@
 
 Values in, values out: no clock, no I/O. Every draw is a pure function of (walk seed, hop), and a seed of (run, round,
 token, attempt): a walk is the same on every runtime, whatever the order in which tokens move, and costs no generator.
-Graphs by name, transition matrices and exact visit probabilities are in `fedactors.network.topology`.
+Graphs by name and exact visit probabilities are in `fedactors.network.topology`, sweeps in `fedactors.network.routes`.
 
 A lost client leaves the graph. A token that may have visited it is issued again from the last sync, because Z must be
 the sum of representations at copies that exist. A cluster that falls apart is served through the server: each part
@@ -18,7 +18,6 @@ with a way to the server gets a token of its own. A later issue of a token outda
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.errors import BadInput
-from fedactors.network import topology
+from fedactors.network import routes, topology
 from fedactors.network.codec import plain
 from fedactors.runtime.base import derived_seed
 from protocols.mtcd.config import MtcdConfig
@@ -36,7 +35,6 @@ from protocols.mtcd.messages import Links
 
 Clusters = tuple[tuple[int, ...], ...]
 _MASK = (1 << 64) - 1
-_SWEEP_SEARCH_LIMIT = 200_000
 
 # --- draws ---
 
@@ -67,133 +65,6 @@ def next_client(seed: int, hop: int, links: Links) -> int:
 def start_client(seed: int, clients: Sequence[int]) -> int:
     """Return where the roaming begins, uniform over `clients` (pi_gamma; one client is a point mass)."""
     return clients[draw(seed, 0, len(clients))]
-
-
-# --- routes and clusters on a graph ---
-
-
-def sweep(graph: nx.Graph, clients: Iterable[int]) -> tuple[int, ...]:
-    """Return a route along edges that visits each of `clients` once (the setting of Section 4.1's complexity claim).
-
-    Raises:
-        BadInput: the cluster has no such route, or none was found within the search limit.
-    """
-    inside = graph.subgraph(clients)
-    route = _route_over_all(inside)
-    if route is None:
-        raise BadInput(
-            f"walk: sweep is not allowed on cluster {sorted(inside.nodes)}, no route along its edges visits each "
-            "client once; use walk=lazy"
-        )
-    return route
-
-
-def _route_over_all(graph: nx.Graph) -> tuple[int, ...] | None:
-    """Search a Hamiltonian path depth first, clients with the fewest unvisited neighbours first."""
-    neighbours = {node: [other for other in graph.neighbors(node) if other != node] for node in graph}
-    exits = {node: len(others) for node, others in neighbours.items()}
-    budget = _SWEEP_SEARCH_LIMIT
-    route: list[int] = []
-    seen: set[int] = set()
-
-    def enter(node: int) -> list[int]:
-        route.append(node)
-        seen.add(node)
-        for other in neighbours[node]:
-            exits[other] -= 1
-        fresh = [other for other in neighbours[node] if other not in seen]
-        return sorted(fresh, key=lambda other: (-exits[other], -other))
-
-    def leave() -> None:
-        node = route.pop()
-        seen.discard(node)
-        for other in neighbours[node]:
-            exits[other] += 1
-
-    for start in sorted(neighbours, key=lambda node: (exits[node], node)):
-        stack = [enter(start)]
-        while stack and budget > 0:
-            if len(route) == len(neighbours):
-                return tuple(route)
-            if stack[-1]:
-                budget -= 1
-                stack.append(enter(stack[-1].pop()))
-            else:
-                stack.pop()
-                leave()
-        if budget <= 0:
-            break
-    return None
-
-
-def even_clusters(graph: nx.Graph, num_clusters: int) -> tuple[tuple[int, ...], ...]:
-    """Cut a graph into connected clusters of nearly equal size: one token each, where no clusters are given.
-
-    Components are never joined: a graph with more of them than `num_clusters` gives its components. A component with a
-    route over all its clients is cut along it (a path into paths); another is grown from spread seeds, the smallest
-    cluster first, and may come out less even.
-    """
-    components = sorted((sorted(component) for component in nx.connected_components(graph)), key=lambda c: c[0])
-    parts = [1] * len(components)
-    while sum(parts) < min(num_clusters, len(graph)):
-        growable = [i for i, component in enumerate(components) if parts[i] < len(component)]
-        parts[max(growable, key=lambda i: (len(components[i]) / parts[i], -i))] += 1
-    clusters: list[tuple[int, ...]] = []
-    for component, count in zip(components, parts, strict=True):
-        inside = graph.subgraph(component)
-        route = _route_over_all(inside) if count > 1 else tuple(component)
-        if route is None:
-            clusters += _grow(inside, count)
-            continue
-        bounds = [i * len(route) // count for i in range(count + 1)]
-        clusters += [tuple(sorted(route[low:high])) for low, high in itertools.pairwise(bounds)]
-    return tuple(sorted(clusters))
-
-
-def _grow(graph: nx.Graph, count: int) -> list[tuple[int, ...]]:
-    distance = nx.single_source_shortest_path_length(graph, min(graph))
-    seeds = [min(graph, key=lambda node: (-distance[node], node))]
-    nearest = nx.single_source_shortest_path_length(graph, seeds[0])
-    while len(seeds) < count:
-        seeds.append(min(graph, key=lambda node: (-nearest[node], node)))
-        reach = nx.single_source_shortest_path_length(graph, seeds[-1])
-        nearest = {node: min(nearest[node], reach[node]) for node in graph}
-    grown = [{seed} for seed in seeds]
-    free = set(graph) - set(seeds)
-    while free:
-        for cluster in sorted(grown, key=lambda members: (len(members), min(members))):
-            border = {other for node in cluster for other in graph.neighbors(node)} & free
-            if border:
-                cluster.add(min(border))
-                free.discard(min(border))
-                break
-    return [tuple(sorted(cluster)) for cluster in grown]
-
-
-def tour(graph: nx.Graph, start: int) -> tuple[int, ...]:
-    """Return a route along edges from `start` over all clients it can reach, ending at the last new one."""
-    route, last = [start], 1
-    seen, stack = {start}, [start]
-    while stack:
-        fresh = [other for other in sorted(graph.neighbors(stack[-1])) if other not in seen]
-        if fresh:
-            stack.append(fresh[0])
-            seen.add(fresh[0])
-            route.append(fresh[0])
-            last = len(route)
-        else:
-            stack.pop()
-            route += stack[-1:]
-    return tuple(route[:last])
-
-
-def cluster_graph(graph: nx.Graph, clusters: Sequence[Sequence[int]]) -> nx.Graph:
-    """Return the graph without the edges between clusters: where tokens may go in token-per-cluster mode."""
-    home = {client: i for i, cluster in enumerate(clusters) for client in cluster}
-    kept: nx.Graph = nx.Graph()
-    kept.add_nodes_from(graph.nodes)
-    kept.add_edges_from((a, b) for a, b in graph.edges if a != b and home[a] == home[b])
-    return kept
 
 
 # --- what a configuration asks for ---
@@ -287,7 +158,7 @@ def lay_out(
         topology.check_clusters(graph, clusters)
         found = tuple(tuple(sorted(cluster)) for cluster in clusters)
     elif clusters == "auto":
-        found = even_clusters(graph, num_tokens)
+        found = routes.even_clusters(graph, num_tokens)
     elif clusters == "whole":
         found = (tuple(sorted(graph)),)
         topology.check_clusters(graph, found)
@@ -331,7 +202,7 @@ class Roaming:
         self._graph.add_edges_from(plan.edges.tolist())
         self._linked = set(plan.linked)
         self._clusters = None if plan.clusters is None else [tuple(cluster) for cluster in plan.clusters]
-        self._walks = self._graph if plan.clusters is None else cluster_graph(self._graph, plan.clusters)
+        self._walks = self._graph if plan.clusters is None else routes.inside_clusters(self._graph, plan.clusters)
         self._sweeps: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._round = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -394,13 +265,7 @@ class Roaming:
 
     def route(self, client: int) -> tuple[int, ...]:
         """Return the clients over which the server reaches `client`, the last being itself; empty if it cannot."""
-        if client in self._linked:
-            return (client,)
-        if client not in self._graph:
-            return ()
-        found = nx.single_source_shortest_path(self._graph, client)
-        ways = [path for end, path in found.items() if end in self._linked]
-        return tuple(reversed(min(ways, key=lambda path: (len(path), path)))) if ways else ()
+        return tuple(reversed(routes.way_to(self._graph, client, self._linked)))
 
     # --- losses ---
 
@@ -486,6 +351,17 @@ class Roaming:
         return [Issue(token, attempt, start, num_hops)]
 
     def _sweep(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a route that visits each of `members` once (the setting of Section 4.1's complexity claim).
+
+        Raises:
+            BadInput: there is none, or none was found.
+        """
         if members not in self._sweeps:
-            self._sweeps[members] = sweep(self._walks, members)
+            route = routes.route_over_all(self._walks.subgraph(members))
+            if route is None:
+                raise BadInput(
+                    f"walk: sweep is not allowed on cluster {sorted(members)}, no route along its edges visits each "
+                    "client once; use walk=lazy"
+                )
+            self._sweeps[members] = route
         return self._sweeps[members]

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput, Diverged
-from fedactors.network import topology
+from fedactors.network import routes, topology
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
@@ -37,7 +37,7 @@ from protocols.mtcd.messages import (
     WalkOrder,
 )
 from protocols.mtcd.objective import problem_of, relative_gap, solve
-from protocols.mtcd.roaming import Roaming, plan_roaming, require_connected, start_client, tour, walk_seed
+from protocols.mtcd.roaming import Roaming, plan_roaming, require_connected, start_client, walk_seed
 from protocols.mtcd.server import TokenServer
 
 SERVER = "server"
@@ -160,7 +160,7 @@ async def stcd_stretches(federation: Federation, first: int, last: int) -> int:
             clients = range(config.num_clients)
             state.holder = config.start[0] if isinstance(config.start, tuple) else start_client(seed, clients)
             if config.problem == "network" and config.num_clients > 1:
-                way = tour(federation.graph, state.holder)
+                way = routes.tour(federation.graph, state.holder)
         order = WalkOrder(num_hops, step_of(federation, round_), way)
         state.holder = (await federation.holder(state.holder).walk_on(order)).holder
     return (last - first) * (config.num_hops + 1)
