@@ -186,11 +186,11 @@ def one_cluster(subject: Subject) -> Iterator[None]:
     """Keep one embedded cluster for all runs on Ray, unless this process has joined one already."""
     from fedactors.runtime.ray import cluster
 
-    ours = cluster.join(None, subject.num_cpus)
+    joined = cluster.join(None, subject.num_cpus)
     try:
         yield
     finally:
-        cluster.leave(ours, ())
+        cluster.leave(joined, ())
 
 
 def _ends(pid: int, seconds: float = 20.0) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,19 @@ from fedactors.network.topology import check_partition
 @config
 class MtcdConfig:
     """Settings of MTCD, STCD, SVFL and DCPA on one problem."""
+
+    sections: ClassVar = {
+        "algorithm": "Method",
+        "problem": "Problem and model",
+        "topology": "Clients and tokens",
+        "num_hops": "Training",
+        "walk": "Clients and tokens",
+        "relaxed_protocol": "Privacy",
+        "compression": "Compression",
+        "noise": "Privacy",
+        "dcpa_dual_step": "Method",
+        "visit_timeout": "Lost parties",
+    }
 
     algorithm: Literal["mtcd", "stcd", "svfl", "dcpa"] = "mtcd"
     """mtcd; stcd: one token, no server; svfl: client-server, every client in every round; dcpa: dual consensus."""

@@ -4,6 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from fedactors.network.routes import inside_clusters
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd import roaming as walk
@@ -132,7 +133,7 @@ def test_sync_identity_of_a_token_per_cluster(problem, rows):
     start = by_hand.rebuild_token([al.represent(x, t, rows) for x, t in zip(blocks, thetas, strict=True)])
     copies, tokens = {}, []
     for token, cluster in enumerate(clusters):
-        route = by_hand.lazy_walk(walk.cluster_graph(graph, clusters), cluster[1], 5, walk.walk_seed(0, 0, token))
+        route = by_hand.lazy_walk(inside_clusters(graph, clusters), cluster[1], 5, walk.walk_seed(0, 0, token))
         assert set(route) <= set(cluster)
         own, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4, rows)
         tokens.append(z)

@@ -4,6 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from fedactors.network.routes import inside_clusters
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd import roaming as walk
@@ -32,7 +33,7 @@ def mtcd(problem, blocks, y, graph, clusters, mode, step, num_steps, num_hops, n
     thetas = zeros(blocks)
     num_clients = len(blocks)
     num_tokens = num_tokens or len(clusters)
-    roamed = walk.cluster_graph(graph, clusters)
+    roamed = inside_clusters(graph, clusters)
     for round_ in range(num_rounds):
         start = by_hand.rebuild_token([al.represent(x, t) for x, t in zip(blocks, thetas, strict=True)])
         copies = [{} for _ in range(num_clients)]

@@ -1,6 +1,7 @@
 """What an actor is asked, told and built with: nothing more than its part in the protocol."""
 
 import dataclasses
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.mtcd import messages
 from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.baselines.dcpa import DcpaClient
-from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import load_data, part_of
 from protocols.mtcd.messages import (
     DualVector,
@@ -40,11 +40,12 @@ Z = np.zeros(30)
 class Curious(TokenClient):
     """A client that asks for what is not its business, in the middle of an honest run."""
 
-    wants = None
+    wants: ClassVar[tuple[str, Any] | None] = None
 
     async def _represent(self, round_):
-        if type(self).wants is not None:
-            (door, message), type(self).wants = type(self).wants, None
+        cls = type(self)
+        if cls.wants is not None:
+            (door, message), cls.wants = cls.wants, None
             await getattr(self.peer("client-0" if self.name != "client-0" else "client-1", TokenClient), door)(message)
         return await super()._represent(round_)
 
@@ -277,7 +278,3 @@ def test_what_reveals_a_column_times_a_number_says_so():
                     carriers.add(type(sent))
     assert {cls.__name__ for cls in carriers} >= {"Representation", "ProbeImage", "Measured"}
     assert all("that column times a number" in cls.__message__.reveals for cls in carriers)
-
-
-def test_the_config_is_plain():
-    assert MtcdConfig.__plain__
