@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.runtime.base import Work
+from fedactors.runtime.base import Costs, Work
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenvalue, problem_of, quiet_divergence
 
@@ -223,6 +223,34 @@ def has_diverged(value: float, start: float) -> bool:
 
 
 # --- as the actors see it ---
+
+
+def default_costs(config: MtcdConfig) -> Costs:
+    """Return what computes take on one core: overhead + units / rate seconds.
+
+    For generalised linear models units are rows x features x local steps (each touches the data twice), at 2 GFLOP/s of
+    a memory-bound product in float64; for networks they are rows x local steps, at the operations of the model.
+    `scenarios/benchmarks/mtcd_hops.py` measures the first again. Scores are no part of a run and take no time of it.
+    """
+    overhead, once, visit = 2e-5, 4e-10, 8e-10
+    if config.problem == "network":
+        width, pixels = config.network_width, 256.0
+        operations = 2.0 * 9 * width * width * pixels * (8 if config.network == "resnet18" else 1)
+        if config.network == "mlp":
+            operations = 2.0 * width * (config.num_features / config.num_clients + config.representation_size)
+        once = operations / 2.0e10
+        overhead, visit = 20 * overhead, 3 * once
+    return Costs(
+        {
+            "visit": (overhead, visit),
+            "represent": (overhead, once),
+            "fusion": (overhead, 1e-8),
+            "probe": (overhead, 2 * once),
+            "iterate": (overhead, 2 * once),
+            "merge": (overhead, 1e-9),
+            "score": (0.0, 0.0),
+        }
+    )
 
 
 def score(problem: Problem, z_N: Array, y_N: Array, has_classes: bool) -> tuple[float, float | None, float | None]:

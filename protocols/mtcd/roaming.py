@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -68,6 +69,22 @@ def start_client(seed: int, clients: Sequence[int]) -> int:
 
 
 # --- what a configuration asks for ---
+
+
+def make_graph(config: MtcdConfig, seed: int) -> nx.Graph:
+    """Return the graph that the config names, or the one in its file.
+
+    Raises:
+        BadInput: an unknown name, a file that does not parse, or edges to unknown clients.
+    """
+    name = config.topology
+    if name in topology.GRAPH_NAMES:
+        return topology.make_graph(name, config.num_clients, edge_probability=config.edge_probability, seed=seed)
+    if "." not in name and "/" not in name:
+        raise BadInput(f"topology: {name!r} is not known, use {', '.join(topology.GRAPH_NAMES)}, or a file's path")
+    if not Path(name).is_file():
+        raise BadInput(f"topology: {name!r} is not a file")
+    return topology.read_graph(Path(name), config.num_clients)
 
 
 @plain(eq=False)

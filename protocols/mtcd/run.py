@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -18,9 +17,9 @@ from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
 from fedactors.rounds import Rounds, RunState, Watch
-from fedactors.runtime.base import Costs, Runtime, derived_seed
+from fedactors.runtime.base import Runtime, derived_seed
 from protocols.mtcd.actors import TokenClient
-from protocols.mtcd.algorithm import NO_THETA_0, aggregate, has_diverged
+from protocols.mtcd.algorithm import NO_THETA_0, aggregate, default_costs, has_diverged
 from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.baselines.stcd import StcdClient
 from protocols.mtcd.baselines.svfl import SvflClient, SvflServer
@@ -37,7 +36,7 @@ from protocols.mtcd.messages import (
     WalkOrder,
 )
 from protocols.mtcd.objective import problem_of, relative_gap, solve
-from protocols.mtcd.roaming import Roaming, plan_roaming, require_connected, start_client, walk_seed
+from protocols.mtcd.roaming import Roaming, make_graph, plan_roaming, require_connected, start_client, walk_seed
 from protocols.mtcd.server import TokenServer
 
 SERVER = "server"
@@ -54,7 +53,8 @@ class MtcdState(RunState):
     step: float = 0.0
     """The step size; of DCPA mu_y."""
     dcpa_steps: tuple[float, ...] = ()
-    rounds_per_epoch: int = 1
+    num_train: int = 0
+    """Rows that all parties share, for training and for testing."""
     num_test: int = 0
     start: float = 0.0
     """The objective before the first round."""
@@ -227,48 +227,31 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
     return small_cluster_warnings(config, clusters), Federation(config, data, runtime, state, graph, clients, server)
 
 
-def make_graph(config: MtcdConfig, seed: int) -> nx.Graph:
-    """Return the graph that the config names, or the one in its file.
-
-    Raises:
-        BadInput: an unknown name, a file that does not parse, or edges to unknown clients.
-    """
-    name = config.topology
-    if name in topology.GRAPH_NAMES:
-        return topology.make_graph(name, config.num_clients, edge_probability=config.edge_probability, seed=seed)
-    if "." not in name and "/" not in name:
-        raise BadInput(f"topology: {name!r} is not known, use {', '.join(topology.GRAPH_NAMES)}, or a file's path")
-    if not Path(name).is_file():
-        raise BadInput(f"topology: {name!r} is not a file")
-    return topology.read_graph(Path(name), config.num_clients)
-
-
 async def prepare(federation: Federation) -> None:
     """Align vertical data and share labels, settle the step size, and form the first Z."""
-    config, state = federation.config, federation.state
+    state = federation.state
     if isinstance(federation.data, VerticalData):
         await federation.label_party.align()
     count = await federation.label_party.count_rows()
-    state.num_test = count.num_test
-    state.rounds_per_epoch = max(1, count.num_train // (config.batch_size or count.num_train))
-    await settle_steps(federation, count.num_train)
+    state.num_train, state.num_test = count.num_train, count.num_test
+    await settle_steps(federation)
     if federation.server is not None:
         await federation.server.gather()
 
 
-async def settle_steps(federation: Federation, num_samples: int) -> None:
+async def settle_steps(federation: Federation) -> None:
     """Settle the run's step sizes, as asked for or found with the clients' constants."""
     config, state = federation.config, federation.state
     if config.algorithm == "dcpa":
         dual = None if config.dcpa_dual_step == "auto" else float(config.dcpa_dual_step)
         laplacian_KK = dcpa.consensus_matrix(topology.metropolis_weights(federation.graph))
         norm, largest = float(np.linalg.norm(laplacian_KK, 2)), await largest_norm(federation)
-        found = dcpa.steps_within(problem_of(config), largest, num_samples, config.num_clients, norm, dual)
+        found = dcpa.steps_within(problem_of(config), largest, state.num_train, config.num_clients, norm, dual)
         state.dcpa_steps, state.step = (found.primal, found.dual, found.consensus), found.dual
     elif config.learning_rate != "auto":
         state.step = float(config.learning_rate)
     else:
-        state.step = _NETWORK_STEP if config.problem == "network" else await safe_step_of(federation, num_samples)
+        state.step = _NETWORK_STEP if config.problem == "network" else await safe_step_of(federation)
 
 
 async def largest_norm(federation: Federation) -> float:
@@ -277,12 +260,13 @@ async def largest_norm(federation: Federation) -> float:
     return float(max(norm.value for norm in norms.values()))
 
 
-async def safe_step_of(federation: Federation, num_samples: int) -> float:
+async def safe_step_of(federation: Federation) -> float:
     """Return a step size that is safe for the algorithm on a linear model's blocks."""
     if federation.server is not None:
         return float((await federation.server.safe_step()).value)
     problem = problem_of(federation.config)
-    return 1.0 / (problem.curvature(num_samples) * await largest_norm(federation) + problem.smooth_penalty)
+    curvature = problem.curvature(federation.state.num_train)
+    return 1.0 / (curvature * await largest_norm(federation) + problem.smooth_penalty)
 
 
 def step_of(federation: Federation, round_: int) -> float:
@@ -290,7 +274,8 @@ def step_of(federation: Federation, round_: int) -> float:
     config, state = federation.config, federation.state
     if config.halve_every == 0:
         return state.step
-    return state.step * float(0.5 ** (round_ // state.rounds_per_epoch // config.halve_every))
+    rounds_per_epoch = max(1, state.num_train // (config.batch_size or state.num_train))
+    return state.step * float(0.5 ** (round_ // rounds_per_epoch // config.halve_every))
 
 
 # --- what a round is measured by; nothing here is communication of the algorithms ---
@@ -382,44 +367,10 @@ async def check_divergence(federation: Federation, round_: int) -> None:
     value = state.found["objective"]
     if not has_diverged(value, state.start) or config.noise is not None:
         return
-    if config.algorithm == "dcpa" or config.problem == "network":
-        safe = 0.1 * state.step
-    else:
-        count = await federation.label_party.count_rows()
-        safe = await safe_step_of(federation, count.num_train)
+    tries = config.algorithm == "dcpa" or config.problem == "network"
+    safe = 0.1 * state.step if tries else await safe_step_of(federation)
     name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
     raise Diverged(
         f"{name}: {state.step:g} diverges (objective {value:.3g} in round {round_}, {state.start:.3g} at the start); "
         f"a safe value here is {safe:.3g}"
-    )
-
-
-# --- the simulated runtime's default costs ---
-
-
-def default_costs(config: MtcdConfig) -> Costs:
-    """Return what computes take on one core: overhead + units / rate seconds.
-
-    For generalised linear models units are rows x features x local steps (each touches the data twice), at 2 GFLOP/s of
-    a memory-bound product in float64; for networks they are rows x local steps, at the operations of the model.
-    `scenarios/benchmarks/mtcd_hops.py` measures the first again. Scores are no part of a run and take no time of it.
-    """
-    overhead, once, visit = 2e-5, 4e-10, 8e-10
-    if config.problem == "network":
-        width, pixels = config.network_width, 256.0
-        operations = 2.0 * 9 * width * width * pixels * (8 if config.network == "resnet18" else 1)
-        if config.network == "mlp":
-            operations = 2.0 * width * (config.num_features / config.num_clients + config.representation_size)
-        once = operations / 2.0e10
-        overhead, visit = 20 * overhead, 3 * once
-    return Costs(
-        {
-            "visit": (overhead, visit),
-            "represent": (overhead, once),
-            "fusion": (overhead, 1e-8),
-            "probe": (overhead, 2 * once),
-            "iterate": (overhead, 2 * once),
-            "merge": (overhead, 1e-9),
-            "score": (0.0, 0.0),
-        }
     )

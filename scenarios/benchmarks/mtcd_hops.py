@@ -27,8 +27,8 @@ from protocols.mtcd import algorithm
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, load_data
 from protocols.mtcd.objective import problem_of
-from protocols.mtcd.roaming import Roaming, next_client, plan_roaming, start_client, walk_seed
-from protocols.mtcd.run import make_graph, run
+from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
+from protocols.mtcd.run import run
 
 
 def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed: int) -> tuple[float, int, Any]:

@@ -22,7 +22,7 @@ from protocols.mtcd import objective
 from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import load_data, stack
-from protocols.mtcd.run import make_graph
+from protocols.mtcd.roaming import make_graph
 
 GRAPHS = ("complete", "erdos-renyi", "path")
 DUALS = (0.03, 0.01, 0.1, None)

@@ -10,8 +10,7 @@ from fedactors.runtime.base import derived_seed
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd.data import load_data
-from protocols.mtcd.roaming import Roaming, next_client, plan_roaming, walk_seed
-from protocols.mtcd.run import make_graph
+from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, walk_seed
 from tests.protocols.mtcd import by_hand
 from tests.protocols.mtcd.running import Watched, arrays_in, config_of, merged, simulate
 
