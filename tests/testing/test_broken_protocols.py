@@ -27,7 +27,7 @@ RIGHT = {
     broken.ShuffledMatrix: (f"{SUMMARY}quantiles", "unchanged"),
     broken.RowPlusConstant: (f"{SUMMARY}quantiles", "holds row 1 of", "or an affine map of it"),
     broken.ScaledColumn: (f"{SUMMARY}quantiles", "an affine map of values of column 3 of"),
-    broken.StandardisedBatch: ("[privacy] Part.values", "an affine map of values of column 3 of"),
+    broken.StandardisedBatch: ("[privacy] Part.values", "column 3 of", "in the order of a batch"),
     broken.ShuffledColumn: (f"{SUMMARY}quantiles", "column 3 of", "unchanged"),
     broken.SortedColumn: (f"{SUMMARY}quantiles", "column 3 of", "unchanged"),
     broken.PartOfColumn: (f"{SUMMARY}quantiles", "an affine map of values of column 3 of"),
