@@ -21,8 +21,7 @@ from pydantic import Field
 
 from fedactors.config import build, config, parse_words
 from protocols.tablepuppet.mapping import hash_keys, table_mapping
-from protocols.tablepuppet.plan import make_plan
-from protocols.tablepuppet.sql import parse_query
+from protocols.tablepuppet.query import make_plan, parse_query
 
 QUERY = "SELECT f.y FROM facts f JOIN doubles d ON f.a = d.a JOIN singles s ON f.b = s.b"
 SCHEMAS = {
@@ -54,7 +53,7 @@ def join_alone(hashes: dict[str, list[np.ndarray]], threads: int | None) -> int:
     """Join the same hashes in one DuckDB query and fetch the row numbers; return how many there are."""
     with duckdb.connect(config={} if threads is None else {"threads": threads}) as connection:
         for name, columns in hashes.items():
-            halves = {"row": np.arange(len(columns[0]), dtype=np.int32)}
+            halves: dict[str, np.ndarray] = {"row": np.arange(len(columns[0]), dtype=np.int32)}
             for i, hashed in enumerate(columns):
                 pair = hashed.view(np.uint64)
                 halves[f"high{i}"], halves[f"low{i}"] = pair[:, 0].copy(), pair[:, 1].copy()

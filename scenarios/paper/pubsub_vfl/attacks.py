@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 import numpy as np
-from _study import Point, flags, perform_with_states, write
+from _study import Point, flags, perform_with_states
 
 from fedactors.config import build, parse_words
 from fedactors.data.blocks import prepare, split
@@ -25,9 +25,9 @@ from fedactors.learning.split_network import loss_gradients
 from fedactors.privacy.attacks import embedding_inversion as inversion
 from fedactors.privacy.attacks import label_inference
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.records.study import Study
 from fedactors.runtime.base import derived_seed
 from fedactors.serving import actor_state
+from fedactors.sweeps.study import Study
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
@@ -40,8 +40,8 @@ TOLERANCE = 0.5
 def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_attacked: int | None) -> dict[str, Any]:
     """Mount all attacks on the models of a finished run."""
     config = build(PubSubVflConfig, dict(point.settings))
-    data = load_data(config, point.data, point.seed)
-    seed = derived_seed(point.seed, "all parties", "batches")
+    data = load_data(config, point.data, 0)
+    seed = derived_seed(0, "all parties", "batches")
     rng = np.random.default_rng(1)
     parts, embeddings, vectors = {}, {}, {}
     for party in data.parties:
@@ -93,26 +93,26 @@ def points(data: str, num_epochs: int) -> list[Point]:
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--data", default="bank", help="data set of a binary task")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     size = (given.data, 50 if given.full else 3)
     for point in points(*(("breast-cancer", 1) if given.smoke else size))[: 2 if given.smoke else None]:
-        path = given.out / f"attacks-{given.data}" / f"{point.name}.json"
-        if not given.wants(point.name) or not given.lacks(path):
+        study = f"attacks-{given.data}"
+        if not given.wants(point.name) or not given.lacks(study, point.name):
             continue
         point = dataclasses.replace(point, settings={**point.settings, **parse_words(given.words)})
-        summary, states = perform_with_states(point)
-        account = summary.extra["privacy"]
+        row, states = perform_with_states(point)
+        account = row.extra["privacy"]
         found = attack(point, states, account, None if given.full else 2000)
         party, released = ("active", "Gradient") if "gradient" in point.name else ("passive", "Embedding")
         budget = account[party][released]
         metrics = {
-            **summary.metrics,
+            **row.metrics,
             **found,
             "nominal_mu": budget["nominal_mu"] or "none",
             "rigorous_mu": "none" if budget["rigorous_mu"] is None else budget["rigorous_mu"],
             "epsilon": "none" if budget["epsilon"] is None else budget["epsilon"],
         }
-        write(path, [dataclasses.replace(summary, metrics=metrics)])
+        given.put(study, point.name, [dataclasses.replace(row, metrics=metrics)])
 
 
 if __name__ == "__main__":

@@ -7,15 +7,14 @@ it as the link within a party. Usage: python scenarios/paper/pubsub_vfl/local_li
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
-from pathlib import Path
 
 import numpy as np
+from _study import asked
 
 from fedactors.network.codec import message
+from fedactors.records.table import RunRow
 from fedactors.remote import DRIVER, remote
 from fedactors.resources import Resources
 from fedactors.roles import Client
@@ -23,7 +22,6 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.pubsub_vfl.averaging import AveragingServer, weighted_mean
 from protocols.pubsub_vfl.messages import Parameters
 
-RESULTS = Path(__file__).resolve().parents[3] / "docs/results/data/pubsub_vfl"
 SIZES = (100, 10_000, 62_000, 250_000)
 SERVER = "party/ps"
 
@@ -70,10 +68,7 @@ def averaging_seconds(size: int) -> float:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--smoke", action="store_true", help="two repetitions")
-    flags.add_argument("--out", type=Path, default=RESULTS, help="folder of the file that is written")
-    given = flags.parse_args()
+    given = asked(__doc__)
     repetitions = 2 if given.smoke else 200
     runtime = RayRuntime(seed=0, num_cpus=2)
 
@@ -87,17 +82,14 @@ def main() -> None:
     one_way = [max(trip - averaging_seconds(size), 0.0) / 2 for size, trip in zip(SIZES, round_trips, strict=True)]
     num_bytes = np.array(SIZES, np.float64) * 4
     slope, latency = np.polyfit(num_bytes, one_way, 1, w=1 / np.maximum(one_way, 1e-9))
-    made = {
-        "command": "python scenarios/paper/pubsub_vfl/local_link.py",
-        "load_average": os.getloadavg()[0],
-        "bytes": num_bytes.tolist(),
-        "seconds_one_way": one_way,
+    metrics = {
         "latency": max(float(latency), 0.0),
         "bandwidth": 1 / max(float(slope), 1e-12),
+        "load_average": os.getloadavg()[0],
     }
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "local_link.json").write_text(json.dumps(made, indent=1) + "\n")
-    print(json.dumps(made))
+    curve = {"bytes": num_bytes.tolist(), "seconds_one_way": one_way}
+    row = RunRow(protocol="pubsub-vfl", seed=0, runtime="ray", metrics=metrics, curve=curve)
+    given.put("local-link", "local-link", [row])
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
     from fedactors.runtime.simulation import actor, wire
 
     sent: list[np.ndarray] = []
-    original = wire.freeze
+    original = wire.freeze  # type: ignore[attr-defined]
 
     def spy(value, *args):
         sent.extend(payload_arrays(value))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fedactors.config import build
-from fedactors.data.relational import TableSource
+from fedactors.data.relational import in_memory
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -34,7 +34,7 @@ def shop(num_partitions):
     }
     return stated(
         f'SELECT y, amount, age, c."limit" FROM orders JOIN {CARDS[num_partitions]} c ON orders.card = c.card',
-        {name: TableSource(kind="memory", rows=rows) for name, rows in tables.items()},
+        {name: in_memory(rows) for name, rows in tables.items()},
         label="y",
     )
 
@@ -60,7 +60,7 @@ def test_ray_gives_the_numbers_and_the_bytes_of_the_simulation(algorithm, words,
     for make in (SimulatedRuntime, functools.partial(RayRuntime, num_cpus=2)):
         recorder = MemoryRecorder()
         runtime = make(seed=0, recorder=recorder)
-        result = runtime.execute(lambda runtime=runtime: run(config, data, runtime))
+        result = runtime.execute(lambda runtime=runtime: run(config, data, runtime))  # type: ignore[misc]
         found.append((result, recorder.rounds, runtime.usage().bytes))
     (simulated, rounds, sent), (on_ray, rounds_on_ray, sent_on_ray) = found
     assert on_ray.metrics == pytest.approx(simulated.metrics, rel=1e-9)

@@ -1,0 +1,371 @@
+"""What each command of the command line does; the heavy imports are inside, so that a command pays for its own only."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedactors.command_line.completion import SHELLS
+from fedactors.command_line.options import RunOptions, run_options
+from fedactors.command_line.submission import fetch_command as fetch_command
+from fedactors.command_line.submission import is_shared
+from fedactors.command_line.submission import submit_command as submit_command
+from fedactors.command_line.sweep import sweep_command as sweep_command
+from fedactors.command_line.terminal import format_value, print_json, print_table
+from fedactors.errors import BadInput
+from fedactors.plugins import Protocol, discover, find_protocol
+
+if TYPE_CHECKING:
+    from fedactors.records.run_folder import RunFolder
+
+
+def list_command(args: argparse.Namespace) -> int:
+    """Print the protocols found, the data sets, and which fit which."""
+    from fedactors.data.catalogue import catalogue
+
+    datasets = catalogue()
+    protocols: list[dict[str, Any]] = []
+    hidden: dict[str, list[str]] = {}
+    for found in discover():
+        if found.hidden_by is not None:
+            hidden.setdefault(found.hidden_by, []).append(found.name)
+        entry: dict[str, Any] = {"name": found.name, "package": found.package, "error": found.error}
+        if found.protocol is not None:
+            layout = found.protocol.partition
+            entry |= {
+                "summary": found.protocol.summary,
+                "partition": layout,
+                "default_data": found.protocol.default_data,
+                "data": [dataset.name for dataset in datasets if layout in dataset.layouts],
+                "party_loss": sorted(found.protocol.party_loss),
+            }
+        protocols.append(entry)
+    if args.format == "json":
+        print_json({"protocols": protocols, "datasets": [_describe_dataset(dataset) for dataset in datasets]})
+        return 0
+    rows = [
+        [entry["name"], entry["partition"], entry["default_data"], entry["summary"]]
+        if entry["error"] is None
+        else [entry["name"], "-", "-", f"BROKEN: {entry['error']}"]
+        for entry in protocols
+        if not any(entry["name"] in names for names in hidden.values())
+    ]
+    print_table(["protocol", "data layout", "default data", ""], rows)
+    for place, names in hidden.items():
+        print(f"{place} hides {', '.join(names)}: rename it, or start from another folder")
+    print()
+    _print_datasets(datasets)
+    return 0
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run a protocol."""
+    return run_and_print(find_protocol(args.protocol), args.words, run_options(args))
+
+
+def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions) -> int:
+    """Resolve, launch, and print the results; also what every scenario script does."""
+    from fedactors.launch import combine, launch, resolve
+
+    config, options = resolve(protocol, words, options)
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and not is_shared(options.out):
+        print(
+            f"warning: --out {options.out} is relative: the run folder lies in the job's own directory, and goes with "
+            "it; give a path that all hosts share, an address such as s3://bucket/runs, or use fedactors submit",
+            file=sys.stderr,
+        )
+    several = len(options.seeds or ()) > 1
+    summaries = launch(protocol, config, options)
+    if options.format == "json":
+        if several:
+            print_json(combine(summaries))
+        else:
+            print_json(summaries[0].as_dict())
+        return 0
+    for summary in summaries:
+        print(f"{summary.protocol} (seed {summary.seed}, {summary.runtime}): {format_value(summary.metrics)}")
+        print(f"run: {summary.run}")
+    if several:
+        both = combine(summaries)
+        for name, mean in both["mean"]["metrics"].items():
+            print(f"{name}: {format_value(mean)} +- {format_value(both['std']['metrics'][name])}")
+    return 0
+
+
+def doctor_command(args: argparse.Namespace) -> int:
+    """Look at this installation and at a cluster."""
+    from fedactors.records.environment import describe_environment
+    from fedactors.runtime.ray.doctor import examine_cluster, examine_here
+    from fedactors.runtime.ray.jobs import job_address
+
+    findings = examine_here()
+    if args.address:
+        findings += examine_cluster(job_address(args.address))
+    if args.format == "json":
+        listed = [dataclasses.asdict(finding) for finding in findings]
+        print_json({"environment": describe_environment(), "findings": listed})
+        return 0
+    print_table(["", "", "found"], [[f.state, f.what, f.found] for f in findings])
+    for finding in findings:
+        if finding.advice:
+            print(f"{finding.what}: {finding.advice}")
+    print("One Ray cluster is one trust domain: whoever can submit to it can run code in it.")
+    return 0
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    """Put runs side by side."""
+    from fedactors.records.compare import compare, load_runs, table_rows
+
+    runs = load_runs(args.runs)
+    comparison = compare(runs)
+    if args.plot:
+        from fedactors.records.plots import plot_comparison
+
+        plot_comparison(runs, Path(args.plot), metric=args.metric)
+    if args.format == "json":
+        print_json({**comparison, "plot": args.plot})
+        return 0
+    for header, rows in table_rows(comparison):
+        # a screen has room for a few groups side by side, not for all metrics
+        if len(rows) <= 4:
+            names, *metrics = [list(cells) for cells in zip(header, *rows, strict=True)]
+            print_table(names, metrics)
+        else:
+            print_table(header, rows)
+        print()
+    if args.plot:
+        print(f"plot: {args.plot}")
+    return 0
+
+
+def report_command(args: argparse.Namespace) -> int:
+    """Write the page."""
+    from fedactors.records.compare import load_runs
+    from fedactors.records.remote import is_remote
+    from fedactors.records.report import render_report
+    from fedactors.records.storage import local_path, write_atomic
+
+    runs = load_runs(args.runs)
+    folder = runs[0].folder
+    if not args.to and folder is not None and is_remote(folder.place):
+        raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
+    beside = Path(args.runs[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
+    path = local_path(args.to, "--to") if args.to else beside
+    if path.is_dir():
+        raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
+    write_atomic(path, render_report(runs).encode(), "--to")
+    if args.format == "json":
+        print_json({"report": str(path)})
+    else:
+        print(path)
+    return 0
+
+
+def plan_command(args: argparse.Namespace) -> int:
+    """Choose settings from profiles."""
+    from fedactors.config import build, parse_words
+    from fedactors.records.metrics import jsonable
+
+    protocol = find_protocol(args.protocol)
+    if protocol.plan is None:
+        raise BadInput(f"protocol: {protocol.name} has no planner")
+    config = build(protocol.Config, parse_words(args.words))
+    planned = jsonable(protocol.plan(config, [_read_profile(path) for path in args.profile]))
+    if args.format == "json":
+        print_json(planned)
+    else:
+        print_table(["setting", "value"], [[key, format_value(value)] for key, value in planned.items()])
+    return 0
+
+
+def inspect_command(args: argparse.Namespace) -> int:
+    """Show every message that would leave a party."""
+    from fedactors.config import build, parse_words
+    from fedactors.inspection import describe_messages
+
+    protocol = find_protocol(args.protocol)
+    config = build(protocol.Config, parse_words(args.words))
+    messages = describe_messages(protocol, config)
+    if args.format == "json":
+        print_json({"protocol": protocol.name, "messages": messages})
+        return 0
+    for is_control, heading in ((False, "Between parties"), (True, "What the run's driver learns")):
+        print(f"{heading}\n")
+        for entry in (entry for entry in messages if entry["control"] == is_control):
+            print(f"{entry['message']} -> {entry['receiver']}\n  reveals: {entry['reveals']}")
+            for field in entry["fields"]:
+                shape = "" if field["shape"] is None else f"  {field['shape']}"
+                print(f"  {field['name']}: {field['type']}{shape}")
+            print()
+    return 0
+
+
+def predict_command(args: argparse.Namespace) -> int:
+    """Use the trained model of a run."""
+    import numpy as np
+
+    from fedactors.launch import load_data
+    from fedactors.records.metrics import jsonable
+    from fedactors.records.storage import local_path, write_atomic
+
+    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    if protocol.predict is None:
+        raise BadInput(f"predict: {protocol.name} cannot predict")
+    data = load_data(protocol, config, args.data, folder.config["seed"])
+    predictions = np.asarray(protocol.predict(config, data, states))
+    if args.to:
+        path = local_path(args.to, "--to")
+        if path.suffix == ".npy":
+            import io
+
+            buffer = io.BytesIO()
+            np.save(buffer, predictions, allow_pickle=False)
+            write_atomic(path, buffer.getvalue(), "--to")
+        else:
+            write_atomic(path, "".join(f"{line}\n" for line in _csv_lines(predictions)).encode(), "--to")
+    if args.format == "json":
+        shown = {"to": args.to} if args.to else {"predictions": jsonable(predictions)}
+        print_json({"run": str(folder.path), "count": len(predictions), **shown})
+    elif args.to:
+        print(args.to)
+    else:
+        for line in _csv_lines(predictions):
+            print(line)
+    return 0
+
+
+def export_command(args: argparse.Namespace) -> int:
+    """Write one party's part of the trained model."""
+    from fedactors.records.storage import disk_errors, local_path
+
+    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    if protocol.export is None:
+        raise BadInput(f"export: {protocol.name} cannot export")
+    parties = sorted({name.partition("/")[0] for name in states})
+    if args.party not in parties:
+        raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
+    own = {name: state for name, state in states.items() if name.partition("/")[0] == args.party}
+    target = local_path(args.to, "--to") if args.to else folder.path / "exported"
+    with disk_errors(target, "--to"):
+        target.mkdir(parents=True, exist_ok=True)
+        written = [str(path) for path in protocol.export(config, args.party, own, target)]
+    if args.format == "json":
+        print_json({"run": str(folder.path), "party": args.party, "files": written})
+    else:
+        print("\n".join(written))
+    return 0
+
+
+def new_command(args: argparse.Namespace) -> int:
+    """Write a working start."""
+    from fedactors.command_line.scaffold import write_protocol, write_scenario
+    from fedactors.records.storage import local_path
+
+    parent = local_path(args.to, "--to")
+    if args.what == "scenario":
+        paths = write_scenario(args.name, parent, args.protocol)
+    else:
+        paths = write_protocol(args.name, parent)
+    written = [str(path) for path in paths]
+    if args.format == "json":
+        print_json({"files": written})
+    else:
+        print("\n".join(written))
+    return 0
+
+
+def data_command(args: argparse.Namespace) -> int:
+    """List the data sets, or fetch one."""
+    from fedactors.data.catalogue import catalogue, describe
+
+    if args.action == "list":
+        if args.name is not None:
+            raise BadInput(f"data list takes no name ({args.name!r} given)")
+        if args.format == "json":
+            print_json({"datasets": [_describe_dataset(dataset) for dataset in catalogue()]})
+        else:
+            _print_datasets(catalogue())
+        return 0
+    if args.name is None:
+        raise BadInput("data fetch needs the name of a data set, see fedactors data list")
+    from fedactors.data.storage import fetch
+
+    describe(args.name)
+    paths = [str(path) for path in fetch(args.name)]
+    if args.format == "json":
+        print_json({"name": args.name, "files": paths})
+    else:
+        print("\n".join(paths) or f"{args.name} needs no download")
+    return 0
+
+
+def completion_command(args: argparse.Namespace) -> int:
+    """Print the script for a shell."""
+    print(SHELLS[args.shell], end="")
+    return 0
+
+
+def _describe_dataset(dataset: Any) -> dict[str, Any]:
+    from fedactors.data.storage import is_present
+
+    return {
+        "name": dataset.name,
+        "kind": dataset.kind,
+        "task": dataset.task,
+        "layouts": list(dataset.layouts),
+        "rows": dataset.rows,
+        "columns": dataset.columns,
+        "terms": dataset.terms,
+        "present": is_present(dataset),
+        "summary": dataset.summary,
+    }
+
+
+def _print_datasets(datasets: Sequence[Any]) -> None:
+    rows = []
+    for dataset in datasets:
+        entry = _describe_dataset(dataset)
+        here = "here" if entry["present"] else "fetch"
+        rows.append(
+            [entry["name"], "/".join(entry["layouts"]), entry["task"], str(entry["rows"]), here, entry["terms"]]
+        )
+    print_table(["data set", "layouts", "task", "rows", "files", "terms"], rows)
+
+
+def _trained(run: str, label: str | None) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
+    from fedactors.launch import restore_config
+    from fedactors.records.run_folder import RunFolder
+
+    folder = RunFolder.open(run)
+    stored = folder.config
+    protocol = find_protocol(str(stored.get("protocol")))
+    labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
+    chosen = label or ("best" if "best" in labels else None)
+    return protocol, restore_config(protocol, folder), folder, folder.load_checkpoint(chosen).actors
+
+
+def _read_profile(path: str) -> Mapping[str, Any]:
+    file = Path(path)
+    try:
+        text = file.read_text()
+        made = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise BadInput(f"--profile: {path!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"--profile: {path!r} is not valid {file.suffix.lstrip('.') or 'TOML'}: {error}") from None
+    if not isinstance(made, dict):
+        raise BadInput(f"--profile: {path!r} is not a table of names and values")
+    return made
+
+
+def _csv_lines(predictions: Any) -> list[str]:
+    table = predictions.reshape(len(predictions), -1)
+    return [",".join(repr(value) for value in row.tolist()) for row in table]

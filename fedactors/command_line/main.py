@@ -1,0 +1,160 @@
+"""The command line: ``fedactors COMMAND``. Only flags live here; what a command does is in `commands`.
+
+Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from fedactors import __version__
+from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
+from fedactors.command_line.options import Parser, add_format_flag, add_run_flags, add_words
+from fedactors.command_line.sweep import SUMMARY as SWEEP
+from fedactors.command_line.sweep import add_sweep_flags
+from fedactors.command_line.terminal import guarded
+from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
+
+_EPILOG = (
+    "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
+    "130 interrupted, 143 terminated (both write a checkpoint first)"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+
+    def action() -> int:
+        parser, commands = _parsers()
+        words = list(sys.argv[1:] if argv is None else argv)
+        if VARIABLE in os.environ:
+            return print_candidates(commands, words)
+        # key=value words may stand between flags, which argparse understands only in a parser without sub-commands
+        if words and words[0] in commands:
+            if {"-h", "--help"} & set(words):
+                commands[words[0]].explained = _protocol_of(commands[words[0]], words[1:])
+            args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
+        else:
+            args = parser.parse_args(words)
+        from fedactors.command_line import commands as handlers
+
+        code: int = getattr(handlers, f"{args.command.replace('-', '_')}_command")(args)
+        return code
+
+    try:
+        return guarded(action)
+    except SystemExit as done:  # so argparse ends --help and --version
+        return int(done.code or 0)
+
+
+def _protocol_of(parser: Parser, words: Sequence[str]) -> Protocol | None:
+    """Return the protocol that the words of a command name, if it takes one and they do."""
+    places = {action.dest for action in parser._actions}
+    if "words" not in places:
+        return None
+    named = [word for word in words if canonical(word) in protocol_names()]
+    if not named and "protocol" in places and not words[0].startswith("-"):
+        named = [words[0]]
+    return find_protocol(named[0]) if named else None
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(prog="fedactors", description="Federated learning across organisations on Ray.", epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"fedactors {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    made: dict[str, Parser] = {}
+
+    def add(name: str, text: str) -> Parser:
+        made[name] = commands.add_parser(name, help=text, description=text, epilog=_EPILOG, allow_abbrev=False)
+        return made[name]
+
+    add_format_flag(add("list", "protocols that are installed, data sets, and which fit which"))
+
+    run = add("run", "run a protocol")
+    run.add_argument(
+        "protocol",
+        metavar="PROTOCOL",
+        help="name of a protocol, see fedactors list; PROTOCOL --help explains its settings",
+    )
+    add_run_flags(run)
+
+    add_sweep_flags(add("sweep", SWEEP))
+
+    submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
+    submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
+    add_run_flags(submit)
+    submit.add_argument("--wait", action="store_true", help="follow the log, fetch the run folder; exit with its code")
+    submit.add_argument(
+        "--working-dir", metavar="DIR", help="folder to send along (default: the present one for a script, else none)"
+    )
+
+    fetch = add("fetch", "bring the run folder of an ended job here, if its --out was not a shared place")
+    fetch.add_argument("job", metavar="JOB", help="id of the job, as submit names it")
+    fetch.add_argument("--address", metavar="A", help="dashboard of the cluster: http://HEAD:8265")
+    fetch.add_argument("--wait", action="store_true", help="follow the log until the job has ended")
+    fetch.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
+    add_format_flag(fetch)
+
+    doctor = add("doctor", "say what this installation has, and what a cluster leaves open")
+    doctor.add_argument("--address", metavar="A", help="dashboard of a cluster: http://HEAD:8265")
+    add_format_flag(doctor)
+
+    compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
+    either = "run folders, or tables of sweeps"
+    compare.add_argument("runs", nargs="+", metavar="RUN", help=f"{either}; the first group is the baseline")
+    compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
+    compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
+    add_format_flag(compare)
+
+    report = add("report", "write one self-contained HTML page about runs")
+    report.add_argument("runs", nargs="+", metavar="RUN", help=either)
+    report.add_argument("--to", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
+    add_format_flag(report)
+
+    plan = add("plan", "choose settings from the parties' profiles and predict what they cost")
+    plan.add_argument("protocol", metavar="PROTOCOL")
+    plan.add_argument("--profile", nargs="+", action="extend", required=True, metavar="FILE", help=".toml or .json")
+    add_words(plan)
+    add_format_flag(plan)
+
+    inspect = add("inspect", "show every message that would leave a party, before anything runs")
+    inspect.add_argument("protocol", metavar="PROTOCOL")
+    add_words(inspect)
+    add_format_flag(inspect)
+
+    predict = add("predict", "use the trained model of a run")
+    predict.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
+    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="what to predict on")
+    predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    predict.add_argument("--to", metavar="FILE", help="write the predictions here (.npy or .csv)")
+    add_format_flag(predict)
+
+    export = add("export", "write one party's part of the trained model")
+    export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
+    export.add_argument("--party", required=True, metavar="P", help="name of the party")
+    export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    export.add_argument("--to", metavar="DIR", help="default: exported/ in the run folder")
+    add_format_flag(export)
+
+    new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
+    new.add_argument("what", choices=("protocol", "scenario"))
+    new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
+    new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
+    new.add_argument("--to", default=".", metavar="DIR", help="folder that it is written into (default: here)")
+    add_format_flag(new)
+
+    data = add("data", "data sets: list them, fetch one")
+    data.add_argument("action", choices=("list", "fetch"))
+    data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")
+    add_format_flag(data)
+
+    completion = add("completion", "print a script that completes commands, settings and names at the Tab key")
+    completion.add_argument("shell", choices=SHELLS, help="for example: source <(fedactors completion bash)")
+    return parser, made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

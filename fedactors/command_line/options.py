@@ -1,0 +1,175 @@
+"""The flags of a run, written once: `fedactors run` and every scenario script have exactly these."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
+
+from fedactors.errors import BadInput
+
+RUNTIMES = ("ray", "simulated")
+FORMATS = ("text", "json")
+SPREADS = ("pack", "spread", "strict-pack", "strict-spread")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where and how to run, beside the config; None means that the flag was not given."""
+
+    runtime: str | None = None
+    address: str | None = None
+    pool: int | None = None
+    emulate: float | None = None
+    lease: float | None = None
+    data: str | None = None
+    seed: int | None = None
+    seeds: tuple[int, ...] | None = None
+    out: str = "runs"
+    resume: str | None = None
+    smoke: bool = False
+    full: bool = False
+    quiet: bool = False
+    format: str = "text"
+    track: tuple[str, ...] = ()
+    place: tuple[tuple[str, str], ...] = ()
+    spread: str | None = None
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one `BadInput` line, and whose help may explain a config's settings."""
+
+    explained: Any = None
+    """The `fedactors.plugins.Protocol` whose settings ``--help`` explains, if it has one to explain."""
+
+    def format_help(self) -> str:
+        """Return the help."""
+        if self.explained is None:
+            return super().format_help()
+        from fedactors.command_line.settings import protocol_help
+
+        return f"{super().format_help()}\n{protocol_help(self.explained)}"
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        # argparse counts the words, which may be none, among what is required
+        raise BadInput(f"{message.replace(', key=value', '')} (see {self.prog} --help)")
+
+
+def add_format_flag(parser: argparse.ArgumentParser) -> None:
+    """Add ``--format``."""
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="json: the last line on standard output is one JSON object"
+    )
+
+
+def add_words(parser: argparse.ArgumentParser) -> None:
+    """Add the ``key=value`` words."""
+    parser.add_argument("words", nargs="*", metavar="key=value", help="config values, for example batch_size=256")
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Add every flag of a run, and the ``key=value`` words."""
+    add_words(parser)
+    parser.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="ray (default) or simulated (virtual clock, one process)")
+    parser.add_argument("--address", metavar="A", help="Ray cluster (default: RAY_ADDRESS, else Ray in this process)")
+    parser.add_argument(
+        "--pool", type=_seed, metavar="N", help="simulated runtime: N worker processes for computes (default 0: none)"
+    )
+    parser.add_argument(
+        "--emulate",
+        type=_positive,
+        metavar="S",
+        help="ray: emulate the protocol's links and compute times, S wall seconds for each second of theirs",
+    )
+    parser.add_argument(
+        "--lease",
+        type=_positive,
+        metavar="S",
+        help="ray: seconds without a sign of life after which a process counts as lost (default 15)",
+    )
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=_seed, metavar="N", help="seed of the run (default 0)")
+    seeds.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="one run per seed, with mean and deviation")
+    parser.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
+    parser.add_argument("--resume", metavar="RUN", help="go on from the last checkpoint of this run folder")
+    parser.add_argument("--smoke", action="store_true", help="the smallest run that means something")
+    parser.add_argument("--full", action="store_true", help="the setting of the paper")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--track", type=_names, default=(), metavar="NAMES", help="also log to tensorboard, mlflow or wandb"
+    )
+    parser.add_argument(
+        "--place",
+        type=_place,
+        action="extend",
+        default=[],
+        metavar="PARTY=LABEL",
+        help="put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
+    )
+    parser.add_argument("--spread", choices=SPREADS, help="how actors are laid over the cluster's hosts")
+    add_format_flag(parser)
+
+
+def run_options(args: argparse.Namespace) -> RunOptions:
+    """Return the options that `add_run_flags` parsed."""
+    names = RunOptions.__dataclass_fields__
+    values: dict[str, Any] = {name: value for name, value in vars(args).items() if name in names}
+    values["place"] = tuple(values.get("place", ()))
+    return RunOptions(**values)
+
+
+def run_words(options: RunOptions, words: Sequence[str]) -> list[str]:
+    """Return the command line that gives these options and words again, all but ``--address`` and ``--format``."""
+    given: list[str] = []
+    for field in fields(RunOptions):
+        value = getattr(options, field.name)
+        if field.name in ("address", "format") or value == field.default:
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        if value is True:
+            given.append(flag)
+        elif isinstance(value, tuple):
+            given += [flag, ",".join("=".join(item) if isinstance(item, tuple) else str(item) for item in value)]
+        else:
+            given += [flag, str(value)]
+    return [*given, *words]
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number of 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a number above 0")
+    return number
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = tuple(_seed(part.strip()) for part in text.split(","))
+    if len(set(seeds)) != len(seeds):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a seed is given twice")
+    return seeds
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _place(text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in text.split(","):
+        party, equals, label = (word.strip() for word in part.partition("="))
+        if not (party and equals and label):
+            raise argparse.ArgumentTypeError(f"{part!r} is not of the form party=label")
+        pairs.append((party, label))
+    return pairs

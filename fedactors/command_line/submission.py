@@ -1,0 +1,111 @@
+"""The commands that run something on a cluster as a job and bring its run folder here."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedactors.command_line.options import run_options, run_words
+from fedactors.command_line.terminal import print_json
+from fedactors.errors import BadInput
+from fedactors.plugins import find_protocol
+
+
+def submit_command(args: argparse.Namespace) -> int:
+    """Run something on a cluster, as a job."""
+    from fedactors.records.run_folder import RunFolder
+    from fedactors.runtime.ray.handback import wrapped
+    from fedactors.runtime.ray.jobs import Jobs, last_json, sending
+
+    script = args.target.endswith(".py")
+    if script and not Path(args.target).is_file():
+        raise BadInput(f"{args.target!r}: no such script")
+    if args.working_dir and not Path(args.working_dir).is_dir():
+        raise BadInput(f"--working-dir: {args.working_dir!r} is no folder")
+    if not script and not args.working_dir:
+        find_protocol(args.target)
+    options = run_options(args)
+    home = None if is_shared(options.out) else Path(options.out)
+    run = options.resume if options.resume and not is_shared(options.resume) else None
+    if run is not None:
+        RunFolder.open(run).verify()
+    folder, left_out, inside = sending(args.working_dir or ("." if script else None), run)
+    sent = dataclasses.replace(options, out="runs" if home else options.out, resume=inside or options.resume)
+    command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]
+    command += [*run_words(sent, args.words), "--format", "json"]
+    jobs = Jobs(args.address)
+    job = jobs.submit(wrapped(command) if home else command, working_dir=folder, left_out=left_out)
+    fetch = f"fedactors fetch {job} --address {jobs.address} --out {options.out}"
+    if not args.wait:
+        if args.format == "json":
+            print_json({"job": job, "address": jobs.address})
+        else:
+            print(f"job: {job}\nfollow it: ray job logs --follow --address {jobs.address} {job}")
+            if home:
+                print(f"fetch its run folder when it has ended: {fetch}")
+        return 0
+    log: list[str] = []
+
+    def show(text: str) -> None:
+        log.append(text)
+        print(text, end="", file=sys.stderr if args.format == "json" else sys.stdout, flush=True)
+
+    try:
+        end = jobs.follow(job, show)
+    except KeyboardInterrupt:
+        print(f"fedactors: the job goes on; stop it: ray job stop --address {jobs.address} {job}", file=sys.stderr)
+        if home:
+            print(f"fedactors: then fetch its run folder: {fetch}", file=sys.stderr)
+        raise
+    fetched: list[str] = []
+    try:
+        fetched = [str(path) for path in jobs.fetch(job, home)] if home else []
+    except BadInput as error:
+        if end.exit_code == 0:
+            raise
+        print(f"fedactors: {error}", file=sys.stderr)
+    if args.format == "json":
+        found = next(last_json("".join(log)), None)
+        result = None if found is None else _brought_home(json.loads(found), fetched)
+        facts = {"job": job, "status": end.status, "exit_code": end.exit_code, "result": result}
+        print_json({**facts, "fetched": fetched})
+        return end.exit_code
+    for path in fetched:
+        print(f"run: {path}")
+    if end.exit_code:
+        print(f"fedactors: the job ended with code {end.exit_code} ({end.status})", file=sys.stderr)
+    return end.exit_code
+
+
+def fetch_command(args: argparse.Namespace) -> int:
+    """Bring the run folders of an ended job here."""
+    from fedactors.records.storage import local_path
+    from fedactors.runtime.ray.jobs import Jobs
+
+    out = local_path(args.out)
+    jobs = Jobs(args.address)
+    if args.wait:
+        jobs.follow(args.job, lambda text: print(text, end="", file=sys.stderr, flush=True))
+    fetched = [str(path) for path in jobs.fetch(args.job, out)]
+    if args.format == "json":
+        print_json({"job": args.job, "fetched": fetched})
+    else:
+        print("\n".join(fetched))
+    return 0
+
+
+def is_shared(place: str) -> bool:
+    """Say whether hosts of a cluster and a submitter can share a place: an address, or an absolute path."""
+    return "://" in place or Path(place).is_absolute()
+
+
+def _brought_home(result: dict[str, Any], fetched: Sequence[str]) -> dict[str, Any]:
+    """Return a job's result, naming its run folders where they are now."""
+    here = {Path(path).name: path for path in fetched}
+    runs = [{**run, "run": here.get(Path(run["run"]).name, run["run"])} for run in result.get("runs", [result])]
+    return {**result, "runs": runs} if "runs" in result else runs[0]

@@ -1,0 +1,76 @@
+"""Commands for jobs, as far as they go without a cluster: bad input is one line, results are named where they are."""
+
+import argparse
+import os
+
+import pytest
+
+from fedactors.command_line import main as cli
+from fedactors.command_line.commands import run_and_print
+from fedactors.command_line.options import RunOptions
+from fedactors.command_line.submission import _brought_home, is_shared
+from tests.tiny_parties import PROTOCOL
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["submit"], "the following arguments are required: PROTOCOL|SCRIPT (see"),
+        (["submit", "own.py"], "'own.py': no such script"),
+        (["submit", "pubsub-vfl"], "--address: give http://HEAD:8265 of the cluster"),
+        (["submit", "pubsub-vfl", "--address", "127.0.0.1:6379"], "jobs go to http://HEAD:8265"),
+        (["submit", "pubsub-vfl", "--address", "http://127.0.0.1:9"], "nobody answers at 'http://127.0.0.1:9'"),
+        (["submit", "pubsub-vfl", "--working-dir", "nowhere"], "--working-dir: 'nowhere' is no folder"),
+        (["submit", "pubsub-vfl", "--resume", "nowhere"], "nowhere: no such run folder"),
+        (["submit", "pubsub-vfl", "--seeds", "1,1"], "a seed is given twice"),
+        (["fetch"], "the following arguments are required: JOB"),
+        (["fetch", "some-job"], "--address: give http://HEAD:8265 of the cluster"),
+        (["fetch", "some-job", "--address", "http://127.0.0.1:9", "--out", "s3://x"], "is not a local path"),
+        (["doctor", "--address", "foo"], "jobs go to http://HEAD:8265"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(capsys, words, message):
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_places_that_can_be_shared():
+    assert [is_shared(place) for place in ("runs", "./runs", "/shared/runs", "s3://bucket/runs")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_result_names_the_run_folder_that_was_fetched():
+    one = {"run": "/tmp/job/run-0", "rounds": 2}
+    assert _brought_home(one, ["runs/run-0"]) == {"run": "runs/run-0", "rounds": 2}
+    both = {"runs": [one, {"run": "/tmp/job/run-1"}], "mean": {}}
+    home = _brought_home(both, ["runs/run-0", "runs/run-1"])
+    assert [run["run"] for run in home["runs"]] == ["runs/run-0", "runs/run-1"]
+    assert _brought_home(one, []) == one
+
+
+@pytest.mark.parametrize(("out", "warned"), [("runs", True), ("shared", False)])
+def test_a_run_in_a_job_of_ray_warns_of_a_folder_that_goes_with_it(tmp_path, monkeypatch, capsys, out, warned):
+    monkeypatch.setitem(os.environ, "RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    place = out if warned else str(tmp_path / out)
+    assert run_and_print(PROTOCOL, [], RunOptions(out=place, runtime="simulated", quiet=True)) == 0
+    assert ("--out runs is relative" in capsys.readouterr().err) == warned
+
+
+def test_every_command_has_a_handler():
+    from fedactors.command_line import commands
+
+    parser, parsers = cli._parsers()
+    assert isinstance(parser, argparse.ArgumentParser)
+    assert all(callable(getattr(commands, f"{name.replace('-', '_')}_command")) for name in parsers)
