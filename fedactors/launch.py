@@ -22,9 +22,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build, parse_words
 from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyFailed, Stopped
-from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, RunResult
 from fedactors.records.metrics import Summary
 from fedactors.records.progress import open_progress

@@ -10,12 +10,17 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import json
+import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from fedactors.errors import BadInput
 
@@ -210,6 +215,8 @@ class Found:
     package: str
     protocol: Protocol | None = None
     error: str | None = None
+    hidden_by: str | None = None
+    """Folder or file that stands before the plugin's own package on the path, if that is why."""
 
 
 def canonical(name: str) -> str:
@@ -225,10 +232,16 @@ def discover() -> list[Found]:
         try:
             protocol = _load(point)
         except BadInput as error:
-            found.append(Found(name=canonical(point.name), package=package, error=str(error)))
+            hidden_by = _hidden_by(point)
+            found.append(Found(name=canonical(point.name), package=package, error=str(error), hidden_by=hidden_by))
         else:
             found.append(Found(name=canonical(point.name), package=package, protocol=protocol))
     return found
+
+
+def protocol_names() -> list[str]:
+    """Return the names of all protocols that are installed, without importing any."""
+    return [canonical(point.name) for point in _points()]
 
 
 def find_protocol(name: str) -> Protocol:
@@ -265,6 +278,11 @@ def _points() -> list[EntryPoint]:
 
 
 def _load(point: EntryPoint) -> Protocol:
+    if place := _hidden_by(point):
+        raise BadInput(
+            f"protocol {canonical(point.name)}: {place} hides its module {point.module!r}: "
+            "rename it, or start from another folder"
+        )
     try:
         loaded = point.load()
     except Exception as error:
@@ -273,6 +291,40 @@ def _load(point: EntryPoint) -> Protocol:
     check_contract(loaded, f"protocol {canonical(point.name)}: its plugin {point.value!r}")
     protocol: Protocol = loaded
     return protocol
+
+
+def _hidden_by(point: EntryPoint) -> str | None:
+    """Return the folder or file that stands before a plugin's own package on the path, if there is one.
+
+    The working directory counts wherever it stands: Ray puts it on the path of each worker process.
+    """
+    if point.dist is None or not _holds(point.dist, point.module):
+        return None
+    folders = ["", *sys.path]
+    last = None
+    # an editable install may find what no folder of the path holds
+    others = [finder for finder in sys.meta_path if finder is not PathFinder]
+    parts = point.module.split(".")
+    for end, part in enumerate(parts, start=1):
+        spec = PathFinder.find_spec(part, folders)
+        for finder in others if spec is None else []:
+            spec = spec or finder.find_spec(".".join(parts[:end]), folders)
+        if spec is None:
+            return last
+        folders = list(spec.submodule_search_locations or ())
+        last = folders[0] if folders else spec.origin
+    return None
+
+
+def _holds(distribution: Distribution, module: str) -> bool:
+    """Say whether a distribution, installed as a copy or as a link to its sources, has the file of a module."""
+    roots = [Path(str(distribution.locate_file("")))]
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        source = Path(unquote(urlsplit(origin["url"]).path))
+        roots += [source, source / "src"]
+    file = f"{module.replace('.', '/')}.py"
+    return any((root / file).is_file() for root in roots)
 
 
 def check_contract(candidate: Any, who: str) -> None:

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedactors.options import Parser, add_run_flags, run_options
+from fedactors.command_line.options import Parser, add_run_flags, run_options
+from fedactors.command_line.terminal import guarded
 from fedactors.plugins import Actors, Export, Headline, LoadData, Plan, Predict, Run
-from fedactors.terminal import guarded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +93,11 @@ def main(
         default_party_loss=default_party_loss,
     )
     parser = Parser(prog=Path(sys.argv[0]).name, description=scenario.summary, allow_abbrev=False)
+    parser.explained = scenario
     add_run_flags(parser)
 
     def action() -> int:
-        from fedactors.commands import run_and_print
+        from fedactors.command_line.commands import run_and_print
 
         args = parser.parse_intermixed_args(argv)
         return run_and_print(scenario, args.words, run_options(args))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedactors.commands import compare_command, report_command
+from fedactors.command_line.commands import compare_command, report_command
+from fedactors.command_line.options import RunOptions
+from fedactors.command_line.terminal import guarded
 from fedactors.launch import launch, resolve
-from fedactors.options import RunOptions
-from fedactors.terminal import guarded
 from protocols.pubsub_vfl.plugin import PROTOCOL
 
 SETTINGS = ("num_epochs=8", "batch_size=32", "hidden_size=32", "embedding_size=16", "num_layers=4")

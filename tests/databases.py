@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def postgres():
     if not found:
         pytest.skip("no PostgreSQL server is installed")
     binaries = found[-1].parent
-    account = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+    account: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         data, secret = folder / "data", folder / "password"
@@ -35,16 +36,20 @@ def postgres():
         if account:
             shutil.chown(folder, "postgres", "postgres")
             shutil.chown(secret, "postgres", "postgres")
-        run = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder, **account}
-        setup = ["-D", data, "-U", "org", f"--pwfile={secret}", "-A", "scram-sha-256"]
-        subprocess.run([binaries / "initdb", *setup], **run)
+        quiet = subprocess.DEVNULL
+
+        def run(*words: str | Path) -> None:
+            subprocess.run(words, check=True, stdout=quiet, stderr=quiet, cwd=folder, **account)
+
+        setup: list[str | Path] = ["-D", data, "-U", "org", f"--pwfile={secret}", "-A", "scram-sha-256"]
+        run(binaries / "initdb", *setup)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-        subprocess.run([binaries / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start"], **run)
+        run(binaries / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start")
         yield "127.0.0.1", port
-        subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **run)
+        run(binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop")
 
 
 def postgres_address(server, password=PASSWORD):

@@ -42,7 +42,7 @@ def tools(tmp_path_factory):
     ask = [str(binaries / "python"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.check_output(ask, text=True).strip())
     (site / "parent.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
-    for name, module in (("fedactors", "fedactors.cli"), ("pip", "pip")):
+    for name, module in (("fedactors", "fedactors"), ("pip", "pip")):
         shim = binaries / name
         shim.write_text(f'#!/bin/sh\nexec {binaries}/python -m {module} "$@"\n')
         shim.chmod(0o755)
@@ -71,7 +71,7 @@ def test_commands_of_a_page_on_a_cluster(page, tmp_path):
     try:
         shim = tmp_path / "bin" / "fedactors"
         shim.parent.mkdir()
-        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m fedactors.cli "$@"\n')
+        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m fedactors "$@"\n')
         shim.chmod(0o755)
         script = "set -euo pipefail\n" + "\n".join(text for on_head, text in blocks(page) if on_head)
         where = {"DASHBOARD": hosts.dashboard, "SHARED": str(tmp_path / "shared")}

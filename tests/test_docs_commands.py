@@ -18,7 +18,7 @@ import networkx
 import numpy as np
 import pytest
 
-from fedactors import cli
+from fedactors.command_line import main as cli
 from fedactors.data.catalogue import catalogue
 from fedactors.data.storage import is_present
 

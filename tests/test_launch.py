@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from fedactors import launch as launch_module
+from fedactors.command_line.options import RunOptions
 from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
 from fedactors.launch import combine, launch, load_data, resolve
-from fedactors.options import RunOptions
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
 from tests import tiny

@@ -3,9 +3,9 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
+from fedactors.command_line.options import RunOptions
 from fedactors.errors import Stopped
 from fedactors.launch import launch, resolve
-from fedactors.options import RunOptions
 from fedactors.records.compare import load_runs
 from fedactors.records.ledger_log import LEDGER, read_ledger
 from fedactors.records.metrics import Summary, read_lines, read_rounds

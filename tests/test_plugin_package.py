@@ -38,7 +38,7 @@ def call(python: Path, words: list[str], cwd: Path) -> str:
 
 
 def test_it_is_listed(python, tmp_path):
-    listed = json.loads(call(python, ["-m", "fedactors.cli", "list", "--format", "json"], tmp_path))
+    listed = json.loads(call(python, ["-m", "fedactors", "list", "--format", "json"], tmp_path))
     found = {entry["name"]: entry for entry in listed["protocols"]}
     assert found["fedavg"]["package"] == "acme-protocols"
     assert "digits" in found["fedavg"]["data"]
@@ -50,7 +50,7 @@ def test_it_is_listed(python, tmp_path):
 def test_it_gives_equal_numbers_on_both_runtimes(python, tmp_path, name):
     found = {}
     for runtime in ("simulated", "ray"):
-        words = ["-m", "fedactors.cli", "run", name, "--smoke", "--quiet", "--runtime", runtime, "--format", "json"]
+        words = ["-m", "fedactors", "run", name, "--smoke", "--quiet", "--runtime", runtime, "--format", "json"]
         found[runtime] = json.loads(call(python, words, tmp_path).splitlines()[-1])
     assert found["ray"]["metrics"] == pytest.approx(found["simulated"]["metrics"], rel=1e-6)
     assert (found["ray"]["bytes"], found["ray"]["messages"]) == (

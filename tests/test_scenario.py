@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedactors.options import RunOptions, add_run_flags
+from fedactors.command_line.options import RunOptions, add_run_flags
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = '''"""A scenario for tests."""
@@ -67,3 +67,13 @@ def test_the_contract_of_the_flags_is_frozen():
     experiment = {"--data", "--seed", "--seeds", "--smoke", "--full"}
     display = {"--quiet", "--format", "--track"}
     assert flags == environment | experiment | display
+
+
+def test_help_explains_the_settings_of_the_script(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run_script(tmp_path, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "my_scenario: A scenario for tests." in done.stdout
+    assert "  num_rounds=4  (integer >= 1)\n      Rounds to run.\n" in done.stdout
+    assert "--smoke: num_rounds=2" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80

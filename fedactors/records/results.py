@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedactors.command_line.terminal import format_value, guarded
 from fedactors.errors import BadInput
 from fedactors.records.headlines import headline_table
 from fedactors.records.metrics import Summary
 from fedactors.records.storage import write_atomic
-from fedactors.terminal import format_value, guarded
 
 _MARK = re.compile(
     r"(?P<open><!-- results: folder=(?P<folder>\S+) columns=(?P<columns>\S+) -->\n).*?(?P<close><!-- end -->)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -19,6 +19,15 @@ def _layers(value: Any) -> Any:
 @config
 class GlasuConfig:
     """One training run of GLASU; values are validated, contradictions are errors that name the field."""
+
+    sections: ClassVar = {
+        "num_clients": "Federation",
+        "backbone": "Model",
+        "num_rounds": "Training",
+        "secure_aggregation": "Privacy",
+        "float64": "Running",
+        "reproducible_noise": "Privacy",
+    }
 
     num_clients: int = Field(3, ge=1)
     """Number of graph clients M; the centralised special case merges them into one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,19 @@ from fedactors.errors import BadInput
 @config
 class MtcdConfig:
     """Settings of MTCD, STCD, SVFL and DCPA on one problem."""
+
+    sections: ClassVar = {
+        "algorithm": "Method",
+        "problem": "Problem and model",
+        "topology": "Clients and tokens",
+        "num_hops": "Training",
+        "walk": "Clients and tokens",
+        "relaxed_protocol": "Privacy",
+        "compression": "Compression",
+        "noise": "Privacy",
+        "dcpa_dual_step": "Method",
+        "visit_timeout": "Lost parties",
+    }
 
     algorithm: Literal["mtcd", "stcd", "svfl", "dcpa"] = "mtcd"
     """mtcd; stcd: one token, no server; svfl: client-server, every client in every round; dcpa: dual consensus."""

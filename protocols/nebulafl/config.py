@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,23 @@ Ablation = Literal[
 @config
 class NebulaFLConfig:
     """Options of a run; times are virtual seconds in the simulated runtime and seconds on Ray."""
+
+    sections: ClassVar = {
+        "algorithm": "Method",
+        "model": "Model",
+        "num_centers": "Centers and containers",
+        "rotation_interval": "Time and measurements",
+        "dirichlet": "Data",
+        "catalogue": "Hardware and network",
+        "ablation": "Method",
+        "num_epochs": "Local training",
+        "center_rounds": "Baselines",
+        "num_training": "Data",
+        "num_proxy": "Baselines",
+        "target_accuracy": "Time and measurements",
+        "on_party_loss": "Lost parties",
+        "attestation": "Trust and placement",
+    }
 
     algorithm: Algorithm = "nebulafl"
     """Who decides: NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""

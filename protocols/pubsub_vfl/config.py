@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,22 @@ Schedule = Literal["growing", "decreasing", "every", "never"]
 @config
 class PubSubVflConfig:
     """Settings of a run; the defaults train breast-cancer in seconds."""
+
+    sections: ClassVar = {
+        "algorithm": "Method",
+        "num_parties": "Data",
+        "num_epochs": "Training",
+        "model": "Models",
+        "num_active_workers": "Workers",
+        "embedding_buffer": "Channels",
+        "sync_interval": "Averaging",
+        "stale_gradients": "Channels",
+        "push_every": "Averaging",
+        "privacy_mu": "Privacy",
+        "test_share": "Data",
+        "patience": "Training",
+        "on_party_loss": "Lost parties",
+    }
 
     algorithm: Algorithm = "pubsub-vfl"
     """``pubsub-vfl``, or a baseline over fixed pairs of workers: ``vfl`` (synchronous, one worker each), ``vfl-ps``

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,20 @@ from fedactors.config import config
 @config
 class TablePuppetConfig:
     """What is trained and how; the query, its sources and the label belong to the data."""
+
+    sections: ClassVar = {
+        "algorithm": "Method",
+        "num_partitions": "Data",
+        "admm": "Method",
+        "model": "Models",
+        "rounds": "Training",
+        "centralised": "Method",
+        "standardise": "Data",
+        "lou_coordinator": "Placement",
+        "label_dp": "Privacy",
+        "threads": "Table mapping",
+        "on_party_loss": "Lost parties",
+    }
 
     algorithm: Literal["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"] = (
         "rfl-admm-v"

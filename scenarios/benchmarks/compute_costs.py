@@ -73,11 +73,11 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
             top.apply(top.gradient([z, z], y).gradient)
 
         seconds = {
-            "bottom-forward": least_seconds(lambda x=x: algorithm.forward(bottom, x), repetitions),
+            "bottom-forward": least_seconds(lambda x=x: algorithm.forward(bottom, x), repetitions),  # type: ignore[misc]
             "bottom-backward": min(backward() for _ in range(repetitions)),
             "active-step": least_seconds(active, repetitions),
             "top-step": least_seconds(top_step, repetitions),
-            "top-forward": least_seconds(lambda z=z: top.output([z, z]), repetitions),
+            "top-forward": least_seconds(lambda z=z: top.output([z, z]), repetitions),  # type: ignore[misc]
         }
         for kind, value in seconds.items():
             part = {"active-step": sum(sizes.values()), "top-step": sizes["top"], "top-forward": sizes["top"]}

@@ -91,7 +91,7 @@ def main() -> None:
         "torch_geometric, rows that sum to 1": lambda seed: theirs(blocks[seed], seed, True),
     }
     for name, settings in OURS.items():
-        rivals[f"GLASU centralised, {name}"] = lambda seed, settings=settings: ours(settings, data, seed)
+        rivals[f"GLASU centralised, {name}"] = lambda seed, settings=settings: ours(settings, data, seed)  # type: ignore[misc]
     for name, train in rivals.items():
         found = [train(seed) for seed in seeds]
         means = {key: round(statistics.fmean(one[key] for one in found), 4) for key in found[0]}

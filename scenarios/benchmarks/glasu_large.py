@@ -132,7 +132,7 @@ def main() -> None:
     num_nodes = sizes[0] if sizes else 1_000_000
     source = LargeGraph(num_nodes, sizes[1] if len(sizes) > 1 else 10 * num_nodes)
     recorder = Rounds()
-    runtime = RayRuntime(seed=0, recorder=recorder, checkpoint_every=0, start_timeout=900.0)
+    runtime = RayRuntime(seed=0, recorder=recorder, checkpoint_every=0, start_timeout=900.0)  # type: ignore[arg-type]
     recorder.watch = Watch(runtime)
     config = build(GlasuConfig, SETTINGS)
     runtime.execute(lambda: run(config, source, runtime))

@@ -43,7 +43,9 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     values = torch.from_numpy(scale[rows] * scale[columns]).float()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        matrix = torch.sparse_coo_tensor(np.stack([rows, columns]), values, (num_nodes, num_nodes)).to_sparse_csr()
+        matrix = torch.sparse_coo_tensor(
+            torch.from_numpy(np.stack([rows, columns])), values, (num_nodes, num_nodes)
+        ).to_sparse_csr()
         share, _ = share_of(block, "plain")
         features = torch.from_numpy(scale_features(share).features_NF)
         if (features != 0).float().mean() < 0.1:
@@ -195,7 +197,7 @@ def time_inference(data: str, rounds: int = 20) -> dict[str, Any]:
         config = build(GlasuConfig, words)
         runtime = RayRuntime(seed=0, checkpoint_every=0)
         source = load_data(config, data, 0)
-        result = runtime.execute(lambda config=config, source=source, runtime=runtime: run(config, source, runtime))
+        result = runtime.execute(lambda config=config, source=source, runtime=runtime: run(config, source, runtime))  # type: ignore[misc]
         found[f"round_ms_K={len(config.resolved_layers)}"] = 1000 * result.extra["training"]["seconds"] / rounds
     found["overhead_ms_per_aggregation"] = (found["round_ms_K=4"] - found["round_ms_K=1"]) / 3
     return found

@@ -152,6 +152,7 @@ def main() -> None:
         },
     )
     data = load_data(config, "synthetic", 0)
+    assert isinstance(data, GeneratedData)
     blocks = [data.load(client).train for client in range(args.clients)]
     found = []
     for _ in range(args.repeats):

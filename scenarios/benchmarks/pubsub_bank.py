@@ -58,6 +58,7 @@ def bare_pytorch(config: PubSubVflConfig, data: Any) -> dict[str, float]:
         seconds += time.perf_counter() - start
     with torch.no_grad():
         z = torch.cat([b(torch.from_numpy(r.test.features)) for b, r in zip(bottoms, ready, strict=True)], dim=1)
+        assert ready[0].test.labels is not None
         score = auc(ready[0].test.labels, top(z).squeeze(-1).numpy())
     return {"ms_per_batch": 1000 * seconds / count, "epoch_seconds": seconds / config.num_epochs, "test_auc": score}
 

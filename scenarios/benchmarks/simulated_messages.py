@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,7 @@ def ray_start() -> dict[str, Any]:
     return {"seconds": runtime.execute(main), "less_than": 8.0}
 
 
-PARTS = {
+PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "throughput": throughput,
     "many_parties": many_parties,
     "many_rounds": many_rounds,

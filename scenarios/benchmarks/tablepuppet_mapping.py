@@ -54,7 +54,7 @@ def join_alone(hashes: dict[str, list[np.ndarray]], threads: int | None) -> int:
     """Join the same hashes in one DuckDB query and fetch the row numbers; return how many there are."""
     with duckdb.connect(config={} if threads is None else {"threads": threads}) as connection:
         for name, columns in hashes.items():
-            halves = {"row": np.arange(len(columns[0]), dtype=np.int32)}
+            halves: dict[str, np.ndarray] = {"row": np.arange(len(columns[0]), dtype=np.int32)}
             for i, hashed in enumerate(columns):
                 pair = hashed.view(np.uint64)
                 halves[f"high{i}"], halves[f"low{i}"] = pair[:, 0].copy(), pair[:, 1].copy()

@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,7 @@ SCHEMAS = {
 }
 BATCH_SIZE, RATE, BETA, RHO = 10_240, 0.1, 1e-6, 1.0
 RELEASED_ROUND, RELEASED_EPOCH = 19.3, 7.1
+Mode = Literal["boyd", "paper_sgd"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def generate() -> tuple[list[np.ndarray], np.ndarray, dict[str, pa.Table]]:
     return x, rating, keys
 
 
-def train_admm(mode: str, rounds: int, joined: Joined) -> tuple[list[np.ndarray], float, float]:
+def train_admm(mode: Mode, rounds: int, joined: Joined) -> tuple[list[np.ndarray], float, float]:
     """Return theta, and the best seconds of a round: of all parties, and of the clients."""
     x, mapping, rows, y, N = joined.x, joined.mapping, joined.rows, joined.y, joined.mapping.num_joined
     kappa, tau = algorithm.quadratic_weight(mode, RHO, len(x)), BETA if mode == "boyd" else 0.0
@@ -211,7 +213,8 @@ def main() -> None:
     made = {"joined_rows": float(mapping.num_joined), "trivial": float(joined.y.std())}
     print(f"joined rows {mapping.num_joined:,}; trivial predictor {joined.y.std():.4f}")
     ridge = float(np.sqrt(2 * centralised_loss(joined)))
-    for mode, rounds in (("boyd", 10), ("paper_sgd", 4)):
+    runs: tuple[tuple[Mode, int], ...] = (("boyd", 10), ("paper_sgd", 4))
+    for mode, rounds in runs:
         theta, spent, clients = train_admm(mode, rounds, joined)
         h = operators.gather_join([a @ t[:, None] for a, t in zip(x, theta, strict=True)], rows)
         rmse = float(np.sqrt(np.mean((h[:, 0] - joined.y) ** 2)))

@@ -28,7 +28,7 @@ def test_one_full_batch_step_is_plain_gradient_descent():
     loss.backward()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter -= 0.1 * parameter.grad
+            parameter -= 0.1 * parameter.grad  # type: ignore[misc]
     np.testing.assert_allclose(result.vector, to_vector(module), rtol=0, atol=1e-12)
     assert result.loss == pytest.approx(loss.item())
     assert (result.num_steps, result.num_samples) == (1, 20)

@@ -82,7 +82,7 @@ def test_the_residual_is_all_the_state_there_is():
     middle = None
     for array in arrays[:2]:
         _, middle = pipeline.encode(array, middle, rng())
-    resumed = np.array(middle.tolist())
+    resumed: np.ndarray | None = np.array(middle.tolist())
     for array in arrays[2:]:
         final, resumed = Pipeline(compressors=(TopK(fraction=0.2),)).encode(array, resumed, rng())
     np.testing.assert_array_equal(decode(final), decode(last))
@@ -139,7 +139,7 @@ def test_mask_hook_sums_to_the_plain_sum():
     for name in names:
         seeds = pair_seeds(name, keys[name], public, b"round")
         hook = Mask(
-            mask=lambda flat, name=name, seeds=seeds: masked_vector(flat, name, seeds, own[name], point),
+            mask=lambda flat, name=name, seeds=seeds: masked_vector(flat, name, seeds, own[name], point),  # type: ignore[misc]
             stages=(Clip(clip_norm=100.0),),
         )
         masked[name] = hook.encode(arrays[name], rng())

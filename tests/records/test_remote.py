@@ -4,9 +4,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from fedactors.command_line.options import RunOptions
 from fedactors.errors import BadInput, Stopped
 from fedactors.launch import launch, resolve
-from fedactors.options import RunOptions
 from fedactors.records.compare import compare, load_runs
 from fedactors.records.metrics import Summary, read_rounds
 from fedactors.records.run_folder import RunFolder

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
+from fedactors.command_line.options import RunOptions
 from fedactors.launch import launch, resolve
-from fedactors.options import RunOptions
 from fedactors.records.compare import load_runs
 from fedactors.records.report import render_report
 from tests.browser import CHROMIUM, Browser

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
 ]
-FEDACTORS = ("python", "-m", "fedactors.cli")
+FEDACTORS = ("python", "-m", "fedactors")
 PLACED = ("--place", "active=site-a", "--place", "passive=site-b,broker=site-c")
 SYNCHRONOUS = ("algorithm=vfl", "float64=true", "num_layers=3", "hidden_size=16", "on_party_loss=stop")
 

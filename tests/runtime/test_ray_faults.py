@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fedactors.errors import PartyLost
+from fedactors.runtime.base import Work
 from fedactors.runtime.ray.runtime import RayRuntime
-from tests.runtime.cast import Echo, Memory, line
+from tests.runtime.cast import Echo, Memory, line, said
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -132,6 +133,79 @@ def test_an_actor_that_dies_while_it_starts_is_named() -> None:
 
     with pytest.raises(PartyLost, match=r"^a: "):
         runtime.execute(main)
+
+
+def stop(runtime: RayRuntime, name: str) -> None:
+    os.kill(runtime.processes[name], signal.SIGSTOP)
+
+
+def test_a_process_that_hangs_is_lost_like_one_that_died() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> Any:
+        await b.add(3)
+        await runtime.checkpoint()
+        await b.add(1)
+        waiting = asyncio.ensure_future(a.outcome_of("b", "wait_for_ever"))
+        await a.echo(1)
+        stop(runtime, "b")
+        return await waiting, await told.get(), await a.relay_add("b", 1)
+
+    assert lose("restart", drive, lease=1.5)[0] == ("lost b", "b", 4)
+
+
+def test_a_hang_ends_a_run_that_does_not_go_on_without_the_party() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> None:
+        stop(runtime, "b")
+        await b.echo(1)
+
+    with pytest.raises(PartyLost, match=r"b: its process gave no sign of life for 1\.5 s"):
+        lose("stop", drive, lease=1.5)
+
+
+@pytest.mark.parametrize("policy", ["continue", "restart"])
+def test_a_hang_holds_no_checkpoint_up(policy: str) -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> Any:
+        await a.add(1)
+        await runtime.checkpoint()
+        stop(runtime, "b")
+        await runtime.checkpoint()
+        await runtime.record_round(1, {})
+        return await told.get(), await a.add(1)
+
+    memory = Memory()
+    assert lose(policy, drive, lease=1.5, recorder=memory)[0] == ("b", 2)
+    assert set(memory.snapshots[1][1].actors) == ({"a"} if policy == "continue" else {"a", "b"})
+
+
+def test_a_long_computation_is_no_silence() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> Any:
+        return await b.block(5.0), told.empty()
+
+    runtime = RayRuntime(lease=1.5)
+
+    async def main() -> Any:
+        told: asyncio.Queue[str] = asyncio.Queue()
+        runtime.on_loss("continue", told.put)
+        blocked = line(runtime, "b", Blocks)
+        await runtime.start()
+        return await drive(runtime, told, None, blocked)
+
+    assert runtime.execute(main) == (5.0, True)
+
+
+class Blocks(Echo):
+    """Computes without a look at its messages."""
+
+    @said
+    async def block(self, seconds: float) -> float:
+        return await self.compute(spin, seconds, work=Work("spin"))
+
+
+def spin(seconds: float) -> float:
+    """Keep the processor busy."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(1000))
+    return seconds
 
 
 def test_nothing_is_asked_of_a_fresh_process_before_it_is_prepared() -> None:

@@ -124,7 +124,11 @@ def test_cancelled_timers_are_dropped_and_never_fire(loop: VirtualLoop) -> None:
 def test_nothing_left_to_wait_for_is_reported(loop: VirtualLoop) -> None:
     async def main() -> None:
         waiting = asyncio.ensure_future(asyncio.Event().wait())
-        loop.when_stuck = waiting.cancel
+
+        def stop() -> None:
+            waiting.cancel()
+
+        loop.when_stuck = stop
         await waiting
 
     with pytest.raises(asyncio.CancelledError):

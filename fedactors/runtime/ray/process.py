@@ -44,11 +44,14 @@ from fedactors.runtime.base import (
     Work,
     check_reader,
 )
+from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, ticket
 
 T = TypeVar("T")
+LEASE = "lease"
+"""Name of the group of Ray's that gives signs of life."""
 _MOST_REFUSALS = 100
 """Of those that are remembered between two looks of the driver: a flood of them costs no memory."""
 
@@ -90,22 +93,6 @@ class Settings:
     scale: float
     script_types: tuple[type, ...] = ()
     """Messages and plain values that the driver's own script declares: other processes cannot import them."""
-
-
-@dataclass
-class Drained:
-    """What a process recorded since it was last asked, and what it used since it began."""
-
-    rows: list[Row]
-    spans: list[tuple[str, str, str, float, float]]
-    privacy: list[Any]
-    totals: list[tuple[str, str, str, str, int, int]]
-    waiting_seconds: float
-    cpu_seconds: float
-    outside_seconds: float
-    """Processor time since the run began that was spent outside of `compute`: messages, and whatever else."""
-    refused: list[str]
-    """What callers asked that they may not."""
 
 
 class RayContext(Context):
@@ -388,6 +375,11 @@ class ActorProcess:
         gc.freeze()
         self._life = Life.OPEN
         return await self._guarded(self._actor.open)
+
+    @ray.method(concurrency_group=LEASE)  # type: ignore[untyped-decorator]
+    async def beat(self, driver: bytes) -> None:
+        """Give a sign of life, from a thread that no computation of the actor's holds up."""
+        self._check_driver(driver, Life.CREATED)
 
     async def watch(self, driver: bytes) -> bytes:
         """Return, encoded, the error of whatever went on by itself and failed."""

@@ -2,8 +2,9 @@
 
     run.py ──spawn, call──▶ RayRuntime ──▶ ActorProcess (one per actor) ◀──fast lane / Ray──▶ ActorProcess
 
-A pending `watch` per actor reports a dead process at once; what follows is `on_loss`'s policy. Ray never restarts an
-actor by itself: a fresh process gets the constructor's arguments again and the state of the last snapshot.
+A process that dies is noticed at once, one that hangs when its lease ends; what follows is `on_loss`'s policy. Ray
+never restarts an actor by itself: a fresh process gets the constructor's arguments again and the state of the last
+snapshot.
 Snapshots are taken where the protocol calls `checkpoint`, when it has no call under way.
 """
 
@@ -12,27 +13,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
 from fedactors.network.codec import encode_parts, measure, message_types, plain_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
-from fedactors.remote import DRIVER, doors
+from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import (
     Casting,
@@ -45,15 +40,17 @@ from fedactors.runtime.base import (
     first_error,
 )
 from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.accounts import Accounts, Used
 from fedactors.runtime.ray.gauges import RunGauges
-from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
-from fedactors.runtime.ray.placement import cause, check_strict, labelled
-from fedactors.runtime.ray.process import ActorProcess, Settings, WallClock
-from fedactors.runtime.ray.transport import ERROR, ticket
+from fedactors.runtime.ray.lanes import Lanes
+from fedactors.runtime.ray.placement import labelled
+from fedactors.runtime.ray.process import Settings, WallClock
+from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first
 
 T = TypeVar("T")
-_MAX_CONCURRENCY = 10_000
-PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+LEASE_SECONDS = 15.0
+_CLOSE_SECONDS = 10.0
+_log = logging.getLogger(__name__)
 
 
 class RayRuntime(Runtime):
@@ -68,6 +65,7 @@ class RayRuntime(Runtime):
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
         start_timeout: seconds within which all processes must be up.
+        lease: seconds without a sign of life after which a process counts as lost.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
         seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
@@ -85,6 +83,7 @@ class RayRuntime(Runtime):
         scale: float = 1.0,
         emulate: bool = False,
         start_timeout: float = 180.0,
+        lease: float = LEASE_SECONDS,
         call_timeout: float = 3600.0,
         use_sockets: bool = True,
         seed: int = 0,
@@ -102,8 +101,8 @@ class RayRuntime(Runtime):
             raise BadInput(f"placement: {placement!r} is not allowed: use {', '.join(PLACEMENTS)}")
         self.network = network if network is not None else Network()
         self.ledger = Ledger()
-        self.processes: dict[str, int] = {}
-        """Process id of each actor on its host."""
+        if not lease > 0:
+            raise BadInput(f"lease: {lease} is not allowed: give a number of seconds above 0")
         if not scale > 0:
             raise BadInput(f"scale: {scale} is not allowed: give a number above 0")
         self._emulated = (network, costs, scale)
@@ -116,26 +115,14 @@ class RayRuntime(Runtime):
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
         self._use_sockets = use_sockets
-        self._actors: dict[str, Any] = {}
-        """Processes that are prepared: they may be asked for records, snapshots and calls."""
-        self._starting: dict[str, Any] = {}
-        """Processes that are not prepared yet: nothing may be asked of them but to prepare."""
-        self._watchers: dict[str, asyncio.Task[None]] = {}
-        self._gone_totals: list[tuple[str, str, str, str, int, int]] = []
-        self._process_totals: dict[str, list[tuple[str, str, str, str, int, int]]] = {}
-        self._resumed_totals: list[tuple[str, str, str, str, int, int]] = []
+        self._lease = lease
+        self._processes: Processes
+        self._left: list[Any] = []
+        self._accounts = Accounts()
         self._gauges: RunGauges | None = None
         self._own_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
-        self._losing = asyncio.Lock()
-        self._waiting: dict[str, float] = {}
-        self._cpu: dict[str, float] = {}
-        self._outside: dict[str, float] = {}
-        self._keys: dict[str, bytes] = {}
-        self._cpu_before = 0.0
         self._wall_start = time.perf_counter()
         self._began: float | None = None
-        self._groups: list[Any] = []
-        self._places: dict[str, dict[str, Any]] = {}
         self._failure: BaseException | None = None
         self._main: asyncio.Task[Any] | None = None
         self._closing = False
@@ -145,6 +132,11 @@ class RayRuntime(Runtime):
         self._cluster_cpus = float(num_cpus or os.cpu_count() or 1)
 
     # --- the driver's side ---
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process id of each actor on its host."""
+        return self._processes.pids
 
     def use_costs(self, costs: CostModel) -> None:
         if self._emulate and self._settings.costs is None:
@@ -172,143 +164,36 @@ class RayRuntime(Runtime):
             self._began = time.perf_counter()
 
     async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
-        options = await self._placed(castings)
-        for casting in castings:
-            remote = ray.remote(ActorProcess).options(
-                max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name]
-            )
-            key = self._keys[casting.name] = secrets.token_bytes(32)
-            self._starting[casting.name] = remote.remote(casting, self._settings, key)
-        fresh: dict[str, Address] = {}
-        places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own))
-        for casting, (host, path, pid) in zip(castings, places, strict=True):
-            actor = self._actors[casting.name] = self._starting.pop(casting.name)
-            own = self._ticket(casting.name)
-            fresh[casting.name] = Address(
-                casting.name, casting.cls.role, host, path, pid, actor, doors(casting.cls), own
-            )
-            self.processes[casting.name] = pid
-        others = [self._castings[name] for name in self._lanes.book if name in self._actors and name not in fresh]
-        self._lanes.update(fresh)
-        await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
-        # one of them may be lost too by now: its own watcher sees to that
-        told = [self._introduce(self._actors[other.name], other.name, fresh) for other in others]
-        await asyncio.gather(*told, return_exceptions=True)
-        for casting in castings:
-            self._watchers[casting.name] = asyncio.ensure_future(self._watch(casting.name))
         frames = state.actors if state is not None else {}
-        self._raise_first(
-            await self._all(castings, self._actors, lambda actor, own, name: actor.load.remote(own, frames.get(name)))
-        )
+        await self._processes.bring_up(castings, self._settings, frames, self._begin)
+
+    def _begin(self) -> float:
+        """Return when the run began: as on the virtual clock, starting processes and loading data is not its time."""
         if self._began is None:
-            # the run begins here, as on the virtual clock: starting processes and loading data is not its time
             self._settings = replace(self._settings, start=time.time())
             self.clock = WallClock(self._settings.start, self._offset, self._settings.scale)
-        start = self._settings.start
-        self._raise_first(await self._all(castings, self._actors, lambda actor, own, _: actor.open.remote(own, start)))
-
-    def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
-        return ticket(self._keys[name], caller)
-
-    def _introduce(self, actor: Any, name: str, book: Mapping[str, Address]) -> Any:
-        """Tell an actor where others are, with the tickets that let it call them in its own name."""
-        own = {other: replace(there, ticket=self._ticket(other, name)) for other, there in book.items()}
-        return actor.meet.remote(self._ticket(name), own)
-
-    async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
-        if self._placement is None:
-            return {c.name: c.resources.ray_options() for c in castings}
-        if all(c.name in self._places for c in castings):  # brought back: its place is still reserved
-            return self._places
-        # a bundle may not be empty; a sliver of a core stands for "no reservation"
-        bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
-        check_strict(castings, self._placement, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-        group = placement_group(bundles, strategy=self._placement)
-        self._groups.append(group)
-        try:
-            async with asyncio.timeout(self._start_timeout):
-                await group.ready()
-        except TimeoutError:
-            raise BadInput(
-                f"placement: {self._placement} of {len(bundles)} actors could not be met within "
-                f"{self._start_timeout:g} s; the cluster has {len(ray.nodes())} host(s)"
-            ) from None
-        self._places |= {
-            c.name: {
-                **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
-                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
-            }
-            for index, c in enumerate(castings)
-        }
-        return self._places
-
-    async def _all(
-        self, castings: list[Casting], processes: Mapping[str, Any], ask: Callable[[Any, bytes, str], Any]
-    ) -> list[Any]:
-        async def one(name: str) -> Any:
-            try:
-                async with asyncio.timeout(self._start_timeout):
-                    return await ask(processes[name], self._ticket(name), name)
-            except TimeoutError:
-                raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
-            except RayActorError as error:
-                raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
-
-        return list(await asyncio.gather(*(one(c.name) for c in castings)))
-
-    @staticmethod
-    def _raise_first(errors: list[bytes | None]) -> None:
-        for error in errors:
-            if error is not None:
-                decode_reply(ERROR, error)
+        return self._settings.start
 
     async def respawn(self, name: str) -> None:
-        async with self._losing:  # no snapshot is taken of an actor that is half way back
-            self._retire(name)
-            await self._bring_up([self._castings[name]], self._last_snapshot)
+        async with self._processes.changing:
+            await self._replace(name)
 
-    def _retire(self, name: str) -> None:
-        watcher = self._watchers.pop(name, None)
-        if watcher is not None and watcher is not asyncio.current_task():
-            watcher.cancel()
-        actor = self._actors.pop(name, None)
-        if actor is not None:
-            ray.kill(actor, no_restart=True)
-        self._remove_folder(name)
-        self._gone_totals.extend(self._process_totals.pop(name, []))
-        self._cpu_before += self._cpu.pop(name, 0.0)
-
-    def _remove_folder(self, name: str) -> None:
-        """Remove what a killed process of this host left: the folder of its socket."""
-        address = self._lanes.book.get(name)
-        if address is not None and self._lanes.is_near(address):
-            shutil.rmtree(Path(address.socket).parent, ignore_errors=True)
+    async def _replace(self, name: str) -> None:
+        self._processes.retire(name)
+        self._accounts.retire(name)
+        cluster.check_resources([self._castings[name]])
+        await self._bring_up([self._castings[name]], self._last_snapshot)
 
     async def checkpoint(self, label: str = "last") -> None:
         self._num_checkpoints += 1
         due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
         if due or label != "last" or self._stop_code is not None:
             await self._drain()
-            self._last_snapshot = Snapshot(await self._capture_actors(), self._capture_driver())
+            self._last_snapshot = Snapshot(await self._processes.snapshots(), self._capture_driver())
             if self.recorder is not None:
                 self.recorder.save_checkpoint(label, self._last_snapshot.actors, self._last_snapshot.driver)
         if self._stop_code is not None:
             raise Stopped(f"stopped at {self.clock.now():.1f} s; a checkpoint is written", self._stop_code)
-
-    async def _capture_actors(self) -> dict[str, bytes]:
-        """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
-        while True:
-            async with self._losing, asyncio.timeout(self._call_timeout):  # none is half way back
-                names, watchers = sorted(self._actors), dict(self._watchers)
-                asked = [self._actors[name].snapshot.remote(self._ticket(name)) for name in names]
-                frames = await asyncio.gather(*asked, return_exceptions=True)
-            lost = [name for name, found in zip(names, frames, strict=True) if isinstance(found, RayActorError)]
-            for found in frames:
-                if isinstance(found, BaseException) and not isinstance(found, RayActorError):
-                    raise found
-            if not lost:
-                return {name: cast(bytes, found) for name, found in zip(names, frames, strict=True)}
-            await asyncio.wait([watchers[name] for name in lost])
 
     def _capture_driver(self) -> bytes:
         return snapshot.seal(
@@ -318,7 +203,7 @@ class RayRuntime(Runtime):
                 "ledger": self.ledger.state(),
                 "spent": self.spent,
                 "busy": 0.0,
-                "waiting": sum(self._waiting.values()),
+                "waiting": self._accounts.used().waiting,
                 "free_at": {},
             }
         )
@@ -326,16 +211,16 @@ class RayRuntime(Runtime):
     def usage(self) -> Usage:
         end = self._end if self._end is not None else time.perf_counter()
         run_seconds = end - self._began if self._began is not None else 0.0
-        cpu = sum(self._cpu.values()) + self._cpu_before
+        used = self._accounts.used()
         return Usage(
             messages=self.ledger.messages(),
             bytes=self.ledger.bytes(),
             header_bytes=self.ledger.header_bytes(),
             seconds=run_seconds / self._emulated[2] + self._offset,
             wall_seconds=end - self._wall_start,
-            cpu_utilisation=cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
-            waiting_seconds=sum(self._waiting.values()),
-            outside_seconds=sum(self._outside.values()),
+            cpu_utilisation=used.cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
+            waiting_seconds=used.waiting,
+            outside_seconds=used.outside,
             price=self.ledger.price(self.network.link) + self.spent,
         )
 
@@ -348,28 +233,10 @@ class RayRuntime(Runtime):
         await self._drain()
 
     async def _drain(self) -> None:
-        async def ask(name: str, actor: Any) -> Any:
-            try:
-                return await actor.drain.remote(self._ticket(name))
-            except RayActorError:
-                return None  # it is gone, and what it had recorded since the last time with it
-
-        asked = {name: asyncio.ensure_future(ask(name, actor)) for name, actor in self._actors.items()}
-        if asked:
-            await asyncio.wait(asked.values(), timeout=self._call_timeout)
-        for name, answer in asked.items():
-            if not answer.done():
-                answer.cancel()
-                raise CallTimeout(name, f"its records did not come within {self._call_timeout:g} s")
-            found = answer.result()
-            if found is None:
-                continue
-            self._process_totals[name] = found.totals
-            self._waiting[name] = found.waiting_seconds
-            self._cpu[name] = found.cpu_seconds
-            self._outside[name] = found.outside_seconds
+        for name, found in (await self._processes.drained()).items():
+            self._accounts.take(name, found)
             for text in found.refused:
-                logging.getLogger(__name__).warning("%s: refused: %s", name, text)
+                _log.warning("%s: refused: %s", name, text)
             self.privacy_records.extend(found.privacy)
             if self.recorder is not None:
                 if found.rows:
@@ -377,17 +244,7 @@ class RayRuntime(Runtime):
                 for span in found.spans:
                     self.recorder.record_span(*span)
         self._own_ledger.flush()
-        self._sum_ledger()
-
-    def _sum_ledger(self) -> None:
-        merged: dict[tuple[str, str, str, str], list[int]] = {}
-        parts = [self._resumed_totals, self._gone_totals, self._own_ledger.state(), *self._process_totals.values()]
-        for part in parts:
-            for s, r, k, t, messages, num_bytes in part:
-                total = merged.setdefault((s, r, k, t), [0, 0])
-                total[0] += messages
-                total[1] += num_bytes
-        self.ledger.restore([(*key, messages, size) for key, (messages, size) in sorted(merged.items())])
+        self.ledger.restore(self._accounts.totals(self._own_ledger.state()))
 
     # --- life ---
 
@@ -417,9 +274,7 @@ class RayRuntime(Runtime):
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:
-            cluster.leave(ours, [*self._actors.values(), *self._starting.values()])
-            self._actors.clear()
-            self._starting.clear()
+            cluster.leave(ours, self._left)
 
     async def _run(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
         self._loop = asyncio.get_running_loop()
@@ -431,8 +286,7 @@ class RayRuntime(Runtime):
             self._offset = content["now"]
             self.state = snapshot.unpack(content["state"])
             self.spent = content["spent"]
-            self._resumed_totals = list(content["ledger"])
-            self._waiting["before"] = content["waiting"]
+            self._accounts = Accounts(earlier=list(content["ledger"]), before=Used(waiting=content["waiting"]))
         network, costs, scale = self._emulated
         script = sys.modules["__main__"]
         start = time.time()
@@ -454,6 +308,15 @@ class RayRuntime(Runtime):
         unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(unawaited)
         self._lanes = Lanes(DRIVER, host, self._use_sockets, self._call_timeout, unawaited)
+        self._processes = Processes(
+            self._lanes,
+            placement=self._placement,
+            start_timeout=self._start_timeout,
+            call_timeout=self._call_timeout,
+            lease=self._lease,
+            lost=self._lose,
+            failed=self.fail,
+        )
         if self._stop_code is not None:
             raise Stopped("stopped before the first step", self._stop_code)
 
@@ -481,7 +344,7 @@ class RayRuntime(Runtime):
             errors = await self._finish()
         if self._failure is not None:
             raise self._failure
-        self._raise_first(errors)
+        raise_first(errors)
         return result
 
     async def _finish(self) -> list[bytes | None]:
@@ -489,22 +352,16 @@ class RayRuntime(Runtime):
         self._closing = True
         errors: list[bytes | None] = []
         self._end = time.perf_counter()
-        for watcher in self._watchers.values():
-            watcher.cancel()
+        self._processes.stop_watching()
         try:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._drain()
-                closing = (actor.close.remote(self._ticket(name)) for name, actor in self._actors.items())
-                found = await asyncio.gather(*closing, return_exceptions=True)
-                errors = [error for error in found if not isinstance(error, BaseException)]
-        except TimeoutError:
+                errors = await self._processes.close()
+        except (TimeoutError, CallTimeout):
             pass  # a process that does not answer any more is killed with the others
-        for group in self._groups:
-            remove_placement_group(group)
         if self.recorder is not None:
             self.recorder.privacy(self.privacy_records)
-        for name in self._lanes.book:
-            self._remove_folder(name)
+        self._left = self._processes.forget()
         self._lanes.close()
         return errors
 
@@ -515,31 +372,24 @@ class RayRuntime(Runtime):
             if self._main is not None:
                 self._main.cancel()
 
-    async def _watch(self, name: str) -> None:
-        actor = self._actors[name]
-        try:
-            error = await actor.watch.remote(self._ticket(name))
-        except RayActorError:
-            if not self._closing:
-                await self._lose(name)
+    async def _lose(self, loss: PartyLost) -> None:
+        """Do what the protocol's policy says about a process that is gone, or that hangs."""
+        if self._closing:
             return
-        try:
-            decode_reply(ERROR, error)
-        except Exception as failure:
-            self.fail(failure)
-
-    async def _lose(self, name: str) -> None:
-        policy = self.loss_policy(name)
+        name, policy = loss.party, self.loss_policy(loss.party)
         if policy == "stop":
-            self.fail(PartyLost(name, "its process is gone"))
+            self._processes.retire(name)
+            self.fail(loss)
             return
         what = "a fresh process takes its place" if policy == "restart" else "the run goes on without it"
-        logging.getLogger(__name__).warning("%s: its process was lost; %s", name, what)
+        _log.warning("%s; %s", loss, what)
         try:
-            async with self._losing:
-                self._retire(name)
+            async with self._processes.changing:
                 if policy == "restart":
-                    await self._bring_up([self._castings[name]], self._last_snapshot)
+                    await self._replace(name)
+                else:
+                    self._processes.retire(name)
+                    self._accounts.retire(name)
             if self._loss_handler is not None:
                 await self._loss_handler(name)
         except Exception as error:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedactors.command_line.options import RunOptions
 from fedactors.config import build
 from fedactors.launch import combine, launch, resolve
-from fedactors.options import RunOptions
 from fedactors.records.metrics import Summary
 from fedactors.records.study import Study, write_summary
 from protocols.tablepuppet.plugin import PROTOCOL

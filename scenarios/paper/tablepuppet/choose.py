@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedactors.command_line.terminal import guarded
 from fedactors.errors import Diverged
 from fedactors.records.study import Study, study_flags, write_summary
-from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._study import RESULTS, Panel, train
 
 Axes = Mapping[str, Sequence[float]]

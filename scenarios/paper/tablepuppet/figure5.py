@@ -6,8 +6,8 @@ FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.figure5 [--only nycflig
 import sys
 from typing import Any
 
+from fedactors.command_line.terminal import guarded
 from fedactors.records.study import Study, study_flags
-from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet._drawing import draw
 from scenarios.paper.tablepuppet._study import RESULTS, Panel, run_panels
 

@@ -7,8 +7,8 @@ The runs are those of Figures 5 and 6; what they have measured already is not ru
 
 import sys
 
+from fedactors.command_line.terminal import guarded
 from fedactors.records.study import Study, study_flags
-from fedactors.terminal import guarded
 from scenarios.paper.tablepuppet import figure5, figure6
 from scenarios.paper.tablepuppet._drawing import draw
 from scenarios.paper.tablepuppet._study import RESULTS, run_panels

@@ -74,7 +74,7 @@ class Eavesdropper:
     seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
-        freeze = wire.freeze
+        freeze = wire.freeze  # type: ignore[attr-defined]
 
         def listen(value, copy=True):
             frozen, size = freeze(value, copy)

@@ -449,7 +449,7 @@ def fit(labels, shares, *, standalone=False, rounds=40, num_local_updates=1, joi
             train_round(group, descent, num_local_updates, joint=joint)
         last = joint_inference(group).aggregated[-1]
         logits = sum(algorithm.classify(client.parameters, last) for client in group)
-        reached.append(float((logits[test].argmax(1) == target[test]).double().mean()))
+        reached.append(float((logits[test].argmax(1) == target[test]).double().mean()))  # type: ignore[index]
     return float(np.mean(reached))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedactors.command_line.options import RunOptions
 from fedactors.launch import launch, resolve
-from fedactors.options import RunOptions
 from fedactors.plugins import check_contract
 from fedactors.records.run_folder import ROUND_METRICS
 from fedactors.runtime.simulated import SimulatedRuntime

@@ -46,7 +46,7 @@ def same(a, b):
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, Encoded):
-        return all(same(getattr(a, name), getattr(b, name)) for name in type(a).__slots__)
+        return all(same(getattr(a, name), getattr(b, name)) for name in type(a).__slots__)  # type: ignore[attr-defined]
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     return a == b
@@ -62,7 +62,7 @@ def test_messages_survive_the_codec(sent):
 def test_every_message_is_reviewed_and_sampled_here():
     declared = codec.message_types(messages)
     assert {type(sample) for sample in SAMPLES} == set(declared)
-    assert all(cls.__message__.receiver and cls.__message__.reveals for cls in declared)
+    assert all(cls.__message__.receiver and cls.__message__.reveals for cls in declared)  # type: ignore[attr-defined]
 
 
 def test_a_token_of_a_linear_model_costs_its_n_numbers():

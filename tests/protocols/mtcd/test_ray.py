@@ -62,7 +62,7 @@ class Killing(RayRuntime):
 
     def __init__(self, method, delay, **options):
         super().__init__(**options)
-        self.moment = method, delay
+        self.moment: tuple[str, float] | None = (method, delay)
 
     def call(self, receiver, method, args, kwargs):
         if self.moment is not None and method == self.moment[0] and (method in AT_FIRST_CALL or args[:1] == (1,)):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedactors import cli
+from fedactors.command_line import main as cli
 from protocols.nebulafl.inputs import EXAMPLES
 from tests.protocols.nebulafl.test_inputs import CATALOGUE, NETWORK
 

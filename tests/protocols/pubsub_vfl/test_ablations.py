@@ -24,8 +24,8 @@ def scripts():
     sys.path.remove(str(SCRIPTS))
     for name in NAMES:
         sys.modules.pop(name, None)
-        if before[name] is not None:
-            sys.modules[name] = before[name]
+        if (module := before[name]) is not None:
+            sys.modules[name] = module
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from protocols.pubsub_vfl import mixing
+from protocols.pubsub_vfl import servers
 from protocols.pubsub_vfl.messages import Parameters
 from protocols.pubsub_vfl.mixing import MixingReplica
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
@@ -77,7 +77,7 @@ def test_failures_of_mixing_are_raised():
 
 def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
     pushes: list[tuple[str, int]] = []
-    original = mixing.AveragingServer.mix
+    original = servers.AveragingServer.mix
 
     async def mix(self, parameters):
         pushes.append((parameters.worker, parameters.step))
@@ -86,7 +86,7 @@ def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
         assert mean.vectors[0] == pytest.approx(newest, abs=1e-6)
         return mean
 
-    monkeypatch.setattr(mixing.AveragingServer, "mix", mix)
+    monkeypatch.setattr(servers.AveragingServer, "mix", mix)
     done = simulate(**SETTINGS)
     assert {worker for worker, _ in pushes} == {
         *(f"active/worker-{i}" for i in range(2)),

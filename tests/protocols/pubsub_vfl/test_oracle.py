@@ -1,5 +1,7 @@
 """The distributed runs against split learning written down plainly in torch, in double precision."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from protocols.pubsub_vfl import algorithm, models
 from protocols.pubsub_vfl.data import load_data
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
-TOLERANCE = {"rtol": 0, "atol": 1e-12}
+TOLERANCE: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
 
 
 def flat(module: torch.nn.Module) -> np.ndarray:

@@ -27,7 +27,7 @@ class Clock:
 
 def broker_of(dispatch):
     class Broker(BatchBroker):
-        clock = Clock()
+        clock = Clock()  # type: ignore[assignment]
 
     return Broker(dispatch)
 

@@ -54,7 +54,7 @@ def test_after_a_z_update_lambda_is_the_loss_gradient_at_z():
 @pytest.mark.parametrize("num_partitions", [1, 2, 4])
 def test_the_consensus_fixed_point_solves_the_undivided_problem(num_partitions):
     problem = consensus_problem(num_partitions)
-    w = consensus(*problem, beta=0.3, rho=0.2, scale=1.0)
+    w = consensus(*problem, beta=0.3, rho=0.2, scale=1.0)  # type: ignore[misc]
     hessians, rights = problem
     exact = np.linalg.solve(sum(hessians) + 0.3 * np.eye(3), sum(rights))
     assert w == pytest.approx(exact, abs=1e-10)

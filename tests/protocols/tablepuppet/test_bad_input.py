@@ -7,7 +7,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from fedactors.cli import main
+from fedactors.command_line.main import main
 
 SQL = "SELECT o.amount, i.price, c.age FROM orders o JOIN items i ON o.item = i.item JOIN cards c ON o.card = c.card"
 TABLES = {

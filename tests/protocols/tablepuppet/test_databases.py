@@ -9,7 +9,7 @@ import duckdb
 import pyarrow.parquet
 import pytest
 
-from fedactors.cli import main
+from fedactors.command_line.main import main
 from fedactors.config import build
 from fedactors.data.relational import TableSource
 from fedactors.data.tables import load_tables

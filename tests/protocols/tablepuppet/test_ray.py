@@ -60,7 +60,7 @@ def test_ray_gives_the_numbers_and_the_bytes_of_the_simulation(algorithm, words,
     for make in (SimulatedRuntime, functools.partial(RayRuntime, num_cpus=2)):
         recorder = MemoryRecorder()
         runtime = make(seed=0, recorder=recorder)
-        result = runtime.execute(lambda runtime=runtime: run(config, data, runtime))
+        result = runtime.execute(lambda runtime=runtime: run(config, data, runtime))  # type: ignore[misc]
         found.append((result, recorder.rounds, runtime.usage().bytes))
     (simulated, rounds, sent), (on_ray, rounds_on_ray, sent_on_ray) = found
     assert on_ray.metrics == pytest.approx(simulated.metrics, rel=1e-9)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedactors.command_line.options import run_options, run_words
+from fedactors.command_line.terminal import print_json
 from fedactors.errors import BadInput
-from fedactors.options import run_options, run_words
 from fedactors.plugins import find_protocol
-from fedactors.terminal import print_json
 
 
 def submit_command(args: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def submit_command(args: argparse.Namespace) -> int:
         RunFolder.open(run).verify()
     folder, left_out, inside = sending(args.working_dir or ("." if script else None), run)
     sent = dataclasses.replace(options, out="runs" if home else options.out, resume=inside or options.resume)
-    command = ["python", args.target] if script else ["python", "-m", "fedactors.cli", "run", args.target]
+    command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]
     command += [*run_words(sent, args.words), "--format", "json"]
     jobs = Jobs(args.address)
     job = jobs.submit(wrapped(command) if home else command, working_dir=folder, left_out=left_out)

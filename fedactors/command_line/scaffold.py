@@ -14,6 +14,9 @@ from fedactors.errors import BadInput
 from fedactors.plugins import Protocol, canonical, discover, find_protocol
 from fedactors.records.storage import disk_errors
 
+TEMPLATES = files("fedactors.command_line") / "templates"
+"""Every text that is written: ``$name``, ``$module`` and ``${Class}`` stand for the new protocol's."""
+
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
@@ -24,8 +27,7 @@ def write_protocol(name: str, parent: Path) -> list[Path]:
         BadInput: a name that cannot be a package's, one that is taken, or a folder that cannot be written.
     """
     words = _words(name)
-    template = files("fedactors") / "templates" / "protocol"
-    return _write(template, parent / words["name"], words)
+    return _write(TEMPLATES / "protocol", parent / words["name"], words)
 
 
 def write_scenario(name: str, parent: Path, protocol_name: str | None = None) -> list[Path]:
@@ -52,7 +54,7 @@ def write_scenario(name: str, parent: Path, protocol_name: str | None = None) ->
         "default_party_loss": protocol.default_party_loss,
     }
     target = parent / f"{words['module']}.py"
-    text = (files("fedactors") / "templates" / "scenario" / "scenario.py.tmpl").read_text()
+    text = (TEMPLATES / "scenario" / "scenario.py.tmpl").read_text()
     with disk_errors(target, "--to"):
         if target.exists():
             raise BadInput(f"{target}: already exists, and nothing is overwritten")

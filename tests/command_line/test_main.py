@@ -4,16 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedactors import cli
 from fedactors import launch as launch_module
+from fedactors.command_line import main as cli
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
 from tests import tiny
 from tests.tiny import install_plugin
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +35,8 @@ def run_python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_help_and_list_load_nothing_heavy(tmp_path, words):
     heavy = ["torch", "ray", "pandas", "sklearn"] + (["pydantic", "numpy"] if "--help" in words else [])
     code = (
-        "import sys\nfrom fedactors.cli import main\n"
-        f"try:\n    code = main({words!r})\nexcept SystemExit as stop:\n    code = stop.code\n"
+        "import sys\nfrom fedactors.command_line.main import main\n"
+        f"code = main({words!r})\n"
         f"loaded = [name for name in {heavy!r} if name in sys.modules]\n"
         "assert not loaded, loaded\nsys.exit(code)"
     )
@@ -145,7 +146,8 @@ def test_traceback_of_an_internal_error_is_in_the_folder_and_shown_on_request(ca
 
 def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     code = (
-        "import sys\nfrom fedactors import launch, cli\nfrom tests import tiny\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\n"
+        "from tests import tiny\n"
         "launch.make_runtime = tiny.make_runtime\n"
         "sys.exit(cli.main(['run', 'tiny-one', 'trouble=terminate@2', '--quiet']))"
     )
@@ -156,7 +158,8 @@ def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
 
 def test_killed_run_is_resumed_to_the_same_metrics(tmp_path, capsys, monkeypatch):
     code = (
-        "import sys\nfrom fedactors import launch, cli\nfrom tests import tiny\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\n"
+        "from tests import tiny\n"
         "launch.make_runtime = tiny.make_runtime\n"
         "cli.main(['run', 'tiny-one', 'trouble=kill@3', '--quiet'])"
     )
@@ -265,17 +268,17 @@ def test_inspect_shows_every_message(capsys, monkeypatch):
     @codec.message(receiver="server", reveals="the cut layer's output")
     class Embedding:
         batch_id: int
-        values: "numpy.ndarray"  # noqa: F821
+        values: np.ndarray
 
     module = types.ModuleType("tiny_messages")
     Embedding.__module__ = "tiny_messages"
-    module.Embedding = Embedding
-    module.shapes = lambda config: {"Embedding": {"values": (config.batch_size, 64)}}
+    vars(module)["Embedding"] = Embedding
+    vars(module)["shapes"] = lambda config: {"Embedding": {"values": (config.batch_size, 64)}}
     monkeypatch.setattr(tiny, "PROTOCOL", tiny.with_changes(messages=module))
     assert cli.main(["inspect", "tiny-one", "batch_size=32", "--format", "json"]) == 0
     (entry,) = last_json(capsys)["messages"]
     assert (entry["message"], entry["receiver"], entry["reveals"]) == ("Embedding", "server", "the cut layer's output")
-    assert entry["fields"][1] == {"name": "values", "type": "numpy.ndarray", "shape": "32 x 64"}
+    assert entry["fields"][1] == {"name": "values", "type": "ndarray", "shape": "32 x 64"}
     assert cli.main(["inspect", "tiny-one"]) == 0
     assert "Embedding -> server" in capsys.readouterr().out
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedactors import cli
+from fedactors.command_line import main as cli
+from fedactors.command_line.scaffold import write_protocol, write_scenario
 from fedactors.errors import BadInput
-from fedactors.scaffold import write_protocol, write_scenario
 from tests.tiny import install_plugin
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run_python(words: list[str], cwd: Path, *folders: Path) -> subprocess.CompletedProcess[str]:

@@ -37,7 +37,18 @@ class RunOptions:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one `BadInput` line."""
+    """An argument parser whose errors are one `BadInput` line, and whose help may explain a config's settings."""
+
+    explained: Any = None
+    """The `fedactors.plugins.Protocol` whose settings ``--help`` explains, if it has one to explain."""
+
+    def format_help(self) -> str:
+        """Return the help."""
+        if self.explained is None:
+            return super().format_help()
+        from fedactors.command_line.settings import protocol_help
+
+        return f"{super().format_help()}\n{protocol_help(self.explained)}"
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from fedactors import cli
-from fedactors.commands import run_and_print
-from fedactors.options import RunOptions
-from fedactors.submission import _brought_home, is_shared
+from fedactors.command_line import main as cli
+from fedactors.command_line.commands import run_and_print
+from fedactors.command_line.options import RunOptions
+from fedactors.command_line.submission import _brought_home, is_shared
 from tests.tiny_parties import PROTOCOL
 
 
@@ -69,7 +69,7 @@ def test_a_run_in_a_job_of_ray_warns_of_a_folder_that_goes_with_it(tmp_path, mon
 
 
 def test_every_command_has_a_handler():
-    from fedactors import commands
+    from fedactors.command_line import commands
 
     parser, parsers = cli._parsers()
     assert isinstance(parser, argparse.ArgumentParser)

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedactors.command_line.completion import SHELLS
+from fedactors.command_line.options import RunOptions, run_options
+from fedactors.command_line.submission import fetch_command as fetch_command
+from fedactors.command_line.submission import is_shared
+from fedactors.command_line.submission import submit_command as submit_command
+from fedactors.command_line.terminal import format_value, print_json, print_table
 from fedactors.errors import BadInput
-from fedactors.options import RunOptions, run_options
 from fedactors.plugins import Protocol, discover, find_protocol
-from fedactors.submission import fetch_command as fetch_command
-from fedactors.submission import is_shared
-from fedactors.submission import submit_command as submit_command
-from fedactors.terminal import format_value, print_json, print_table
 
 if TYPE_CHECKING:
     from fedactors.records.run_folder import RunFolder
@@ -30,7 +31,10 @@ def list_command(args: argparse.Namespace) -> int:
 
     datasets = catalogue()
     protocols: list[dict[str, Any]] = []
+    hidden: dict[str, list[str]] = {}
     for found in discover():
+        if found.hidden_by is not None:
+            hidden.setdefault(found.hidden_by, []).append(found.name)
         entry: dict[str, Any] = {"name": found.name, "package": found.package, "error": found.error}
         if found.protocol is not None:
             layout = found.protocol.partition
@@ -50,8 +54,11 @@ def list_command(args: argparse.Namespace) -> int:
         if entry["error"] is None
         else [entry["name"], "-", "-", f"BROKEN: {entry['error']}"]
         for entry in protocols
+        if not any(entry["name"] in names for names in hidden.values())
     ]
     print_table(["protocol", "data layout", "default data", ""], rows)
+    for place, names in hidden.items():
+        print(f"{place} hides {', '.join(names)}: rename it, or start from another folder")
     print()
     _print_datasets(datasets)
     return 0
@@ -257,8 +264,8 @@ def export_command(args: argparse.Namespace) -> int:
 
 def new_command(args: argparse.Namespace) -> int:
     """Write a working start."""
+    from fedactors.command_line.scaffold import write_protocol, write_scenario
     from fedactors.records.storage import local_path
-    from fedactors.scaffold import write_protocol, write_scenario
 
     parent = local_path(args.to, "--to")
     if args.what == "scenario":
@@ -295,6 +302,12 @@ def data_command(args: argparse.Namespace) -> int:
         print_json({"name": args.name, "files": paths})
     else:
         print("\n".join(paths) or f"{args.name} needs no download")
+    return 0
+
+
+def completion_command(args: argparse.Namespace) -> int:
+    """Print the script for a shell."""
+    print(SHELLS[args.shell], end="")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``fedactors COMMAND``. Only flags live here; what a command does is in `fedactors.commands`.
+"""The command line: ``fedactors COMMAND``. Only flags live here; what a command does is in `commands`.
 
 Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once.
 """
@@ -6,12 +6,15 @@ Importing this module loads neither torch nor ray nor pydantic, so that ``--help
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from fedactors import __version__
-from fedactors.options import Parser, add_format_flag, add_run_flags, add_words
-from fedactors.terminal import guarded
+from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
+from fedactors.command_line.options import Parser, add_format_flag, add_run_flags, add_words
+from fedactors.command_line.terminal import guarded
+from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
 
 _EPILOG = (
     "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
@@ -25,33 +28,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     def action() -> int:
         parser, commands = _parsers()
         words = list(sys.argv[1:] if argv is None else argv)
+        if VARIABLE in os.environ:
+            return print_candidates(commands, words)
         # key=value words may stand between flags, which argparse understands only in a parser without sub-commands
         if words and words[0] in commands:
+            if {"-h", "--help"} & set(words):
+                commands[words[0]].explained = _protocol_of(commands[words[0]], words[1:])
             args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
         else:
             args = parser.parse_args(words)
-        from fedactors import commands as handlers
+        from fedactors.command_line import commands as handlers
 
         code: int = getattr(handlers, f"{args.command.replace('-', '_')}_command")(args)
         return code
 
-    return guarded(action)
+    try:
+        return guarded(action)
+    except SystemExit as done:  # so argparse ends --help and --version
+        return int(done.code or 0)
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _protocol_of(parser: Parser, words: Sequence[str]) -> Protocol | None:
+    """Return the protocol that the words of a command name, if it takes one and they do."""
+    places = {action.dest for action in parser._actions}
+    if "words" not in places:
+        return None
+    named = [word for word in words if canonical(word) in protocol_names()]
+    if not named and "protocol" in places and not words[0].startswith("-"):
+        named = [words[0]]
+    return find_protocol(named[0]) if named else None
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="fedactors", description="Federated learning across organisations on Ray.", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"fedactors {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    made: dict[str, argparse.ArgumentParser] = {}
+    made: dict[str, Parser] = {}
 
-    def add(name: str, text: str) -> argparse.ArgumentParser:
+    def add(name: str, text: str) -> Parser:
         made[name] = commands.add_parser(name, help=text, description=text, epilog=_EPILOG, allow_abbrev=False)
         return made[name]
 
     add_format_flag(add("list", "protocols that are installed, data sets, and which fit which"))
 
     run = add("run", "run a protocol")
-    run.add_argument("protocol", metavar="PROTOCOL", help="name of a protocol, see fedactors list")
+    run.add_argument(
+        "protocol",
+        metavar="PROTOCOL",
+        help="name of a protocol, see fedactors list; PROTOCOL --help explains its settings",
+    )
     add_run_flags(run)
 
     submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
@@ -120,6 +145,9 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     data.add_argument("action", choices=("list", "fetch"))
     data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")
     add_format_flag(data)
+
+    completion = add("completion", "print a script that completes commands, settings and names at the Tab key")
+    completion.add_argument("shell", choices=SHELLS, help="for example: source <(fedactors completion bash)")
     return parser, made
 
 

@@ -1,0 +1,1 @@
+"""The command line: parsers, flags of a run, what each command does, help about settings, completion, templates."""

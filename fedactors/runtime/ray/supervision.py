@@ -1,0 +1,316 @@
+"""The life of a run's processes, as the driver sees it.
+
+    created ─prepare─▶ prepared ─meet, load─▶ loaded ─open─▶ open ─▶ … ─▶ lost | closed
+
+Nothing is asked of a process before its state allows it. Two signs tell that one is lost: its pending `watch` ends at
+once when it dies, and its lease ends when it gives no sign of life for so long, be it stopped, hung, or cut off. Signs
+of life come from a thread of their own, so that a long computation is no silence. What follows a loss is not decided
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from fedactors.errors import BadInput, CallTimeout, PartyLost
+from fedactors.remote import DRIVER, doors
+from fedactors.runtime.base import Casting
+from fedactors.runtime.ray.accounts import Drained
+from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
+from fedactors.runtime.ray.placement import cause, check_strict
+from fedactors.runtime.ray.process import LEASE, ActorProcess, Settings
+from fedactors.runtime.ray.transport import ERROR, ticket
+
+T = TypeVar("T")
+_MAX_CONCURRENCY = 10_000
+PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+class Processes:
+    """All processes of a run.
+
+    Args:
+        lanes: the driver's ways to them.
+        placement: how Ray's placement group lays them over hosts (one of `PLACEMENTS`; None: no group).
+        start_timeout: seconds within which a process must be up.
+        call_timeout: seconds within which it must answer the driver.
+        lease: seconds without a sign of life after which it counts as lost.
+        lost: is told of each loss, once.
+        failed: is told when something that goes on by itself in a process failed.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        *,
+        placement: str | None,
+        start_timeout: float,
+        call_timeout: float,
+        lease: float,
+        lost: Callable[[PartyLost], Awaitable[None]],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.pids: dict[str, int] = {}
+        """Process id of each actor on its host."""
+        self.changing = asyncio.Lock()
+        """Held while a process is lost or brought back: nobody is half way then."""
+        self._lanes = lanes
+        self._placement = placement
+        self._start_timeout = start_timeout
+        self._call_timeout = call_timeout
+        self._lease = lease
+        self._lost = lost
+        self._failed = failed
+        self._actors: dict[str, Any] = {}
+        """Processes that are prepared: they may be asked for records, snapshots and calls."""
+        self._starting: dict[str, Any] = {}
+        """Processes that are not prepared yet."""
+        self._keys: dict[str, bytes] = {}
+        self._watchers: dict[str, list[asyncio.Task[None]]] = {}
+        self._losses: dict[str, asyncio.Task[None]] = {}
+        self._groups: list[Any] = []
+        self._places: dict[str, dict[str, Any]] = {}
+
+    # --- coming up ---
+
+    async def bring_up(
+        self, castings: list[Casting], settings: Settings, frames: Mapping[str, bytes], begin: Callable[[], float]
+    ) -> None:
+        """Bring processes to life: construct, introduce, load, restore, open.
+
+        Args:
+            castings: who is to be hosted.
+            settings: of the run.
+            frames: snapshots by name, of those that go on from one.
+            begin: called when all are loaded; returns the wall time at which the run began.
+
+        Raises:
+            PartyLost, CallTimeout: naming the process that did not come up.
+        """
+        options = await self._placed(castings)
+        hosting = ray.remote(concurrency_groups={LEASE: 1})(ActorProcess)
+        for casting in castings:
+            remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name])
+            key = self._keys[casting.name] = secrets.token_bytes(32)
+            self._starting[casting.name] = remote.remote(casting, settings, key)
+        fresh: dict[str, Address] = {}
+        places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own))
+        for casting, (host, path, pid) in zip(castings, places, strict=True):
+            name, cls = casting.name, casting.cls
+            actor = self._actors[name] = self._starting.pop(name)
+            fresh[name] = Address(name, cls.role, host, path, pid, actor, doors(cls), self._ticket(name))
+            self.pids[name] = pid
+        others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
+        self._lanes.update(fresh)
+        await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
+        # one of them may be lost too by now: its own watcher sees to that
+        told = [self._introduce(self._actors[name], name, fresh) for name in others]
+        await asyncio.gather(*told, return_exceptions=True)
+        for casting in castings:
+            watching = (self._watch(casting.name), self._keep_lease(casting.name))
+            self._watchers[casting.name] = [asyncio.ensure_future(watcher) for watcher in watching]
+        await self._ready(castings, lambda actor, own, name: actor.load.remote(own, frames.get(name)))
+        start = begin()
+        await self._ready(castings, lambda actor, own, _: actor.open.remote(own, start))
+
+    async def _placed(self, castings: list[Casting]) -> dict[str, dict[str, Any]]:
+        if self._placement is None:
+            return {c.name: c.resources.ray_options() for c in castings}
+        if all(c.name in self._places for c in castings):  # brought back: its place is still reserved
+            return self._places
+        # a bundle may not be empty; a sliver of a core stands for "no reservation"
+        bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
+        check_strict(castings, self._placement, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        group = placement_group(bundles, strategy=self._placement)
+        self._groups.append(group)
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await group.ready()
+        except TimeoutError:
+            raise BadInput(
+                f"placement: {self._placement} of {len(bundles)} actors could not be met within "
+                f"{self._start_timeout:g} s; the cluster has {len(ray.nodes())} host(s)"
+            ) from None
+        self._places |= {
+            c.name: {
+                **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+            }
+            for index, c in enumerate(castings)
+        }
+        return self._places
+
+    async def _all(
+        self, castings: list[Casting], processes: Mapping[str, Any], ask: Callable[[Any, bytes, str], Any]
+    ) -> list[Any]:
+        async def one(name: str) -> Any:
+            try:
+                async with asyncio.timeout(self._start_timeout):
+                    return await ask(processes[name], self._ticket(name), name)
+            except TimeoutError:
+                raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
+            except RayActorError as error:
+                raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
+
+        return list(await asyncio.gather(*(one(c.name) for c in castings)))
+
+    async def _ready(self, castings: list[Casting], ask: Callable[[Any, bytes, str], Any]) -> None:
+        raise_first(await self._all(castings, self._actors, ask))
+
+    def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
+        return ticket(self._keys[name], caller)
+
+    def _introduce(self, actor: Any, name: str, book: Mapping[str, Address]) -> Any:
+        """Tell an actor where others are, with the tickets that let it call them in its own name."""
+        own = {other: replace(there, ticket=self._ticket(other, name)) for other, there in book.items()}
+        return actor.meet.remote(self._ticket(name), own)
+
+    # --- signs of life ---
+
+    async def _watch(self, name: str) -> None:
+        actor = self._actors[name]
+        try:
+            error = await actor.watch.remote(self._ticket(name))
+        except RayActorError:
+            self._is_lost(name, "its process is gone")
+            return
+        try:
+            decode_reply(ERROR, error)
+        except Exception as failure:
+            self._failed(failure)
+
+    async def _keep_lease(self, name: str) -> None:
+        actor, own = self._actors[name], self._ticket(name)
+        while True:
+            try:
+                async with asyncio.timeout(self._lease):
+                    await actor.beat.remote(own)
+            except TimeoutError:
+                self._is_lost(name, f"its process gave no sign of life for {self._lease:g} s")
+                return
+            except RayActorError:
+                return  # its watcher sees to that
+            await asyncio.sleep(self._lease / 3)
+
+    def _is_lost(self, name: str, text: str) -> None:
+        if name not in self._losses:
+            self._losses[name] = asyncio.ensure_future(self._lost(PartyLost(name, text)))
+
+    def retire(self, name: str) -> None:
+        """End a process, be it dead, hung or alive, and forget it."""
+        for watcher in self._watchers.pop(name, []):
+            watcher.cancel()
+        self._losses.pop(name, None)
+        actor = self._actors.pop(name, None) or self._starting.pop(name, None)
+        if actor is not None:
+            ray.kill(actor, no_restart=True)
+        address = self._lanes.book.get(name)
+        if address is not None and self._lanes.is_near(address):
+            # a process that was stopped does not hear Ray, which waits for it
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(address.pid, signal.SIGKILL)
+        self._remove_folder(name)
+
+    def _remove_folder(self, name: str) -> None:
+        """Remove what a killed process of this host left: the folder of its socket."""
+        address = self._lanes.book.get(name)
+        if address is not None and address.socket and self._lanes.is_near(address):
+            shutil.rmtree(Path(address.socket).parent, ignore_errors=True)
+
+    # --- what the driver asks of them ---
+
+    async def snapshots(self) -> dict[str, bytes]:
+        """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
+        while True:
+            if under_way := [loss for loss in self._losses.values() if not loss.done()]:
+                await asyncio.wait(under_way)
+                continue
+            async with self.changing:
+                asked = {n: asyncio.ensure_future(self._frame(n, self._actors[n])) for n in sorted(self._actors)}
+                frames = await self._answers(asked, "its snapshot")
+            if frames.keys() == asked.keys():
+                return frames
+            await asyncio.sleep(0.01)  # one is dead by now; its watcher may not have been told yet
+
+    async def _frame(self, name: str, actor: Any) -> bytes | None:
+        try:
+            frame: bytes = await actor.snapshot.remote(self._ticket(name))
+        except RayActorError:
+            return None
+        return frame
+
+    async def drained(self) -> dict[str, Drained]:
+        """Return what the processes recorded; what one had recorded that is gone by now, is gone with it.
+
+        Raises:
+            CallTimeout: naming the process that did not answer.
+        """
+        asked = {n: asyncio.ensure_future(self._records(n, self._actors[n])) for n in self._actors}
+        return await self._answers(asked, "its records")
+
+    async def _records(self, name: str, actor: Any) -> Drained | None:
+        try:
+            found: Drained = await actor.drain.remote(self._ticket(name))
+        except RayActorError:
+            return None
+        return found
+
+    async def _answers(self, asked: Mapping[str, asyncio.Future[T | None]], what: str) -> dict[str, T]:
+        """Return the answers that are there when all have come, or when somebody is lost, who may never answer."""
+        known, waiting = set(self._losses), set(asked.values())
+        try:
+            async with asyncio.timeout(self._call_timeout):
+                while waiting and set(self._losses) <= known:
+                    _, waiting = await asyncio.wait(waiting, timeout=0.05)
+        except TimeoutError:
+            slow = next(name for name, answer in asked.items() if not answer.done())
+            raise CallTimeout(slow, f"{what} did not come within {self._call_timeout:g} s") from None
+        finally:
+            for answer in waiting:
+                answer.cancel()
+        found = {name: answer.result() for name, answer in asked.items() if answer not in waiting}
+        return {name: answer for name, answer in found.items() if answer is not None}
+
+    async def close(self) -> list[bytes | None]:
+        """Close all actors; return, encoded, what failed at their ends."""
+        closing = (actor.close.remote(self._ticket(name)) for name, actor in self._actors.items())
+        found = await asyncio.gather(*closing, return_exceptions=True)
+        return [error for error in found if not isinstance(error, BaseException)]
+
+    def stop_watching(self) -> None:
+        """From now on nobody who goes is lost."""
+        for task in [*self._losses.values(), *(watcher for each in self._watchers.values() for watcher in each)]:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    def forget(self) -> list[Any]:
+        """Remove folders and reservations; return the Ray actors that are left to be killed."""
+        for group in self._groups:
+            remove_placement_group(group)
+        for name in self._lanes.book:
+            self._remove_folder(name)
+        left = [*self._actors.values(), *self._starting.values()]
+        self._actors.clear()
+        self._starting.clear()
+        return left
+
+
+def raise_first(errors: Iterable[bytes | None]) -> None:
+    """Raise the first of errors that came encoded; None stands for none."""
+    for error in errors:
+        if error is not None:
+            decode_reply(ERROR, error)

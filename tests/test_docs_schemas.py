@@ -1,0 +1,87 @@
+"""The pages about files: every key that the code knows stands on its page, in the right table."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+
+from fedactors.command_line.options import RunOptions
+from fedactors.data import own
+from fedactors.launch import launch, resolve
+from fedactors.network import ledger
+from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.records.metrics import Summary
+from protocols.glasu.plugin import PROTOCOL
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+
+
+def sections(name: str) -> dict[str, str]:
+    """Return the parts of a page by heading."""
+    parts = re.split(r"^## (.*)$", (REFERENCE / name).read_text(), flags=re.M)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def keys(text: str, heading: str = "") -> set[str]:
+    """Return what stands as code in the first cells of the tables, or of the one with this heading."""
+    tables = re.findall(r"^\|.*\|\n\|[-|]+\|\n(?:\|.*\|\n?)+", text, re.M)
+    chosen = [table for table in tables if heading in table.splitlines()[0]]
+    return {
+        key for table in chosen for row in table.splitlines()[2:] for key in re.findall(r"`([^`]+)`", row.split("|")[1])
+    }
+
+
+@pytest.mark.parametrize("layout", own._TASK_KEYS)
+def test_the_page_about_own_data_has_the_keys_of_a_layout(layout):
+    (text,) = [text for title, text in sections("parties-toml.md").items() if f"`{layout}`" in title]
+    assert keys(text, "[task]") == own._TASK_KEYS[layout]
+    assert keys(text, "[parties.NAME]") == own._PARTY_KEYS[layout]
+
+
+def test_the_page_about_own_data_has_the_kinds_of_tables():
+    text = sections("parties-toml.md")["Layout `relational`: tables that a query joins"]
+    (row,) = [line for line in text.splitlines() if line.startswith("| `kind`")]
+    assert set(re.findall(r"`([^`]+)`", row)) == {"kind", "postgres", *own._KINDS, *own._KINDS.values()}
+
+
+def test_the_page_about_run_folders_has_what_a_run_writes(tmp_path):
+    page = sections("run-folder.md")
+    options = RunOptions(runtime="simulated", smoke=True, quiet=True, out=str(tmp_path))
+    (summary,) = launch(PROTOCOL, *resolve(PROTOCOL, [], options))
+    folder = Path(summary.run)
+
+    def read(name: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads((folder / name).read_text())
+        return found
+
+    def lines(name: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    plain = {name for name in files if not name.startswith("checkpoints/")}
+    assert keys(page[""]) == plain | {"checkpoints/LABEL/ACTOR.ckpt", "error.txt"}
+    assert keys(page["`manifest.json`"]) == set(read("manifest.json"))
+    assert keys(page["`config.json`"]) == set(read("config.json"))
+    assert keys(page["`environment.json`"]) == set(read("environment.json"))
+    assert keys(page["`metrics/`"]) == set(read("metrics/summary.json"))
+    assert keys(page["`metrics/`"]) == {field.name for field in dataclasses.fields(Summary)}
+    assert keys(page["`privacy.jsonl`"]) == {key for line in lines("privacy.jsonl") for key in line}
+    assert keys(page["`privacy.jsonl`"]) == {field.name for field in dataclasses.fields(PrivacyRecord)}
+    assert keys(page["`ledger.parquet`"]) == set(parquet.read_schema(folder / "ledger.parquet").names)
+    rows = {
+        row.split("`")[1]: set(re.findall(r"`([^`]+)`", row))
+        for row in page["`events.jsonl`"].splitlines()[4:]
+        if "`" in row
+    }
+    for line in lines("events.jsonl"):
+        assert set(line) - {"type"} <= rows[str(line["type"])], line
+
+
+def test_the_page_about_run_folders_has_the_kinds_of_links():
+    (row,) = [
+        line for line in sections("run-folder.md")["`ledger.parquet`"].splitlines() if line.startswith("| `kind`")
+    ]
+    assert set(re.findall(r"`([^`]+)`", row)) == {"kind", *ledger.KINDS}

@@ -1,0 +1,126 @@
+"""The wheel, in a fresh environment away from its sources: what a stranger gets, and a folder that stands in its way.
+
+The environment sees the packages of this one (there is no network), but neither the repository nor what links to it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUILT_IN = ["glasu", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"]
+
+
+@pytest.fixture(scope="module")
+def binaries(tmp_path_factory):
+    """The folder of the fresh environment's commands, with a new protocol of ours installed beside the wheel."""
+    folder = tmp_path_factory.mktemp("stranger")
+    source = folder / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("fedactors", "protocols"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    fresh = folder / "env" / "bin" / "python"
+    ask = [str(fresh), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(subprocess.check_output(ask, text=True).strip())
+    # a folder that a .pth file names is searched, the .pth files in it (an editable install) are not read
+    (site / "parent.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    pip = [str(fresh), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-index", "--no-deps", "--no-build-isolation"]
+    outside = kept()
+    subprocess.run([*pip, "wheel", *offline, "--wheel-dir", str(folder), str(source)], check=True, env=outside)
+    (wheel,) = folder.glob("fedactors-*.whl")
+    subprocess.run([*pip, "install", *offline, "--ignore-installed", str(wheel)], check=True, env=outside)
+    call(fresh.parent, ["fedactors", "new", "protocol", "secure-mean"], folder)
+    subprocess.run([*pip, "install", *offline, str(folder / "secure-mean")], check=True, env=outside)
+    return fresh.parent
+
+
+def kept() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+def attempt(binaries: Path, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**kept(), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([binaries / words[0], *words[1:]], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def call(binaries: Path, words: list[str], cwd: Path) -> str:
+    done = attempt(binaries, words, cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_comes_from_the_wheel_with_its_types(binaries, tmp_path):
+    code = "import fedactors, pathlib; print(pathlib.Path(fedactors.__file__).parent)"
+    package = Path(call(binaries, ["python", "-c", code], tmp_path).strip())
+    assert package.is_relative_to(binaries.parent)
+    assert (package / "py.typed").is_file()
+
+
+def test_it_lists_all_protocols(binaries, tmp_path):
+    listed = json.loads(call(binaries, ["fedactors", "list", "--format", "json"], tmp_path))
+    assert {entry["name"]: entry["error"] for entry in listed["protocols"]} == dict.fromkeys([*BUILT_IN, "secure-mean"])
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "secure-mean"])
+def test_a_protocol_runs_and_its_report_is_written(binaries, tmp_path, name):
+    words = ["fedactors", "run", name, "--smoke", "--runtime", "simulated", "--quiet", "--format", "json"]
+    summary = json.loads(call(binaries, words, tmp_path).splitlines()[-1])
+    assert summary["protocol"] == name
+    assert summary["rounds"] > 0
+    page = call(binaries, ["fedactors", "report", summary["run"]], tmp_path).strip()
+    assert name in (tmp_path / page).read_text()
+
+
+def test_a_new_scenario_runs(binaries, tmp_path):
+    call(binaries, ["fedactors", "new", "scenario", "mine", "--protocol", "secure-mean"], tmp_path)
+    call(binaries, ["python", "mine.py", "--smoke", "--runtime", "simulated", "--quiet"], tmp_path)
+
+
+def test_a_users_package_called_protocols_is_named_in_one_line(binaries, tmp_path):
+    hiding = tmp_path / "protocols"
+    hiding.mkdir()
+    (hiding / "__init__.py").write_text("")
+    for start in (["fedactors"], ["python", "-m", "fedactors"]):
+        done = attempt(binaries, [*start, "run", "mtcd", "--smoke", "--runtime", "simulated"], tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.splitlines() == [
+            f"fedactors: protocol mtcd: {hiding} hides its module 'protocols.mtcd.plugin': "
+            "rename it, or start from another folder"
+        ]
+        text = call(binaries, [*start, "list"], tmp_path)
+        (line,) = [line for line in text.splitlines() if str(hiding) in line]
+        assert line == f"{hiding} hides {', '.join(BUILT_IN)}: rename it, or start from another folder"
+        assert "BROKEN" not in text
+        assert "secure-mean" in text
+        assert "breast-cancer" in text
+    listed = json.loads(call(binaries, ["fedactors", "list", "--format", "json"], tmp_path))
+    assert {entry["name"] for entry in listed["protocols"] if str(hiding) in (entry["error"] or "")} == set(BUILT_IN)
+
+
+def test_a_users_module_called_protocols_is_named_too(binaries, tmp_path):
+    (tmp_path / "protocols.py").write_text("")
+    done = attempt(binaries, ["fedactors", "run", "mtcd"], tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path / 'protocols.py'} hides its module" in done.stderr
+
+
+def test_a_users_folder_called_protocols_hides_only_what_it_holds(binaries, tmp_path):
+    (tmp_path / "protocols" / "glasu").mkdir(parents=True)
+    (tmp_path / "protocols" / "glasu" / "__init__.py").write_text("")
+    (tmp_path / "protocols" / "mine.py").write_text("")
+    done = attempt(binaries, ["python", "-m", "fedactors", "run", "glasu"], tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path / 'protocols' / 'glasu'} hides" in done.stderr
+    text = call(binaries, ["python", "-m", "fedactors", "list"], tmp_path)
+    assert "glasu hides glasu: rename" in text
+    assert "tokens between peers" in text
