@@ -18,6 +18,7 @@ NODES = {
 }
 BANK = {"edges": np.array([[0, 1, 2], [1, 2, 5]]), "features": np.arange(18.0).reshape(6, 3)}
 SHOP = {"edges": np.array([[3], [4]]), "features": np.arange(12.0).reshape(6, 2)}
+TWO = '[parties.a]\nfile = "bank.npz"\n[parties.b]\nfile = "shop.npz"'
 WORDS = ("hidden_size=4", "num_rounds=2", "evaluate_every=1", "num_clients=2")
 
 
@@ -120,8 +121,8 @@ def test_a_block_that_does_not_fit(tmp_path, bank, told):
         ('[task]\nlayout = "graph"', "task.nodes: None"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: none"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\nlabel = 1\n[parties.a]\nfile = "bank.npz"', "'label'"),
-        ('[task]\nlayout = "graph"\nnodes = "absent.npz"\n[parties.a]\nfile = "bank.npz"', "absent.npz cannot be read"),
-        ('[task]\nlayout = "graph"\nnodes = "graph.toml"\n[parties.a]\nfile = "bank.npz"', "is no .npz file"),
+        ('[task]\nlayout = "graph"\nnodes = "absent.npz"\n' + TWO, "absent.npz cannot be read"),
+        ('[task]\nlayout = "graph"\nnodes = "graph.toml"\n' + TWO, "is no .npz file"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties.a]\nfile = 3', "parties.a.file: 3"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties."a/b"]\nfile = "x"', "may not contain '/'"),
         ('parties = 3\n[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: 3 is not allowed"),

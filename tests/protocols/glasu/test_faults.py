@@ -5,8 +5,8 @@ import pytest
 from fedactors.errors import CallTimeout, PartyFailed, PartyLost
 from fedactors.runtime.base import Costs
 from protocols.glasu.actors import GraphClient
-from protocols.glasu.costs import default_costs
 from protocols.glasu.messages import Masked, Prediction, Revealed
+from protocols.glasu.run import default_costs
 from tests.protocols.glasu.federation import Eavesdropper, settings, simulate
 
 VARIANTS = [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
-from protocols.glasu import graphs
-from protocols.glasu.graphs import GraphShare, NodeSplit
+from protocols.glasu import data
+from protocols.glasu.data import GraphShare, NodeSplit
 
 
 def shares():
@@ -20,12 +20,12 @@ def split():
 
 
 def test_fitting_shares_pass_without_remark():
-    assert graphs.check(shares(), split()) == []
+    assert data.check(shares(), split()) == []
 
 
 def test_a_client_without_edges_is_allowed_and_said():
     lonely = replace(shares()[0], edges_2E=np.empty((2, 0), dtype=np.int64))
-    assert graphs.check([lonely, shares()[1]], split()) == ["client-0 has no edges: its layers see each node alone"]
+    assert data.check([lonely, shares()[1]], split()) == ["client-0 has no edges: its layers see each node alone"]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_client_without_edges_is_allowed_and_said():
 )
 def test_a_share_that_does_not_fit_is_refused(change, told):
     with pytest.raises(BadInput, match=told):
-        graphs.check([replace(shares()[0], **change), shares()[1]], split())
+        data.check([replace(shares()[0], **change), shares()[1]], split())
 
 
 @pytest.mark.parametrize(
@@ -57,37 +57,37 @@ def test_a_share_that_does_not_fit_is_refused(change, told):
 )
 def test_a_split_that_contradicts_itself_is_refused(change, told):
     with pytest.raises(BadInput, match=told):
-        graphs.check(shares(), replace(split(), **change))
+        data.check(shares(), replace(split(), **change))
 
 
 def test_no_clients_is_refused():
     with pytest.raises(BadInput, match="clients"):
-        graphs.check([], split())
+        data.check([], split())
 
 
 def test_masks_become_node_numbers():
-    made = graphs.from_masks(split().labels_N, np.arange(5) < 2, np.arange(5) == 2, np.arange(5) > 2)
+    made = data.from_masks(split().labels_N, np.arange(5) < 2, np.arange(5) == 2, np.arange(5) > 2)
     assert (made.train.tolist(), made.validation.tolist(), made.test.tolist()) == ([0, 1], [2], [3, 4])
     with pytest.raises(BadInput, match="test mask: 4"):
-        graphs.from_masks(split().labels_N, np.ones(5, bool), np.ones(5, bool), np.ones(4, bool))
+        data.from_masks(split().labels_N, np.ones(5, bool), np.ones(5, bool), np.ones(4, bool))
 
 
 def test_special_cases_rearrange_edges_and_features():
-    (everything,) = graphs.arrange("centralised", shares())
+    (everything,) = data.arrange("centralised", shares())
     assert everything.edges_2E.T.tolist() == [[0, 1], [1, 2], [3, 4]]
     assert everything.features_NF.shape == (5, 5)
-    simulated = graphs.arrange("simulated-centralised", shares())
+    simulated = data.arrange("simulated-centralised", shares())
     assert [s.edges_2E.shape[1] for s in simulated] == [3, 3]
     assert [s.features_NF.shape[1] for s in simulated] == [2, 3]
-    assert all(s.edges_2E.size == 0 for s in graphs.arrange("vfl", shares()))
-    assert [s.edges_2E.tolist() for s in graphs.arrange("standalone", shares())] == [
+    assert all(s.edges_2E.size == 0 for s in data.arrange("vfl", shares()))
+    assert [s.edges_2E.tolist() for s in data.arrange("standalone", shares())] == [
         s.edges_2E.tolist() for s in shares()
     ]
 
 
 def test_scaling_gives_rows_a_common_mean_length_and_keeps_proportions():
     share = replace(shares()[0], features_NF=np.array([[3, 4], [0, 0], [0, 10], [0, 5], [5, 0]], dtype=np.float32))
-    scaled = graphs.scale_features(share)
+    scaled = data.scale_features(share)
     np.testing.assert_allclose(scaled.features_NF, share.features_NF * 0.5)
     empty = replace(share, features_NF=np.zeros((5, 2), dtype=np.float32))
-    assert graphs.scale_features(empty) is empty
+    assert data.scale_features(empty) is empty
