@@ -6,6 +6,7 @@ round and is forgotten when the next begins. What depends on chance is derived f
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -324,7 +325,7 @@ class GraphClient(Client):
     def _score(self, values: Floats) -> Scores:
         nodes, classes, border = self._own.nodes, values.argmax(axis=1), len(self._own.nodes.validation)
         right = (classes[:border] == nodes.labels_N[nodes.validation], classes[border:] == nodes.labels_N[nodes.test])
-        validation, test = (float(part.mean()) if len(part) else 0.0 for part in right)
+        validation, test = (float(part.mean()) if len(part) else math.nan for part in right)
         return Scores(validation, test)
 
     @remote(caller=SERVER)

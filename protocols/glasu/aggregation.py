@@ -259,9 +259,8 @@ class AggregationServer(Server):
         masked = {name: part for name, part in parts.items() if isinstance(part, Masked)}
         for name in parts:
             if (name in masked) != self._config.secure_aggregation:
-                raise Refused(
-                    name, f"sends a {type(parts[name]).__name__} for {what}; secure_aggregation says otherwise"
-                )
+                kind = "masked" if name in masked else "bare"
+                raise Refused(name, f"its part of {what} is {kind}, which secure_aggregation does not allow")
         if not masked:
             values = [part.values for part in parts.values() if not isinstance(part, Masked)]
             return await self.compute(add, values, work=Work("aggregate", sum(value.size for value in values)))

@@ -128,7 +128,7 @@ def load_client(
     blocks = [part.load() for part in parts]
     loaded = [share_of(block, part.party) for block, part in zip(blocks, parts, strict=True)]
     shares, nodes, num_classes = [share for share, _ in loaded], loaded[0][1], blocks[0].num_classes
-    remarks = check(shares, nodes)
+    check(shares, nodes)
     if nodes.labels_N.max() >= num_classes:
         raise BadInput(f"labels: {nodes.labels_N.max()} is not allowed: there are {num_classes} classes")
     arranged = arrange(config.special_case, shares)
@@ -138,7 +138,11 @@ def load_client(
         mine, nodes = renumber(mine, nodes, numbers_N)
     mine = scale_features(mine) if config.scale_features else mine
     own = adjacency(mine.edges_2E.reshape(2, -1), len(nodes.labels_N))
-    return ClientGraph(own, mine.features_NF, nodes, num_classes), [] if config.special_case == "vfl" else remarks
+    remarks = [] if len(nodes.validation) else ["no validation nodes: nothing is selected, the last round stands"]
+    if config.special_case != "vfl":
+        lonely = [share.name for share in shares if share.edges_2E.size == 0]
+        remarks += [f"{name} has no edges: its layers see each node alone" for name in lonely]
+    return ClientGraph(own, mine.features_NF, nodes, num_classes), remarks
 
 
 def share_of(block: GraphBlock, name: str) -> tuple[GraphShare, NodeSplit]:
@@ -158,13 +162,13 @@ def renumber(share: GraphShare, split: NodeSplit, numbers_N: IntArray) -> tuple[
     return renumbered, NodeSplit(split.labels_N[places], *moved)
 
 
-def check(shares: Sequence[GraphShare], split: NodeSplit) -> list[str]:
-    """Check that shares and split fit together; returns remarks on what is allowed but worth saying.
+def check(shares: Sequence[GraphShare], split: NodeSplit) -> None:
+    """Check that shares and split fit together.
 
     Raises:
         BadInput: lengths that differ, unknown nodes, overlapping or empty splits, an empty feature block.
     """
-    num_nodes, remarks = len(split.labels_N), []
+    num_nodes = len(split.labels_N)
     if not shares:
         raise BadInput("clients: none given, at least one is needed")
     if num_nodes and split.labels_N.min() < 0:
@@ -178,13 +182,10 @@ def check(shares: Sequence[GraphShare], split: NodeSplit) -> list[str]:
             raise BadInput(f"features of {share.name}: an empty block is not allowed: at least one column")
         if share.edges_2E.ndim != 2 or share.edges_2E.shape[0] != 2:
             raise BadInput(f"edges of {share.name}: shape {share.edges_2E.shape} is not allowed: it must be (2, edges)")
-        if share.edges_2E.size == 0:
-            remarks.append(f"{share.name} has no edges: its layers see each node alone")
-        elif share.edges_2E.min() < 0 or share.edges_2E.max() >= num_nodes:
+        if share.edges_2E.size and (share.edges_2E.min() < 0 or share.edges_2E.max() >= num_nodes):
             worst = share.edges_2E.max() if share.edges_2E.max() >= num_nodes else share.edges_2E.min()
             raise BadInput(f"edges of {share.name}: node {worst} is not allowed: nodes are 0 to {num_nodes - 1}")
     _check_split(split, num_nodes)
-    return remarks
 
 
 def _check_split(split: NodeSplit, num_nodes: int) -> None:

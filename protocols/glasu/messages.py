@@ -189,7 +189,7 @@ class AveragedClassifier:
 
 @message(reveals="how many validation and test nodes are predicted correctly")
 class Scores:
-    """Accuracies on validation and test nodes."""
+    """Accuracies on validation and test nodes; not a number where there are none."""
 
     validation: float
     test: float

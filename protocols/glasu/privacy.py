@@ -3,9 +3,9 @@
 Neighbouring relation: one client's block of one node's features is replaced; edges, labels and which nodes are in a
 batch are not protected. Rows are clipped to `clip_norm`, so one row moves by at most twice that. With its weights held
 fixed, a client's representation of a node depends on its neighbourhood: over h layers one node reaches at most
-``1 + D + ... + D (D - 1)^(h-1)`` rows, D being the bound on degrees (the nominal account). The weights, however, are
-trained on the same features without noise: after the first update one node may move every row of a release, and only
-the account over all rows holds (the rigorous one).
+``1 + D + ... + D (D - 1)^(h-1)`` rows, D being the bound on degrees (the nominal account); where blocks are scaled by
+their mean length, it reaches all of them. The weights, however, are trained on the same features without noise: after
+the first update one node may move every row of a release, and only the account over all rows holds (the rigorous one).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def noised_releases(config: GlasuConfig) -> GaussianReleases:
 def count_release(releases: GaussianReleases, config: GlasuConfig, hops: int, num_rows: int, *, first: bool) -> None:
     """Count one release of `num_rows` rows over `hops` layers; `first`: the weights have seen no data yet."""
     assert config.max_degree is not None
-    near = reached_rows(config.max_degree, hops, num_rows)
+    near = num_rows if config.scale_features else reached_rows(config.max_degree, hops, num_rows)
     releases.add(near if first else num_rows, nominal_rows=near)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +37,7 @@ class State(RunState):
 
     chosen: dict[str, float] = field(default_factory=dict)
     """Metrics of the best evaluation by validation accuracy."""
-    curve: list[dict[str, float]] = field(default_factory=list)
+    curve: list[dict[str, float | None]] = field(default_factory=list)
     """Accuracies at each evaluation, beside what training had cost by then."""
     remarks: tuple[str, ...] = ()
     """What is unusual about the data."""
@@ -71,16 +72,18 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
             async with rounds.aside():
                 accuracies = await evaluate(federation, RoundOrder(t))
             rounds.record(accuracies)
-            scores = {name: accuracies[f"{name}_accuracy"] for name in ("validation", "test")}
+            scores = {name: accuracies.get(f"{name}_accuracy") for name in ("validation", "test")}
             state.curve.append({"round": t, **scores, **cost})
-            if rounds.judge(accuracies):
+            if "validation_accuracy" not in accuracies:  # nothing to select by
+                state.chosen, state.best_round = accuracies, t
+            elif rounds.judge(accuracies):
                 state.chosen = accuracies
                 async with rounds.aside():
                     await federation.ask(lambda one: one.remember())
     training = await rounds.spent()
     await federation.ask(lambda one: one.account())
     await runtime.settle()
-    chosen = {"accuracy": state.chosen["test_accuracy"], **state.chosen, "best_round": state.best_round}
+    chosen = {"accuracy": state.chosen.get("test_accuracy"), **state.chosen, "best_round": state.best_round}
     extra = {
         "remarks": list(state.remarks),
         "privacy": budgets(runtime.privacy_records),
@@ -125,14 +128,15 @@ async def train(federation: Parties[Coordinator], order: RoundOrder) -> dict[str
 
 
 async def evaluate(federation: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
-    """Let the clients infer on the whole graph; return accuracies."""
+    """Let the clients infer on the whole graph; return accuracies, as far as there are nodes to measure them on."""
     found = list((await federation.ask(lambda one: one.evaluate(order))).values())
-    return {
+    measured = {
         "validation_accuracy": mean([one.validation for one in found]),
         "test_accuracy": mean([one.test for one in found]),
         "mean_client_accuracy": mean([one.mean_client for one in found]),
         "least_client_accuracy": min(one.least_client for one in found),
     }
+    return {name: value for name, value in measured.items() if not math.isnan(value)}
 
 
 def default_costs() -> Costs:

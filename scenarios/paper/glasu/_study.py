@@ -21,9 +21,8 @@ from fedactors.records.metrics import Summary
 from fedactors.records.study import Study, study_flags, write_summary
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.costs import us_uk
 from protocols.glasu.data import load_data
-from protocols.glasu.run import run
+from protocols.glasu.run import run, us_uk
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "data" / "glasu"
 

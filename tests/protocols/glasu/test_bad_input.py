@@ -63,6 +63,18 @@ def test_a_party_without_edges_trains_and_is_said(tmp_path):
     assert summary.extra["remarks"] == ["bank has no edges: its layers see each node alone"]
 
 
+def test_without_validation_nodes_the_last_round_stands_and_without_test_nodes_no_metric_is_told(tmp_path):
+    nobody = np.zeros(6, bool)
+    path = write(tmp_path, nodes={**NODES, "validation": nobody})
+    summary = go(path, "hidden_size=4", "num_clients=2", "num_rounds=3", "evaluate_every=1", "patience=1")
+    assert summary.rounds == summary.metrics["best_round"] == 3
+    assert "validation_accuracy" not in summary.metrics
+    assert summary.extra["remarks"] == ["no validation nodes: nothing is selected, the last round stands"]
+    summary = go(write(tmp_path, nodes={**NODES, "test": nobody}))
+    assert "test_accuracy" not in summary.metrics
+    assert "validation_accuracy" in summary.metrics
+
+
 def test_the_command_line_ends_with_code_2_and_one_line(tmp_path, capsys):
     path = write(tmp_path, bank={**BANK, "features": np.ones((6, 0))})
     words = ["run", "glasu", "--data", str(path), "--runtime", "simulated", "--out", str(tmp_path / "runs"), *WORDS]

@@ -130,7 +130,7 @@ def test_rows_that_one_node_reaches():
 
 
 def test_releases_add_up_and_only_the_first_weights_know_nothing():
-    config = settings(**NOISY, num_layers="4")
+    config = settings(**NOISY, num_layers="4", scale_features="false")
     releases = privacy.noised_releases(config)
     privacy.count_release(releases, config, 1, 1000, first=True)
     assert (releases.count, releases.nominal_mu, releases.rigorous_mu) == (1, math.sqrt(61), math.sqrt(61))
@@ -138,6 +138,12 @@ def test_releases_add_up_and_only_the_first_weights_know_nothing():
     resumed.load_state_dict(releases.state_dict())
     privacy.count_release(resumed, config, 1, 1000, first=False)
     assert (resumed.count, resumed.nominal_mu, resumed.rigorous_mu) == (2, math.sqrt(122), math.sqrt(1061))
+
+
+def test_a_node_moves_every_row_of_a_block_that_is_scaled_by_its_mean():
+    releases = privacy.noised_releases(settings(**NOISY))
+    privacy.count_release(releases, settings(**NOISY), 1, 1000, first=True)
+    assert (releases.nominal_mu, releases.rigorous_mu) == (math.sqrt(1000), math.sqrt(1000))
 
 
 def test_a_node_above_the_degree_bound_is_refused():

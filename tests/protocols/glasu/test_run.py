@@ -106,7 +106,7 @@ def test_no_message_holds_a_feature_a_label_or_a_true_node_number(monkeypatch):
     for words in ({"mode": "joint"}, {"batch_size": "30", "num_neighbours": "2"}, {"average_classifiers": "true"}):
         ear, config = Eavesdropper(monkeypatch), settings(**words, num_rounds="1", evaluate_every="1")
         source = load_data(config, DATA, 0)
-        blocks = [source.load(position) for position in range(3)]
+        blocks = [source.part(party).load() for party in source.parties]
         # the nodes are shuffled and blocks scaled by one number: compare sorted columns of unit length
         columns = np.stack(
             [np.sort(c / np.linalg.norm(c)) for block in blocks for c in block.features.T.astype(np.float64)]
@@ -181,7 +181,7 @@ def test_predictions_are_those_of_the_best_round(words, tmp_path):
     result, memory = simulate(config)
     source = load_data(config, DATA, 0)
     classes = serving.predict(config, source, memory.snapshots[-1].actors)
-    block = source.load(0)
+    block = source.part("client-0").load()
     assert np.mean(classes[block.test] == block.labels[block.test]) == pytest.approx(result.metrics["accuracy"])
     weights, _ = serving.export(config, "client-0", memory.snapshots[-1].actors, tmp_path)
     with np.load(weights) as written:
