@@ -201,7 +201,7 @@ class GraphClient(Client):
         current, index = self._round, aggregated.segment + 1
         current.aggregated.append(algorithm.tensor(aggregated.values))
         arguments = (index, current.aggregated[-1], current.h0)
-        return self._send(index, await self._run("segment", algorithm.next_segment, *arguments, segments=[index]))
+        return self._send(index, await self._run("segment", algorithm.segment, *arguments, segments=[index]))
 
     def _send(self, segment: int, part: Tensor) -> Representation | Masked:
         """Keep the own part as it is; what leaves is noised, then masked, where configured."""
@@ -308,7 +308,8 @@ class GraphClient(Client):
     @remote(caller=SERVER)
     async def predict(self, aggregated: Aggregated) -> Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
-        logits = await self._run("gradient", algorithm.predict, algorithm.tensor(aggregated.values))
+        last = algorithm.tensor(aggregated.values)
+        logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
         return Prediction(self._masked(self._round.stamp, "logits", values) or Logits(values), self._score(values))
 
@@ -379,7 +380,8 @@ class LoneClient(GraphClient):
         """Return the accuracies of the own network on the whole graph."""
         await self._build(Targets(Stamp(order.round, 0, True, (self.name,)), 0, np.empty(0, dtype=np.int64)))
         everything = range(len(self._network.segments))
-        scores = self._score(self._scored(await self._run("segment", algorithm.predict_alone, segments=everything)))
+        logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
+        scores = self._score(self._scored(logits))
         return Accuracies(scores.validation, scores.test, scores.test, scores.test)
 
     @remote(caller=DRIVER)

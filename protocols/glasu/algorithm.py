@@ -1,6 +1,6 @@
 """GLASU's mathematics at a client: joint inference (Algorithm 3), local updates (Algorithm 4), joint gradients.
 
-    make_batch ─▶ first_segment ─▶ next_segment ... ─▶ head and segment gradients (mode joint) ─▶ local_updates
+    make_batch ─▶ first_segment ─▶ segment ... ─▶ head and segment gradients (mode joint) ─▶ local_updates
 
 These are pure functions, which the client's actor hands to `compute`; what is received and sent is numpy's.
 
@@ -225,29 +225,8 @@ def local_forward(
 
 def first_segment(parameters: Parameters, network: Network, batch: ClientBatch) -> tuple[Tensor, Tensor | None]:
     """Return H_m^+ of the lowest aggregation layer and GCNII's h0 (Algorithm 3)."""
-    with torch.no_grad():
-        h, h0 = initial_representation(parameters, network, batch)
-        return segment(parameters, network, batch, 0, h, h0), h0
-
-
-def next_segment(
-    parameters: Parameters, network: Network, batch: ClientBatch, index: int, h_SW: Tensor, h0_SD: Tensor | None
-) -> Tensor:
-    """Return H_m^+ of segment `index` from what the aggregation below gave (Algorithm 3)."""
-    with torch.no_grad():
-        return segment(parameters, network, batch, index, h_SW, h0_SD)
-
-
-def predict_alone(parameters: Parameters, network: Network, batch: ClientBatch) -> Tensor:
-    """Return the logits of a client that never communicates."""
-    with torch.no_grad():
-        return local_forward(parameters, network, batch, [])[0]
-
-
-def predict(parameters: Parameters, network: Network, batch: ClientBatch, h_SW: Tensor) -> Tensor:
-    """Return the logits from the last aggregate."""
-    with torch.no_grad():
-        return classify(parameters, h_SW)
+    h, h0 = initial_representation(parameters, network, batch)
+    return segment(parameters, network, batch, 0, h, h0), h0
 
 
 def tensor(values: Floats) -> Tensor:

@@ -1,6 +1,6 @@
 """What a client holds of a vertically distributed graph: named graphs and own files, checks, and each special case.
 
-    parts_of ─▶ (to the client) ─▶ load_client: load, check ─▶ arrange ─▶ renumber ─▶ scale_features
+    parts_of ─▶ (to the client) ─▶ load_client: load, check, arrange, renumber, scale_features
 
 Own data is a ``.toml`` file; its paths are relative to it, and arrays lie in ``.npz`` files (no pickles)::
 
@@ -61,15 +61,6 @@ class GraphSource(Protocol):
 
 
 @dataclass(frozen=True)
-class GraphShare:
-    """What one client owns: its edges E_m and its feature block X_m, over the nodes that all clients know."""
-
-    name: str
-    edges_2E: IntArray
-    features_NF: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class NodeSplit:
     """The labels, known to every client, and the nodes for training, validation and test."""
 
@@ -81,8 +72,9 @@ class NodeSplit:
 
 @dataclass(frozen=True)
 class ClientGraph:
-    """What a client trains on: its graph, its features, and the nodes' labels and split."""
+    """What one client trains on: its edges E_m and feature block X_m, over the nodes that all clients know."""
 
+    name: str
     graph: Adjacency
     features_NF: npt.NDArray[np.float32]
     nodes: NodeSplit
@@ -125,70 +117,60 @@ def load_client(
     Raises:
         BadInput: data that does not fit together, see `check`.
     """
-    blocks = [part.load() for part in parts]
-    loaded = [share_of(block, part.party) for block, part in zip(blocks, parts, strict=True)]
-    shares, nodes, num_classes = [share for share, _ in loaded], loaded[0][1], blocks[0].num_classes
-    check(shares, nodes)
-    if nodes.labels_N.max() >= num_classes:
-        raise BadInput(f"labels: {nodes.labels_N.max()} is not allowed: there are {num_classes} classes")
-    arranged = arrange(config.special_case, shares)
-    mine = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
+    loaded = [client_graph(part.party, part.load()) for part in parts]
+    for one in loaded:
+        check(one)
+    arranged = arrange(config.special_case, loaded)
+    own = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
     if common_seed is not None:
-        numbers_N = np.random.default_rng([common_seed, 1]).permutation(len(nodes.labels_N))
-        mine, nodes = renumber(mine, nodes, numbers_N)
-    mine = scale_features(mine) if config.scale_features else mine
-    own = adjacency(mine.edges_2E.reshape(2, -1), len(nodes.labels_N))
-    remarks = [] if len(nodes.validation) else ["no validation nodes: nothing is selected, the last round stands"]
+        own = renumber(own, np.random.default_rng([common_seed, 1]).permutation(own.graph.num_nodes))
+    remarks = [] if len(own.nodes.validation) else ["no validation nodes: nothing is selected, the last round stands"]
     if config.special_case != "vfl":
-        lonely = [share.name for share in shares if share.edges_2E.size == 0]
+        lonely = [one.name for one in loaded if one.graph.indices.size == 0]
         remarks += [f"{name} has no edges: its layers see each node alone" for name in lonely]
-    return ClientGraph(own, mine.features_NF, nodes, num_classes), remarks
+    return scale_features(own) if config.scale_features else own, remarks
 
 
-def share_of(block: GraphBlock, name: str) -> tuple[GraphShare, NodeSplit]:
-    """Return a loaded block as a share, each undirected edge once, and the nodes' labels and split."""
-    rows = np.repeat(np.arange(block.num_nodes), np.diff(block.indptr))
-    once = rows < block.indices
-    edges_2E = np.stack([rows[once], block.indices[once]])
-    split = NodeSplit(block.labels, block.train, block.validation, block.test)
-    return GraphShare(name, edges_2E, block.features), split
+def client_graph(name: str, block: GraphBlock) -> ClientGraph:
+    """Return a loaded block as what a client trains on."""
+    nodes = NodeSplit(block.labels, block.train, block.validation, block.test)
+    return ClientGraph(name, Adjacency(block.indptr, block.indices), block.features, nodes, block.num_classes)
 
 
-def renumber(share: GraphShare, split: NodeSplit, numbers_N: IntArray) -> tuple[GraphShare, NodeSplit]:
+def renumber(own: ClientGraph, numbers_N: IntArray) -> ClientGraph:
     """Give node i the number ``numbers_N[i]``, so that what the server sees are shuffled numbers."""
-    places = np.argsort(numbers_N)
-    renumbered = GraphShare(share.name, numbers_N[share.edges_2E], share.features_NF[places])
-    moved = (np.sort(numbers_N[nodes]) for nodes in (split.train, split.validation, split.test))
-    return renumbered, NodeSplit(split.labels_N[places], *moved)
+    places, nodes = np.argsort(numbers_N), own.nodes
+    moved = (np.sort(numbers_N[some]) for some in (nodes.train, nodes.validation, nodes.test))
+    return replace(
+        own,
+        graph=adjacency(numbers_N[own.graph.edges], len(numbers_N)),
+        features_NF=own.features_NF[places],
+        nodes=NodeSplit(nodes.labels_N[places], *moved),
+    )
 
 
-def check(shares: Sequence[GraphShare], split: NodeSplit) -> None:
-    """Check that shares and split fit together.
+def check(own: ClientGraph) -> None:
+    """Check that a client's data fit together.
 
     Raises:
-        BadInput: lengths that differ, unknown nodes, overlapping or empty splits, an empty feature block.
+        BadInput: lengths that differ, unknown classes, overlapping or empty splits, an empty feature block.
     """
+    labels_N, features_NF = own.nodes.labels_N, own.features_NF
+    if features_NF.ndim != 2 or len(features_NF) != len(labels_N):
+        raise BadInput(
+            f"features of {own.name}: {len(features_NF)} rows are not allowed: there are {len(labels_N)} labels"
+        )
+    if features_NF.shape[1] == 0:
+        raise BadInput(f"features of {own.name}: an empty block is not allowed: at least one column")
+    _check_split(own.nodes)
+    if labels_N.min() < 0:
+        raise BadInput(f"labels: {labels_N.min()} is not allowed: classes are numbered from 0")
+    if labels_N.max() >= own.num_classes:
+        raise BadInput(f"labels: {labels_N.max()} is not allowed: there are {own.num_classes} classes")
+
+
+def _check_split(split: NodeSplit) -> None:
     num_nodes = len(split.labels_N)
-    if not shares:
-        raise BadInput("clients: none given, at least one is needed")
-    if num_nodes and split.labels_N.min() < 0:
-        raise BadInput(f"labels: {split.labels_N.min()} is not allowed: classes are numbered from 0")
-    for share in shares:
-        if share.features_NF.ndim != 2 or len(share.features_NF) != num_nodes:
-            raise BadInput(
-                f"features of {share.name}: {len(share.features_NF)} rows are not allowed: there are {num_nodes} labels"
-            )
-        if share.features_NF.shape[1] == 0:
-            raise BadInput(f"features of {share.name}: an empty block is not allowed: at least one column")
-        if share.edges_2E.ndim != 2 or share.edges_2E.shape[0] != 2:
-            raise BadInput(f"edges of {share.name}: shape {share.edges_2E.shape} is not allowed: it must be (2, edges)")
-        if share.edges_2E.size and (share.edges_2E.min() < 0 or share.edges_2E.max() >= num_nodes):
-            worst = share.edges_2E.max() if share.edges_2E.max() >= num_nodes else share.edges_2E.min()
-            raise BadInput(f"edges of {share.name}: node {worst} is not allowed: nodes are 0 to {num_nodes - 1}")
-    _check_split(split, num_nodes)
-
-
-def _check_split(split: NodeSplit, num_nodes: int) -> None:
     seen = np.zeros(num_nodes, dtype=bool)
     for name, nodes in (("train", split.train), ("validation", split.validation), ("test", split.test)):
         if nodes.dtype == np.bool_:
@@ -216,33 +198,28 @@ def from_masks(
     return NodeSplit(labels_N, np.flatnonzero(train), np.flatnonzero(validation), np.flatnonzero(test))
 
 
-def all_edges(shares: Sequence[GraphShare]) -> IntArray:
-    """Return E, the union of the clients' undirected edges (Section 1.1), each once."""
-    edges_2E = np.concatenate([share.edges_2E for share in shares], axis=1)
-    return np.unique(np.sort(edges_2E, axis=0), axis=1)
-
-
-def arrange(special_case: SpecialCase, shares: Sequence[GraphShare]) -> list[GraphShare]:
-    """Return the shares that a special case trains on (Sections 2.4 and 4.2); the others keep what clients own."""
-    if special_case == "centralised":
-        features = np.concatenate([share.features_NF for share in shares], axis=1)
-        return [GraphShare("all", all_edges(shares), features)]
-    if special_case == "simulated-centralised":
-        edges_2E = all_edges(shares)
-        return [GraphShare(share.name, edges_2E, share.features_NF) for share in shares]
+def arrange(special_case: SpecialCase, clients: Sequence[ClientGraph]) -> list[ClientGraph]:
+    """Return what a special case trains on (Sections 2.4 and 4.2); the others keep what clients own."""
+    num_nodes = clients[0].graph.num_nodes
     if special_case == "vfl":
-        none = np.empty((2, 0), dtype=np.int64)
-        return [GraphShare(share.name, none, share.features_NF) for share in shares]
-    return list(shares)
+        nothing = adjacency(np.empty((2, 0), dtype=np.int64), num_nodes)
+        return [replace(own, graph=nothing) for own in clients]
+    if special_case in ("centralised", "simulated-centralised"):
+        everything = adjacency(np.concatenate([own.graph.edges for own in clients], axis=1), num_nodes)
+        if special_case == "simulated-centralised":
+            return [replace(own, graph=everything) for own in clients]
+        features_NF = np.concatenate([own.features_NF for own in clients], axis=1)
+        return [replace(clients[0], name="all", graph=everything, features_NF=features_NF)]
+    return list(clients)
 
 
-def scale_features(share: GraphShare, length: float = 2.5) -> GraphShare:
+def scale_features(own: ClientGraph, length: float = 2.5) -> ClientGraph:
     """Multiply a client's block by one number so that its rows are `length` long on average.
 
     A client can do this alone; it lets one learning rate and weight decay serve bags of words and weighted words alike.
     """
-    mean = float(np.linalg.norm(share.features_NF, axis=1).mean())
-    return share if mean == 0.0 else replace(share, features_NF=share.features_NF * np.float32(length / mean))
+    mean = float(np.linalg.norm(own.features_NF, axis=1).mean())
+    return own if mean == 0.0 else replace(own, features_NF=own.features_NF * np.float32(length / mean))
 
 
 # --- own files ---
@@ -264,21 +241,23 @@ class OwnPart:
         """
         party, split = self.party, read_nodes(Path(self.nodes))
         found = _arrays(Path(self.file), ("edges", "features"), f"parties.{party}")
-        edges, features = found["edges"], found["features"]
+        edges, features, num_nodes = found["edges"], found["features"], len(split.labels_N)
         if edges.dtype.kind not in "iu" and edges.size:
             raise BadInput(f"edges of {party}: type {edges.dtype} is not allowed: give whole numbers")
+        if edges.ndim != 2 or edges.shape[0] != 2:
+            raise BadInput(f"edges of {party}: shape {edges.shape} is not allowed: it must be (2, edges)")
+        if strangers := edges[(edges < 0) | (edges >= num_nodes)].tolist():
+            raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
         if features.dtype.kind not in "fiub":
             raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
-        share = GraphShare(party, edges.astype(np.int64), features.astype(np.float32))
-        if not np.isfinite(share.features_NF).all():
+        if not np.isfinite(features).all():
             raise BadInput(f"features of {party}: values that are not finite are not allowed")
-        check([share], split)
-        csr = adjacency(share.edges_2E.reshape(2, -1), len(split.labels_N))
+        own = adjacency(edges, num_nodes)
         return GraphBlock(
-            indptr=csr.indptr,
-            indices=csr.indices,
-            features=share.features_NF,
-            columns=np.arange(share.features_NF.shape[1]),
+            indptr=own.indptr,
+            indices=own.indices,
+            features=features.astype(np.float32),
+            columns=np.arange(features.shape[-1]),
             labels=split.labels_N,
             num_classes=int(split.labels_N.max(initial=0)) + 1,
             train=split.train,

@@ -39,10 +39,10 @@ def predict(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes])
         batch = algorithm.full_batch(own, config.num_layers, dtype)
         members[name] = (best_parameters(name, states), replace(network, dropout=0.0), batch)
     if config.works_alone:
-        logits = [algorithm.predict_alone(*member).numpy() for member in members.values()]
+        logits = [algorithm.local_forward(*member, [])[0].numpy() for member in members.values()]
     else:
         last = _joint_inference(config, data.parties, members)
-        logits = [algorithm.predict(*member, last).numpy() for member in members.values()]
+        logits = [algorithm.classify(parameters, last).numpy() for parameters, _, _ in members.values()]
     classes: NDArray[np.int64] = add(logits).argmax(axis=1)
     return classes
 
@@ -53,9 +53,7 @@ def _joint_inference(config: GlasuConfig, names: Sequence[str], members: Mapping
     parts = {name: part for name, (part, _) in started.items()}
     for index in range(1, len(config.resolved_layers)):
         last = _aggregate(config, names, parts)
-        parts = {
-            name: algorithm.next_segment(*member, index, last, started[name][1]) for name, member in members.items()
-        }
+        parts = {name: algorithm.segment(*member, index, last, started[name][1]) for name, member in members.items()}
     return _aggregate(config, names, parts)
 
 

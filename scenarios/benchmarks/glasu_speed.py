@@ -29,7 +29,7 @@ from protocols.glasu import algorithm, sampling
 from protocols.glasu.aggregation import add
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import ClientGraph, NodeSplit, load_client, parts_of, scale_features, share_of
+from protocols.glasu.data import client_graph, load_client, parts_of, scale_features
 
 REPEATS = 60
 
@@ -47,8 +47,7 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
         matrix = torch.sparse_coo_tensor(
             torch.from_numpy(np.stack([rows, columns])), values, (num_nodes, num_nodes)
         ).to_sparse_csr()
-        share, _ = share_of(block, "plain")
-        features = torch.from_numpy(scale_features(share).features_NF)
+        features = torch.from_numpy(scale_features(client_graph("plain", block)).features_NF)
         if (features != 0).float().mean() < 0.1:
             features = features.to_sparse_csr()
     labels, train = torch.from_numpy(np.array(block.labels)), torch.from_numpy(np.array(block.train))
@@ -83,10 +82,8 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
 
 def glasu_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     """Return GLASU's step of its centralised case: the function that a client's actor hands to `compute`."""
-    nodes = NodeSplit(block.labels, block.train, block.validation, block.test)
-    features = scale_features(share_of(block, "all")[0]).features_NF
-    own = ClientGraph(sampling.Adjacency(block.indptr, block.indices), features, nodes, num_classes)
-    network = algorithm.network_of(config, features.shape[1], num_classes, 0)
+    own = scale_features(client_graph("all", block))
+    network = algorithm.network_of(config, own.features_NF.shape[1], num_classes, 0)
     batch = algorithm.full_batch(own, config.num_layers, torch.float32)
     optimizer = OptimizerSpec(name="adam", learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
@@ -175,7 +172,7 @@ def measure_costs(data: str) -> dict[str, Any]:
 
     segment = algorithm.forward_operations(network, batch, network.segments[1])
     update = seconds(lambda: algorithm.local_updates(parameters, network, batch, optimizer, state, stale, None, 1))
-    forward = seconds(lambda: algorithm.next_segment(parameters, network, batch, 1, part, h0))
+    forward = seconds(lambda: algorithm.segment(parameters, network, batch, 1, part, h0))
     parts = [part.numpy()] * 3
     return {
         "data": data,
