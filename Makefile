@@ -3,22 +3,31 @@
 #   PYTHON       the interpreter for .venv (3.11 or newer; default: python3.11, else python3)
 #   WHEEL_INDEX  an additional index of wheels, for example one with CPU builds of torch
 #   TESTS        what to test (default: everything)
+#   WORKERS      how many processes test at a time (default: 2)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WHEEL_INDEX ?=
 TESTS ?=
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(WHEEL_INDEX),--extra-index-url $(WHEEL_INDEX))
 
-.PHONY: demo test lint docs clean
+# `make check` is the inner loop: style, types, and the tests without Ray, browsers and long runs.
+.PHONY: demo test check lint docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scenarios/demo.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(TESTS)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist load -m "not ray and not slow" -q $(TESTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

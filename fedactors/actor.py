@@ -16,7 +16,7 @@ import numpy as np
 
 from fedactors.errors import FedactorsError, Refused
 from fedactors.privacy.releases import without_guarantee
-from fedactors.remote import Doors, make_doors
+from fedactors.remote import Doors, current_caller, make_doors
 from fedactors.resources import Resources
 from fedactors.runtime.base import Clock, Context, Job, Ref, Work, derived_rng, derived_seed, noise_rng
 
@@ -74,6 +74,15 @@ class Actor:
     def party(self) -> str:
         """The name of the organisation that this actor belongs to."""
         return self._context.name.partition("/")[0]
+
+    @property
+    def caller(self) -> str:
+        """The name of whoever called the door that runs now, proved by the connection and never read from a message.
+
+        Raises:
+            LookupError: no door runs: it is a loop of this actor's own.
+        """
+        return current_caller.get()
 
     @property
     def clock(self) -> Clock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import signal
@@ -18,9 +19,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build, parse_words
@@ -34,6 +36,32 @@ from fedactors.records.trackers import check_trackers, open_trackers
 from fedactors.runtime.base import Runtime, Snapshot, Usage
 
 
+@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+class _StoredOptions:
+    """Of a run's options those that decide it: a run that goes on goes on with them."""
+
+    emulate: PositiveFloat | None = None
+    pool: NonNegativeInt | None = None
+    place: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    spread: Literal["pack", "spread", "strict-pack", "strict-spread"] | None = None
+    lease: PositiveFloat | None = None
+
+    @classmethod
+    def of(cls, options: RunOptions) -> _StoredOptions:
+        """Return those of `options`."""
+        return cls(
+            emulate=options.emulate,
+            pool=options.pool,
+            place=dict(options.place),
+            spread=options.spread,  # type: ignore[arg-type]
+            lease=options.lease,
+        )
+
+    def given(self) -> dict[str, Any]:
+        """Return them as fields of `RunOptions`."""
+        return {**vars(self), "place": tuple(self.place.items())}
+
+
 def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
     """Return the validated config and the options with everything filled in.
 
@@ -41,16 +69,13 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
         BadInput: see `fedactors.config.build`; flags that exclude each other; a run folder that cannot be resumed.
     """
     check_trackers(options.track)
-    if options.address is not None and options.runtime == "simulated":
-        raise BadInput("--address: needs --runtime ray; the simulated runtime is one process")
-    if (options.place or options.spread) and options.runtime == "simulated":
-        raise BadInput(f"--{'place' if options.place else 'spread'}: needs --runtime ray, which has hosts")
-    if options.pool and options.runtime == "ray":
-        raise BadInput("--pool: needs --runtime simulated; on Ray every actor has a process of its own")
-    if options.emulate is not None and options.runtime == "simulated":
-        raise BadInput("--emulate: needs --runtime ray; the simulated runtime's clock is virtual")
+    for flag in ("out", "data", "address", "resume"):
+        value = getattr(options, flag)
+        if value is not None and not value.strip():
+            raise BadInput(f"--{flag}: {value!r} is not allowed: it names nothing")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
+    _check_runtime_flags(options, options.runtime or "ray")
     if options.smoke and options.full:
         raise BadInput("--smoke and --full exclude each other")
     preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
@@ -62,6 +87,22 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     if filled.runtime == "ray" and filled.emulate is None and is_here(filled):
         filled = dataclasses.replace(filled, emulate=getattr(protocol, "emulate", None))
     return config, filled
+
+
+def _check_runtime_flags(options: RunOptions, runtime: str) -> None:
+    """Refuse flags that the runtime would ignore."""
+    on_ray = {
+        "address": "the simulated runtime is one process",
+        "place": "it has hosts",
+        "spread": "it has hosts",
+        "emulate": "the simulated runtime's clock is virtual",
+        "lease": "in simulation no process can hang",
+    }
+    for flag, why in on_ray.items():
+        if runtime == "simulated" and getattr(options, flag):
+            raise BadInput(f"--{flag}: needs --runtime ray; {why}")
+    if options.pool and runtime == "ray":
+        raise BadInput("--pool: needs --runtime simulated; on Ray every actor has a process of its own")
 
 
 def is_here(options: RunOptions) -> bool:
@@ -91,7 +132,7 @@ def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> R
         from fedactors.runtime.simulated import SimulatedRuntime
 
         return SimulatedRuntime(seed=seed, recorder=recorder, pool=options.pool or 0)
-    from fedactors.runtime.ray.runtime import RayRuntime
+    from fedactors.runtime.ray.runtime import LEASE_SECONDS, RayRuntime
 
     return RayRuntime(
         seed=seed,
@@ -101,6 +142,7 @@ def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> R
         placement=options.spread.upper().replace("-", "_") if options.spread else None,
         emulate=options.emulate is not None,
         scale=options.emulate or 1.0,
+        lease=options.lease or LEASE_SECONDS,
     )
 
 
@@ -113,6 +155,21 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool 
         name: data set or description file.
         seed: the run's seed.
         here: whether the parties run on this machine: then missing files are told before anything is started.
+
+    Raises:
+        BadInput: unknown name, a file that is not there, or data of another layout.
+        DataMissing: the files of the data set are not on this machine.
+    """
+    check_data(protocol, name, here)
+    if protocol.load_data is not None:
+        return protocol.load_data(config, name, seed)
+    from fedactors.data.datasets import load
+
+    return load(name)
+
+
+def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
+    """Check, without loading anything, what `load_data` does.
 
     Raises:
         BadInput: unknown name, a file that is not there, or data of another layout.
@@ -134,11 +191,6 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool 
             )
         if here:
             require_files(dataset)
-    if protocol.load_data is not None:
-        return protocol.load_data(config, name, seed)
-    from fedactors.data.datasets import load
-
-    return load(name)
 
 
 def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
@@ -174,7 +226,7 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
         "--full": options.full,
     }
     if refused := [flag for flag, given in flags.items() if given]:
-        raise BadInput(f"--resume takes no overrides but --runtime and --address: {', '.join(refused)} given")
+        raise BadInput(f"--resume takes no overrides of what is trained: {', '.join(refused)} given")
     parent = RunFolder.open(options.resume or "")
     parent.verify()
     stored = parent.config
@@ -183,7 +235,29 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     parent.load_checkpoint()
     config = restore_config(protocol, parent)
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
-    return config, dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
+    _check_runtime_flags(options, runtime)
+    resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
+    if runtime == stored["runtime"]:
+        # what decides the run goes on as it was, unless this command says otherwise
+        earlier = _options_of(parent)
+        resumed = dataclasses.replace(resumed, **{k: v for k, v in earlier.items() if not getattr(resumed, k)})
+    elif runtime == "ray" and resumed.emulate is None and is_here(resumed):
+        resumed = dataclasses.replace(resumed, emulate=getattr(protocol, "emulate", None))
+    return config, resumed
+
+
+def _options_of(folder: RunFolder) -> dict[str, Any]:
+    """Return the options that a run was started with, as `RunOptions` has them.
+
+    Raises:
+        BadInput: they are not what this version writes.
+    """
+    try:
+        return TypeAdapter(_StoredOptions).validate_json(json.dumps(folder.config.get("options", {}))).given()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{folder.path}: config.json: options.{place}: {first['msg']}") from None
 
 
 def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> Summary:
@@ -252,6 +326,7 @@ def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
         "runtime": options.runtime,
         "seed": seed,
         "data": options.data,
+        "options": dataclasses.asdict(_StoredOptions.of(options)),  # type: ignore[call-overload]
         "headline": {"name": protocol.headline.name, "mode": protocol.headline.mode},
         "config": _spell_infinities(as_dict(config)),
     }

@@ -15,6 +15,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, TypeVar, overload
@@ -30,6 +31,8 @@ PEERS = "peers"
 OWN_PARTY = "own party"
 """Actors of the same party only."""
 CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER = "client", "server", "parameter-server", "data-center"
+current_caller: ContextVar[str] = ContextVar("current_caller")
+"""Who called the door that runs, as the runtime knows it; see `fedactors.actor.Actor.caller`."""
 CALLERS = (DRIVER, PEERS, OWN_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
 

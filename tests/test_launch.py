@@ -137,7 +137,7 @@ def test_signal_writes_a_checkpoint_and_the_resumed_run_is_identical(tmp_path, t
 )
 def test_resume_takes_no_overrides(tmp_path, words, flags, message):
     run = go(tmp_path)[0].run
-    with pytest.raises(BadInput, match=f"--resume takes no overrides but --runtime and --address: {message}"):
+    with pytest.raises(BadInput, match=f"--resume takes no overrides of what is trained: {message}"):
         go(tmp_path, *words, resume=run, **flags)
 
 
@@ -173,3 +173,55 @@ def test_config_with_infinity_and_commas_survives_a_resume(tmp_path):
     (path,) = folders(tmp_path)
     config, _ = resolve(PROTOCOL, [], RunOptions(resume=str(path)))
     assert (config.epsilon, config.names) == (float("inf"), "a, b")
+
+
+def stored(tmp_path, name, **options):
+    """A run folder on Ray whose options are these."""
+    config = json.loads((Path(go(tmp_path)[0].run) / "config.json").read_text())
+    folder = RunFolder.create(tmp_path, name, 0, {**config, "runtime": "ray", "options": options})
+    folder.save_checkpoint("r1", {}, b"")
+    return str(folder.path)
+
+
+def test_what_decides_a_run_is_restored_unless_the_command_says_otherwise(tmp_path):
+    run = stored(tmp_path, "whole", emulate=0.002, place={"bank": "a"}, spread="spread", lease=3.0)
+    _, options = resolve(PROTOCOL, [], RunOptions(resume=run))
+    found = (options.emulate, options.place, options.spread, options.lease)
+    assert found == (0.002, (("bank", "a"),), "spread", 3.0)
+    _, options = resolve(PROTOCOL, [], RunOptions(resume=run, emulate=0.5, lease=9.0))
+    assert (options.emulate, options.spread, options.lease) == (0.5, "spread", 9.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"emulate": "fast"}, "emulate"),
+        ({"emulate": -1.0}, "emulate"),
+        ({"pool": 1.5}, "pool"),
+        ({"spread": "everywhere"}, "spread"),
+        ({"place": ["bank"]}, "place"),
+        ({"command": "rm"}, "command"),
+        ([], ""),
+    ],
+)
+def test_options_of_a_run_folder_that_are_none_are_refused(tmp_path, options, place):
+    run = stored(tmp_path, "odd") if not isinstance(options, dict) else stored(tmp_path, "odd", **options)
+    if not isinstance(options, dict):
+        folder = RunFolder.open(run)
+        folder.write_json("config.json", {**folder.config, "options": options})
+        folder.write_manifest()
+    with pytest.raises(BadInput, match=rf"config\.json: options\.{place}"):
+        resolve(PROTOCOL, [], RunOptions(resume=run))
+
+
+@pytest.mark.parametrize("flag", ["out", "data", "address", "resume"])
+@pytest.mark.parametrize("value", ["", "  "])
+def test_a_flag_that_names_nothing_is_refused(flag, value):
+    with pytest.raises(BadInput, match=f"--{flag}: .* is not allowed: it names nothing"):
+        resolve(PROTOCOL, [], RunOptions(**{flag: value}))
+
+
+def test_a_pool_is_refused_where_it_would_be_ignored():
+    for runtime in ("ray", None):
+        with pytest.raises(BadInput, match="--pool: needs --runtime simulated"):
+            resolve(PROTOCOL, [], RunOptions(runtime=runtime, pool=2))

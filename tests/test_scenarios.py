@@ -1,4 +1,4 @@
-"""Every script under scenarios/ but the benchmarks runs in smoke mode, as a user would start it."""
+"""Every script under scenarios/ but the benchmarks and what renders results runs in smoke mode, as a user starts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(
     path
     for path in (ROOT / "scenarios").rglob("*.py")
-    if path.parent.name != "benchmarks" and '__name__ == "__main__"' in path.read_text()
+    if path.parent.name != "benchmarks" and path.name != "results.py" and '__name__ == "__main__"' in path.read_text()
 )
 NEEDS_RAY = ("demo.py",)
 

@@ -17,6 +17,7 @@ from fedactors.command_line.options import RunOptions, run_options
 from fedactors.command_line.submission import fetch_command as fetch_command
 from fedactors.command_line.submission import is_shared
 from fedactors.command_line.submission import submit_command as submit_command
+from fedactors.command_line.sweep import sweep_command as sweep_command
 from fedactors.command_line.terminal import format_value, print_json, print_table
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol, discover, find_protocol
@@ -154,9 +155,10 @@ def report_command(args: argparse.Namespace) -> int:
 
     runs = load_runs(args.runs)
     folder = runs[0].folder
-    if not args.to and is_remote(folder.place):
+    if not args.to and folder is not None and is_remote(folder.place):
         raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
-    path = local_path(args.to, "--to") if args.to else folder.path / "report.html"
+    beside = Path(args.runs[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
+    path = local_path(args.to, "--to") if args.to else beside
     if path.is_dir():
         raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
     write_atomic(path, render_report(runs).encode(), "--to")

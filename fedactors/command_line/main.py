@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from fedactors import __version__
 from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
 from fedactors.command_line.options import Parser, add_format_flag, add_run_flags, add_words
+from fedactors.command_line.sweep import SUMMARY as SWEEP
+from fedactors.command_line.sweep import add_sweep_flags
 from fedactors.command_line.terminal import guarded
 from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
 
@@ -79,6 +81,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     add_run_flags(run)
 
+    add_sweep_flags(add("sweep", SWEEP))
+
     submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
     submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
     add_run_flags(submit)
@@ -99,14 +103,15 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     add_format_flag(doctor)
 
     compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
-    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first group is the baseline")
+    either = "run folders, or tables of sweeps"
+    compare.add_argument("runs", nargs="+", metavar="RUN", help=f"{either}; the first group is the baseline")
     compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
     compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
     add_format_flag(compare)
 
     report = add("report", "write one self-contained HTML page about runs")
-    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    report.add_argument("--to", metavar="FILE", help="the page (default: report.html in the first run folder)")
+    report.add_argument("runs", nargs="+", metavar="RUN", help=either)
+    report.add_argument("--to", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
     add_format_flag(report)
 
     plan = add("plan", "choose settings from the parties' profiles and predict what they cost")

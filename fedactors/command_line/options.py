@@ -22,6 +22,7 @@ class RunOptions:
     address: str | None = None
     pool: int | None = None
     emulate: float | None = None
+    lease: float | None = None
     data: str | None = None
     seed: int | None = None
     seeds: tuple[int, ...] | None = None
@@ -82,6 +83,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="S",
         help="ray: emulate the protocol's links and compute times, S wall seconds for each second of theirs",
+    )
+    parser.add_argument(
+        "--lease",
+        type=_positive,
+        metavar="S",
+        help="ray: seconds without a sign of life after which a process counts as lost (default 15)",
     )
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seed", type=_seed, metavar="N", help="seed of the run (default 0)")

@@ -11,7 +11,8 @@ Every passive party intersects with the label party, which intersects the result
     follow_order
 
 With ``hash`` the first two messages are one: ``hash_ids`` under a key that the parties share. With ``already-aligned``
-each party sends one fingerprint of its ids.
+each party sends one fingerprint of its ids. Between actors these are the messages below: a passive party's actor offers
+`AlignmentPeer`'s two methods as doors (see `answer` and `follow`), its label party's actor awaits `align`.
 
 What is learnt. Being in the intersection is itself personal data ("is a customer of both"). The label party learns
 which of its own ids each single passive party holds, not only which are common to all; a passive party learns how many
@@ -31,41 +32,121 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import check_ids
 from fedactors.errors import BadInput
+from fedactors.network.codec import message
 
 Alignment = Literal["already-aligned", "hash", "psi"]
 Index = NDArray[np.int64]
+Ids = NDArray[Any]
 Digests = NDArray[np.uint8]
+_NOTHING = np.zeros((0, 32), np.uint8)
 
-_NAMED = 3
+# --- between actors -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class AlignmentReport:
-    """What alignment did to one party's rows; ids named here are the party's own and stay with it."""
+@message(
+    reveals="psi: the number of the label party's ids; hash: a key under which both parties hash their ids",
+)
+class AlignmentQuestion:
+    """The label party's question; `content` is a PSI request, or a key."""
 
-    party: str
-    num_own: int
-    num_common: int
-    first_missing: tuple[str, ...]
-    """Up to three of the party's own ids that some other party does not have."""
+    how: str
+    content: bytes
 
-    @property
-    def num_missing(self) -> int:
-        """How many of the party's own rows are dropped."""
-        return self.num_own - self.num_common
 
-    def line(self) -> str:
-        """Return one line for the party's own log."""
-        named = f" (such as {', '.join(self.first_missing)})" if self.first_missing else ""
-        return f"{self.party}: {self.num_common} of {self.num_own} rows aligned, {self.num_missing} missing{named}"
+@message(
+    reveals="which of its own ids the passive party has too; hash: digests on which the key lets one test guesses",
+)
+class AlignmentAnswer:
+    """A passive party's answer: a fingerprint, digests, or PSI setup and response."""
+
+    parts: tuple[bytes, ...]
+    digests: NDArray[np.uint8]
+
+
+@message(reveals="which of its own ids all parties share")
+class AlignmentOrder:
+    """The common order: salted digests of the shared ids (N x 32); no digests mean that rows are aligned already."""
+
+    salt: bytes
+    digests: NDArray[np.uint8]
+
+
+class AlignmentPeer(Protocol):
+    """What a passive party's actor offers."""
+
+    async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
+        """Return `answer(own ids, question)`."""
+
+    async def take_order(self, order: AlignmentOrder) -> None:
+        """Keep `follow(own ids, order)`."""
+
+
+def answer(ids_N: Ids, question: AlignmentQuestion) -> AlignmentAnswer:
+    """Answer the label party's question about the passive party's own ids."""
+    if question.how == "already-aligned":
+        return AlignmentAnswer((fingerprint(ids_N, question.content),), _NOTHING)
+    if question.how == "hash":
+        return AlignmentAnswer((), hash_ids(ids_N, question.content))
+    return AlignmentAnswer(psi_answer(ids_N, question.content), _NOTHING)
+
+
+def follow(ids_N: Ids, order: AlignmentOrder) -> Index:
+    """Return the passive party's own rows in the common order."""
+    if not order.salt:
+        return np.arange(len(ids_N))
+    return follow_order(ids_N, order.salt, order.digests)
+
+
+async def align(
+    ids_N: Ids, label_party: str, how: Alignment, peers: Mapping[str, AlignmentPeer], rng: np.random.Generator
+) -> Index:
+    """Align all parties' rows from the label party's side; return its own rows in the common order.
+
+    Args:
+        ids_N: the label party's ids.
+        label_party: its name.
+        how: see the module.
+        peers: a handle per passive party.
+        rng: for the common order; from the operating system's entropy where the order must tell nothing.
+
+    Raises:
+        BadInput: rows that are not aligned although stated so, or nothing in common.
+    """
+    if how == "already-aligned":
+        key = make_key()
+        prints = {label_party: fingerprint(ids_N, key)}
+        for name, peer in peers.items():
+            prints[name] = (await peer.answer_alignment(AlignmentQuestion(how, key))).parts[0]
+        check_fingerprints(prints, label_party)
+        order, announced = np.arange(len(ids_N)), AlignmentOrder(b"", _NOTHING)
+    else:
+        pairwise = {name: await _intersect(ids_N, how, peer) for name, peer in peers.items()}
+        rows = common_rows(len(ids_N), pairwise)
+        order, salt, digests = announce_order(ids_N, rows, rng)
+        announced = AlignmentOrder(salt, digests)
+    for peer in peers.values():
+        await peer.take_order(announced)
+    return order
+
+
+async def _intersect(ids_N: Ids, how: Alignment, peer: AlignmentPeer) -> Index:
+    if how == "hash":
+        key = make_key()
+        found = await peer.answer_alignment(AlignmentQuestion(how, key))
+        return intersect_digests(hash_ids(ids_N, key), found.digests)
+    secret, request = psi_request(ids_N)
+    found = await peer.answer_alignment(AlignmentQuestion(how, request))
+    return psi_intersect(secret, *found.parts)
+
+
+# --- the steps ------------------------------------------------------------------------------------------------------
 
 
 def id_texts(ids_N: NDArray[Any]) -> list[str]:
@@ -182,41 +263,6 @@ def follow_order(ids_N: NDArray[Any], salt: bytes, digests: Digests) -> Index:
     if absent:
         raise BadInput(f"alignment: {absent} of the {len(wanted)} announced ids are not among this party's ids")
     return rows.astype(np.int64)
-
-
-def report(party: str, ids_N: NDArray[Any], order_N: Index) -> AlignmentReport:
-    """Describe, for the party itself, which of its rows were aligned."""
-    kept = np.zeros(len(ids_N), np.bool_)
-    kept[order_N] = True
-    missing = ids_N[~kept][:_NAMED]
-    return AlignmentReport(
-        party=party, num_own=len(ids_N), num_common=len(order_N), first_missing=tuple(id_texts(missing))
-    )
-
-
-def align(ids: dict[str, NDArray[Any]], label_party: str, how: Alignment, rng: np.random.Generator) -> dict[str, Index]:
-    """Run the whole exchange in one process and return each party's rows in the common order (for tests and tools).
-
-    Raises:
-        BadInput: duplicate ids, rows that are not aligned although stated so, or nothing in common.
-    """
-    for party, own in ids.items():
-        check_ids(own, party)
-    passive = [party for party in sorted(ids) if party != label_party]
-    key = make_key()
-    if how == "already-aligned":
-        check_fingerprints({party: fingerprint(own, key) for party, own in ids.items()}, label_party)
-        return {party: np.arange(len(own)) for party, own in ids.items()}
-    pairwise: dict[str, Index] = {}
-    for party in passive:
-        if how == "hash":
-            pairwise[party] = intersect_digests(hash_ids(ids[label_party], key), hash_ids(ids[party], key))
-        else:
-            secret, request = psi_request(ids[label_party])
-            pairwise[party] = psi_intersect(secret, *psi_answer(ids[party], request))
-    rows = common_rows(len(ids[label_party]), pairwise)
-    order, salt, digests = announce_order(ids[label_party], rows, rng)
-    return {label_party: order, **{party: follow_order(ids[party], salt, digests) for party in passive}}
 
 
 def _as_keys(digests: Digests) -> NDArray[np.bytes_]:

@@ -1,9 +1,13 @@
-"""Horizontal data: clients that hold different rows of the same columns, of a named data set or of their own files."""
+"""Horizontal data: clients that hold different rows of the same columns, of a named data set or of their own files.
+
+Training rows of a named set are held out in this order before the rest is dealt: validation rows, public rows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,13 +36,16 @@ class HorizontalBlock:
 
 @plain
 class HorizontalSource:
-    """Rows of one client of a named data set; all sources of one process share the loaded arrays."""
+    """Rows of a named data set: one client's, the test rows, or rows held out from the training rows."""
 
     dataset: str
     partitioner: RowPartitioner
-    part: Literal["client", "test", "public"]
+    part: Literal["client", "test", "public", "validation"]
     index: int = 0
     public_size: int = 0
+    validation_size: int = 0
+    num_training: int | None = None
+    """Rows dealt to the clients; None: all that are not held out."""
     seed: int = 0
 
     def load(self) -> HorizontalBlock:
@@ -51,6 +58,12 @@ class HorizontalSource:
         if describe(self.dataset).kind == "images":
             return self._load_images()
         return self._load_rows()
+
+    def labels(self) -> NDArray[Any]:
+        """Load the labels of these rows alone; see `load`."""
+        if self.part == "test":
+            return self.load().labels
+        return _training_labels(self.dataset, self.seed)[self._rows()]
 
     def _load_images(self) -> HorizontalBlock:
         images = load_images(self.dataset)
@@ -65,8 +78,10 @@ class HorizontalSource:
         return HorizontalBlock(features=features[rows], labels=labels[rows])
 
     def _rows(self) -> Index:
-        public, clients = _dealt(self.dataset, self.partitioner, self.public_size, self.seed)
-        return public if self.part == "public" else clients.load_partition(self.index)
+        held, clients = _dealt(
+            self.dataset, self.partitioner, self.validation_size, self.public_size, self.num_training, self.seed
+        )
+        return clients.load_partition(self.index) if self.part == "client" else held[self.part]
 
 
 @functools.lru_cache(maxsize=2)
@@ -84,20 +99,38 @@ def _standardised_rows(dataset: str, seed: int) -> tuple[NDArray[np.float32], ND
     return features, labels, num_test
 
 
-@functools.lru_cache(maxsize=8)
-def _dealt(dataset: str, partitioner: RowPartitioner, public_size: int, seed: int) -> tuple[Index, Partitions]:
-    """Return (public rows, client partitions) of the training rows; the public ones belong to no client."""
+def _training_labels(dataset: str, seed: int) -> NDArray[Any]:
     if describe(dataset).kind == "images":
-        labels = load_images(dataset).train_labels
-    else:
-        _, all_labels, num_test = _standardised_rows(dataset, seed)
-        labels = all_labels[num_test:]
-    if not 0 <= public_size < len(labels):
-        raise BadInput(f"public_size: {public_size} is not allowed: give 0 to {len(labels) - 1}")
-    order = np.random.default_rng([seed, 13]).permutation(len(labels))
-    public, private = np.sort(order[:public_size]), np.sort(order[public_size:])
+        return load_images(dataset).train_labels
+    _, labels, num_test = _standardised_rows(dataset, seed)
+    return labels[num_test:]
+
+
+@functools.lru_cache(maxsize=8)
+def _dealt(
+    dataset: str,
+    partitioner: RowPartitioner,
+    validation_size: int,
+    public_size: int,
+    num_training: int | None,
+    seed: int,
+) -> tuple[dict[str, Index], Partitions]:
+    """Return the training rows that are held out, and those of the clients."""
+    labels = _training_labels(dataset, seed)
+    for field, size, available in (
+        ("validation_size", validation_size, len(labels)),
+        ("public_size", public_size, len(labels) - validation_size),
+    ):
+        if not 0 <= size < available:
+            raise BadInput(f"{field}: {size} is not allowed: {dataset} has {available} training rows to hold out from")
+    left = len(labels) - validation_size - public_size
+    if num_training is not None and not 1 <= num_training <= left:
+        raise BadInput(f"num_training: {num_training} is not allowed: {dataset} has {left} to deal")
+    order = np.random.default_rng([seed, 17]).permutation(len(labels))
+    validation, rest = np.split(order, [validation_size])
+    public, private = np.sort(rest[:public_size]), np.sort(rest[public_size:][:num_training])
     dealt = partitioner.over(labels[private])
-    return public, Partitions(private[dealt.order], dealt.offsets)
+    return {"validation": validation, "public": public}, Partitions(private[dealt.order], dealt.offsets)
 
 
 @plain
@@ -131,10 +164,36 @@ class HorizontalFile:
             check_labels(labels, where, "regression", 1)
         return HorizontalBlock(features=block.features, labels=labels)
 
+    def labels(self) -> NDArray[Any]:
+        """Read the labels; see `load`."""
+        return self.load().labels
+
+
+Rows = HorizontalSource | HorizontalFile
+"""Where rows are: loaded by the actor that holds them, in its own process."""
+
+
+@plain
+class HorizontalPart:
+    """What one organisation is told of horizontal data: where the rows of its own clients are, and nobody else's."""
+
+    name: str
+    task: Task
+    num_classes: int
+    shape: tuple[int, ...]
+    """Shape of one row's features; empty when only the rows tell."""
+    clients: tuple[Rows, ...] = ()
+    test: Rows | None = None
+    public: HorizontalSource | None = None
+    """Rows that everybody may see."""
+
 
 @plain
 class HorizontalData:
-    """Clients that hold different rows of the same columns, test rows, and perhaps a small public set."""
+    """Clients that hold different rows of the same columns, test rows, and perhaps rows that everybody may see.
+
+    The driver has the whole description; an actor is built with its own `part` of it.
+    """
 
     name: str
     task: Task
@@ -144,6 +203,10 @@ class HorizontalData:
     """Shape of one row's features: (C, H, W) of an image; empty when only the files tell."""
     partitioner: RowPartitioner | None = None
     public_size: int = 0
+    validation_size: int = 0
+    """Training rows of a named set that are held out to measure on instead of the test rows."""
+    num_training: int | None = None
+    """Rows of a named set dealt to the clients; None: all that are not held out."""
     seed: int = 0
     files: tuple[HorizontalFile, ...] = ()
     """One's own files, one per client; then `partitioner` is None."""
@@ -151,7 +214,19 @@ class HorizontalData:
     """Names of the clients that bring their own files."""
     test_file: HorizontalFile | None = None
 
-    def client(self, index: int) -> HorizontalSource | HorizontalFile:
+    def part(self, clients: Iterable[int] = (), *, test: bool = False) -> HorizontalPart:
+        """Return what the actors of the organisation that holds these clients' (or the test) rows are built with."""
+        return HorizontalPart(
+            name=self.name,
+            task=self.task,
+            num_classes=self.num_classes,
+            shape=self.shape,
+            clients=tuple(self.client(index) for index in clients),
+            test=self.test() if test else None,
+            public=self.public() if self.public_size else None,
+        )
+
+    def client(self, index: int) -> Rows:
         """Return the source of client `index`.
 
         Raises:
@@ -161,14 +236,14 @@ class HorizontalData:
             raise BadInput(f"client: {index} is not allowed: there are {self.num_clients}")
         return self.files[index] if self.files else self._named("client", index)
 
-    def test(self) -> HorizontalSource | HorizontalFile:
-        """Return the source of the test rows, which belong to no client.
+    def test(self) -> Rows:
+        """Return the source of the rows to measure on, which belong to no client: validation or test rows.
 
         Raises:
             BadInput: own files without a test file.
         """
         if not self.files:
-            return self._named("test", 0)
+            return self._named("validation" if self.validation_size else "test", 0)
         if self.test_file is None:
             raise BadInput(f'test: {self.name} names no test file; give test = "..." under [task]')
         return self.test_file
@@ -183,18 +258,28 @@ class HorizontalData:
             raise BadInput(f"public_size: {self.public_size} is not allowed here: {self.name} has no public set")
         return self._named("public", 0)
 
-    def _named(self, part: Literal["client", "test", "public"], index: int) -> HorizontalSource:
+    def _named(self, part: Literal["client", "test", "public", "validation"], index: int) -> HorizontalSource:
         return HorizontalSource(
             dataset=self.name,
             partitioner=self.partitioner or IidPartitioner(num_partitions=self.num_clients),
             part=part,
             index=index,
             public_size=self.public_size,
+            validation_size=self.validation_size,
+            num_training=self.num_training,
             seed=self.seed,
         )
 
 
-def horizontal(dataset: str, partitioner: RowPartitioner, *, public_size: int = 0, seed: int = 0) -> HorizontalData:
+def horizontal(
+    dataset: str,
+    partitioner: RowPartitioner,
+    *,
+    public_size: int = 0,
+    validation_size: int = 0,
+    num_training: int | None = None,
+    seed: int = 0,
+) -> HorizontalData:
     """Deal the training rows of a named data set to as many clients as `partitioner` makes partitions.
 
     Raises:
@@ -212,5 +297,7 @@ def horizontal(dataset: str, partitioner: RowPartitioner, *, public_size: int = 
         shape=shapes[described.columns] if described.kind == "images" else (),
         partitioner=partitioner,
         public_size=public_size,
+        validation_size=validation_size,
+        num_training=num_training,
         seed=seed,
     )

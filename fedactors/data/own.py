@@ -20,7 +20,6 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 from fedactors.data.alignment import Alignment
 from fedactors.data.catalogue import Task
@@ -31,8 +30,9 @@ from fedactors.data.partitions import (
     RelationalPartition,
     VerticalData,
 )
-from fedactors.data.relational import TableKind, TableSource, named_tables
+from fedactors.data.relational import POSTGRES_SECRETS, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
+from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 
 _TASK_KEYS = {
@@ -171,8 +171,12 @@ def _relational(
         table = _choice(party.get("table", name), wanted, f"parties.{name}.table")
         where = _text(party.get("path"), f"parties.{name}.path")
         address = where.startswith(("env:", "postgresql://", "postgres://"))
-        if address and urlsplit(where).password is not None:
-            raise BadInput(f"parties.{name}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
+        if address and not where.startswith("env:"):
+            settings = postgres_settings(where)
+            if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
+                raise BadInput(
+                    f"parties.{name}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass"
+                )
         suffix = next((known for known in _KINDS if where.endswith(known)), "")
         guess = "postgres" if address else _KINDS.get(suffix)
         source_kind = _choice(

@@ -9,10 +9,18 @@ from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import PartyBlock, check_block
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
-from fedactors.data.horizontal import HorizontalBlock, HorizontalData, HorizontalFile, HorizontalSource, horizontal
+from fedactors.data.horizontal import (
+    HorizontalBlock,
+    HorizontalData,
+    HorizontalFile,
+    HorizontalPart,
+    HorizontalSource,
+    horizontal,
+)
 from fedactors.data.partitioners import ColumnPartitioner
-from fedactors.data.relational import TableSource, named_tables
+from fedactors.data.relational import TableSource
 from fedactors.data.sources import Source, named_sources
+from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
 
@@ -23,9 +31,11 @@ __all__ = [
     "HorizontalBlock",
     "HorizontalData",
     "HorizontalFile",
+    "HorizontalPart",
     "HorizontalSource",
     "RelationalData",
     "RelationalPartition",
+    "RelationalQuery",
     "VerticalData",
     "VerticalPart",
     "graph",
@@ -167,8 +177,30 @@ class RelationalPartition:
 
 
 @plain
+class RelationalQuery:
+    """What every party knows of a training set that is stated in SQL: the query, and who holds which table of it."""
+
+    name: str
+    sql: str
+    label: str
+    task: Task
+    num_classes: int
+    categorical: tuple[str, ...]
+    holders: tuple[tuple[str, str, int], ...]
+    """(party, table, number of the partition) of every partition; where its rows lie only its party knows."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables, each once, in the order in which they were given."""
+        return tuple(dict.fromkeys(table for _, table, _ in self.holders))
+
+
+@plain
 class RelationalData:
-    """A training set stated in SQL over tables that lie with different organisations."""
+    """A training set stated in SQL over tables that lie with different organisations.
+
+    The driver has the whole description; an actor is built with `query` and its own party's partitions.
+    """
 
     name: str
     sql: str
@@ -182,9 +214,29 @@ class RelationalData:
     """Feature columns, as ``table.column`` or ``column``, that are categories and not numbers."""
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """Names of the tables, each once, in the order in which they were given."""
-        return tuple(dict.fromkeys(partition.table for partition in self.partitions))
+    def query(self) -> RelationalQuery:
+        """What every party knows."""
+        return RelationalQuery(
+            name=self.name,
+            sql=self.sql,
+            label=self.label,
+            task=self.task,
+            num_classes=self.num_classes,
+            categorical=self.categorical,
+            holders=tuple((p.party, p.table, p.partition) for p in self.partitions),
+        )
+
+    def part(self, party: str) -> tuple[RelationalPartition, ...]:
+        """Return the partitions of `party`, which only its own actors are built with.
+
+        Raises:
+            BadInput: no such party.
+        """
+        found = tuple(partition for partition in self.partitions if partition.party == party)
+        if not found:
+            parties = dict.fromkeys(partition.party for partition in self.partitions)
+            raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(parties)}")
+        return found
 
     def of(self, table: str) -> tuple[RelationalPartition, ...]:
         """Return the partitions of `table`.
@@ -194,7 +246,7 @@ class RelationalData:
         """
         found = tuple(partition for partition in self.partitions if partition.table == table)
         if not found:
-            raise BadInput(f"table: {table!r} is not allowed: the tables are {', '.join(self.tables)}")
+            raise BadInput(f"table: {table!r} is not allowed: the tables are {', '.join(self.query.tables)}")
         return found
 
 

@@ -1,8 +1,9 @@
 """Tables read in place: DuckDB and SQLite files, Parquet, CSV, PostgreSQL, named data sets, and Arrow in memory.
 
 `TableSource.describe` gives column -> kind, `TableSource.load` the wanted columns of the wanted rows: projection and
-filter go to where the table lies. Every identifier is quoted, files and databases are opened read-only, and a
-PostgreSQL password stays out of repr and errors.
+filter go to where the table lies. Every identifier is quoted, files and databases are opened read-only, DuckDB reads
+nothing but the file that was named (no view of it reaches another file, no extension is loaded), and a PostgreSQL
+password stays out of repr and errors.
 
 Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other.
 """
@@ -17,7 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import numpy as np
 
@@ -40,8 +41,8 @@ class TableSource:
     where: str = field(default="", repr=False)
     """Path of the file, name of the data set, PostgreSQL address, or ``env:NAME`` of the variable that holds it.
 
-    An address is ``postgresql://user:password@host:port/database``; without a password libpq's own ways apply
-    (PGPASSWORD, ~/.pgpass).
+    An address is ``postgresql://user:password@host:port/database?option=value``, the options being libpq's, such as
+    sslmode; without a password libpq's own ways apply (PGPASSWORD, ~/.pgpass).
     """
     table: str = ""
     """Name of the table; PostgreSQL: ``schema.table``, the schema public if none. Unused for files."""
@@ -52,8 +53,8 @@ class TableSource:
     """What a CSV file writes for NULL beside nothing at all."""
     kinds: tuple[tuple[str, str], ...] = ()
     """(column, kind) where the kind found in a file is not the one meant, such as an hour written 5.0."""
-    rows: Any = field(default=None, repr=False)
-    """The `pyarrow.Table` itself, for the kind memory."""
+    rows: bytes = field(default=b"", repr=False)
+    """The table itself as an Arrow IPC stream, for the kind memory; see `in_memory`."""
 
     @property
     def shown(self) -> str:
@@ -127,11 +128,22 @@ class TableSource:
             return connection.sql(_select(wanted, relation, filters, "duckdb")).to_arrow_table()
 
 
+def in_memory(rows: Any) -> TableSource:
+    """Return the source of a `pyarrow.Table` that is already there."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return TableSource(kind="memory", rows=sink.getvalue().to_pybytes())
+
+
 def parse_address(address: str) -> TableSource:
     """Turn an address into a source.
 
     ``duckdb:FILE?table=T``, ``sqlite:FILE?table=T``, ``postgresql://user:password@host:port/db?table=schema.T``,
-    ``env:NAME?table=T`` (PostgreSQL), or the path of a ``.parquet``, ``.csv`` or ``.csv.gz`` file.
+    ``env:NAME?table=T`` (PostgreSQL), or the path of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A PostgreSQL
+    address may go on with libpq's options: ``...&sslmode=verify-full``.
 
     Raises:
         SourceError: the address cannot be understood.
@@ -146,53 +158,18 @@ def parse_address(address: str) -> TableSource:
             return TableSource(kind="postgres", where=f"env:{place}", table=table)
         return TableSource(kind="duckdb" if scheme == "duckdb" else "sqlite", where=place, table=table)
     if colon and scheme in ("postgresql", "postgres"):
-        _postgres_settings(address)
         if not table:
             raise SourceError("source: write postgresql://user:password@host:port/database?table=schema.name")
-        return TableSource(kind="postgres", where=address.partition("?")[0], table=table)
+        options = "&".join(part for part in query.split("&") if not part.startswith("table="))
+        where = address.partition("?")[0] + (f"?{options}" if options else "")
+        postgres_settings(where)
+        return TableSource(kind="postgres", where=where, table=table)
     if address.endswith((".csv", ".csv.gz", ".parquet")):
         return TableSource(kind="parquet" if address.endswith(".parquet") else "csv", where=address)
     raise SourceError(
         f"source: {address.rpartition('@')[2]!r} is not allowed: duckdb:FILE?table=NAME, sqlite:FILE?table=NAME,"
         " postgresql://..., or a .parquet, .csv or .csv.gz file"
     )
-
-
-def count_nulls(data: Any, columns: Sequence[str]) -> int:
-    """Return how many rows have a NULL in one of `columns`; as join keys they join with nothing."""
-    missing = np.zeros(data.num_rows, dtype=bool)
-    for name in columns:
-        missing |= data.column(name).is_null().to_numpy(zero_copy_only=False)
-    return int(np.count_nonzero(missing))
-
-
-def named_tables(sql: str) -> tuple[str, ...]:
-    """Return the names of the tables that a query reads, each once, in the order in which they occur.
-
-    Raises:
-        BadInput: text that does not parse (with the position), that is no single SELECT, or that reads no table.
-    """
-    import sqlglot
-    from sqlglot import exp
-
-    try:
-        found = [tree for tree in sqlglot.parse(sql, dialect="duckdb") if tree is not None]
-    except sqlglot.errors.ParseError as error:
-        first = error.errors[0] if error.errors else {}
-        what = str(first.get("description", error)).partition(" but got <Token")[0].splitlines()[0]
-        place = f"line {first.get('line') or 1}, column {first.get('col') or 1}"
-        raise BadInput(f"sql: not a query: {place}: {what}") from None
-    except sqlglot.errors.SqlglotError as error:
-        raise BadInput(f"sql: not a query: {str(error).splitlines()[0]}") from None
-    if len(found) != 1:
-        raise BadInput(f"sql: exactly one SELECT is needed, {len(found)} statements were given")
-    tree = found[0]
-    if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery):
-        raise BadInput(f"sql: only SELECT is allowed, not {tree.key.upper()}")
-    names = tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table, bfs=False)))
-    if not names:
-        raise BadInput(f"sql: {sql!r} reads no table")
-    return names
 
 
 def _filters(where: str | Sequence[str] | None) -> list[str]:
@@ -259,21 +236,42 @@ def _require_file(path: str) -> None:
 def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
     import duckdb
 
+    is_file = source.kind in ("duckdb", "parquet", "csv")
+    if is_file:
+        _require_file(source.where)
+    database = source.where if source.kind == "duckdb" else ":memory:"
     try:
-        if source.kind == "duckdb":
-            _require_file(source.where)
-            with duckdb.connect(source.where, read_only=True) as connection:
+        with duckdb.connect(database, read_only=source.kind == "duckdb", config=_NO_EXTENSIONS) as connection:
+            if source.kind in ("parquet", "csv"):
+                connection.execute(f"SET allowed_paths = [{_literal(source.where)}]")
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET lock_configuration = true")
+            if source.kind == "duckdb":
                 yield connection, _quote(source.table)
-        elif source.kind in ("parquet", "csv"):
-            _require_file(source.where)
-            with duckdb.connect() as connection:
+            elif is_file:
                 yield connection, _file_relation(source)
-        else:
-            with duckdb.connect(config={"enable_external_access": False}) as connection:
-                connection.register("rows_in_memory", source.rows if source.kind == "memory" else _named_rows(source))
+            else:
+                connection.register("rows_in_memory", _rows(source))
                 yield connection, "rows_in_memory"
     except duckdb.Error as error:
         raise SourceError(f"{source.table or 'source'}: {source.shown}: {str(error).splitlines()[0]}") from None
+
+
+_NO_EXTENSIONS = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
+"""A query over a table needs neither; a view in somebody's file could ask for both."""
+
+
+def _rows(source: TableSource) -> Any:
+    if source.kind == "named":
+        return _named_rows(source)
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(source.rows) as stream:
+        return stream.read_all()
 
 
 def _named_rows(source: TableSource) -> Any:
@@ -304,7 +302,12 @@ def _postgres_table(name: str) -> tuple[str, str]:
     return (schema, table) if dot else ("public", name)
 
 
-def _postgres_settings(address: str) -> dict[str, Any]:
+def postgres_settings(address: str) -> dict[str, Any]:
+    """Return the settings with which libpq connects; every option of the address is among them.
+
+    Raises:
+        SourceError: it is no address, or has an option that libpq does not know; never shows a password.
+    """
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or 5432
@@ -312,17 +315,42 @@ def _postgres_settings(address: str) -> dict[str, Any]:
         raise SourceError("source: the PostgreSQL address has no valid host and port") from None
     if parts.scheme not in ("postgresql", "postgres") or not host or not parts.path.strip("/"):
         raise SourceError("source: write postgresql://user:password@host:port/database?table=schema.name")
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _POSTGRES_OPTIONS:
+            raise SourceError(
+                f"source: option {name!r} of a PostgreSQL address is not allowed: one of libpq's, such as sslmode,"
+                " sslrootcert or connect_timeout; host, user, password and database stand before the question mark"
+            )
+        options[name] = value
     return {
+        "connect_timeout": 10,
+        **options,
         "host": host,
         "port": port,
         "dbname": unquote(parts.path.strip("/")),
         "user": unquote(parts.username) if parts.username else None,
         "password": unquote(parts.password) if parts.password else None,
+        # last, so that no option of the address takes it back; synchronised scans would start in the middle
+        "options": f"{options.get('options', '')} -c default_transaction_read_only=on -c synchronize_seqscans=off",
     }
 
 
+_POSTGRES_OPTIONS = {
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "fallback_application_name",
+    "gssdelegation", "gssencmode", "gsslib", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle",
+    "keepalives_interval", "krbsrvname", "load_balance_hosts", "max_protocol_version", "min_protocol_version",
+    "options", "passfile", "replication", "require_auth", "requirepeer", "requiressl", "scram_client_key",
+    "scram_server_key", "service", "ssl_max_protocol_version", "ssl_min_protocol_version", "sslcert", "sslcertmode",
+    "sslcompression", "sslcrl", "sslcrldir", "sslkey", "sslkeylogfile", "sslmode", "sslnegotiation", "sslpassword",
+    "sslrootcert", "sslsni", "target_session_attrs", "tcp_user_timeout",
+}  # fmt: skip
+POSTGRES_SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key")
+"""Settings that are never shown, and stand in no file."""
+
+
 def _without_password(address: str) -> str:
-    made = _postgres_settings(address)
+    made = postgres_settings(address)
     user = f"{made['user']}@" if made["user"] else ""
     return f"postgresql://{user}{made['host']}:{made['port']}/{made['dbname']}"
 
@@ -334,20 +362,18 @@ def _postgres(source: TableSource) -> Iterator[Any]:
         address = os.environ.get(address.removeprefix("env:"), "")
         if not address:
             raise SourceError(f"{source.table}: {source.where!r} is not allowed: no such environment variable is set")
-    made = _postgres_settings(address)
+    made = postgres_settings(address)
     try:
         psycopg = importlib.import_module("psycopg")
     except ImportError:
         raise DataMissing("source: PostgreSQL needs the extra: pip install 'fedactors[postgres]'") from None
     try:
-        # synchronised scans would start in the middle: the order of rows must be the same in every run
-        options = "-c default_transaction_read_only=on -c synchronize_seqscans=off"
-        with psycopg.connect(**made, connect_timeout=10, options=options) as connection:
+        with psycopg.connect(**made) as connection:
             yield connection
     except psycopg.Error as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if made["password"]:
-            reason = reason.replace(made["password"], "***")
+        for secret in filter(None, map(made.get, POSTGRES_SECRETS)):
+            reason = reason.replace(secret, "***")
         raise SourceError(f"source: {_without_password(address)}, table {source.table}: {reason}") from None
 
 

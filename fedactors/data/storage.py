@@ -33,13 +33,13 @@ def cache_folder() -> Path:
 
 def is_present(dataset: Dataset) -> bool:
     """Return whether every file of `dataset` is on this machine (checksums are not looked at)."""
-    return all(_find(file) is not None for file in dataset.files)
+    return all(find_file(file) is not None for file in dataset.files)
 
 
 def require_files(dataset: Dataset) -> None:
     """Raise `DataMissing`, saying how to get it, unless every file of `dataset` is on this machine."""
     for file in dataset.files:
-        if _find(file) is None:
+        if find_file(file) is None:
             raise _missing(dataset, file)
 
 
@@ -52,7 +52,7 @@ def locate(name: str, path: str) -> Path:
     """
     dataset = describe(name)
     file = next(file for file in dataset.files if file.path == path)
-    found = _find(file)
+    found = find_file(file)
     if found is None:
         raise _missing(dataset, file)
     verify(file, found)
@@ -106,7 +106,8 @@ def _is_good(file: DataFile, at: Path, size: int, modified: int) -> bool:
         return member in archive.namelist() and hashlib.sha256(archive.read(member)).hexdigest() == digest
 
 
-def _find(file: DataFile) -> Path | None:
+def find_file(file: DataFile) -> Path | None:
+    """Return where a file of a data set lies on this machine, or None."""
     folders = [Path(folder) for folder in (os.environ.get("FEDACTORS_DATA"),) if folder]
     for folder in [*folders, cache_folder()]:
         if (folder / file.path).is_file():
@@ -115,7 +116,7 @@ def _find(file: DataFile) -> Path | None:
 
 
 def _fetch_one(dataset: Dataset, file: DataFile, progress: Progress | None) -> Path:
-    found = _find(file)
+    found = find_file(file)
     if found is not None:
         verify(file, found)
         return found

@@ -9,7 +9,7 @@ Shapes: N samples, P flat parameters, B batch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.parameters import Array, as_tensor, load_vector, to_vector
+
+_MEAN_BLOCK = 32768
+"""Parameters that `weighted_mean` adds at a time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,6 +123,41 @@ def batches(
         firsts.pop()
     for first, last in zip(firsts, [*firsts[1:], num_samples], strict=True):
         yield permutation[first:last]
+
+
+def blend(first_P: Array, second_P: Array, share: float) -> Array:
+    """Return (1 - share) first + share second, a new vector between the two in every number, 0 <= share <= 1."""
+    if share > 0.5:
+        return blend(second_P, first_P, 1.0 - share)
+    mixed_P = second_P - first_P
+    mixed_P *= np.float32(share)
+    mixed_P += first_P
+    return mixed_P
+
+
+def weighted_mean(models: Sequence[Array], weights: Sequence[float]) -> Array:
+    """Return sum(w_k m_k) / sum(w_k), added in the order given, in double precision.
+
+    Weights are non-negative; when all of them are zero every model counts the same.
+    """
+    if len(models) != len(weights) or not models:
+        raise ValueError(f"{len(models)} models and {len(weights)} weights do not make a mean")
+    shares = np.asarray(weights, dtype=np.float64)
+    if (shares < 0).any():
+        raise ValueError("a weight is negative")
+    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(models), 1.0 / len(models))
+    mean_P = np.empty_like(models[0])
+    sum_P, term_P = np.empty(_MEAN_BLOCK), np.empty(_MEAN_BLOCK)
+    for first in range(0, mean_P.size, _MEAN_BLOCK):  # block by block, so that sums stay in the processor's cache
+        place = slice(first, min(first + _MEAN_BLOCK, mean_P.size))
+        sums, terms = sum_P[: place.stop - first], term_P[: place.stop - first]
+        sums[:] = 0.0
+        for share, model_P in zip(shares, models, strict=True):
+            terms[:] = model_P[place]
+            terms *= share
+            sums += terms
+        mean_P[place] = sums
+    return mean_P
 
 
 def _loaded(spec: ModelSpec, vector_P: Array) -> nn.Module:

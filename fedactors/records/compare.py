@@ -1,7 +1,8 @@
 """Runs side by side: grouped over seeds, with mean, standard deviation, and differences with 95 % confidence intervals.
 
-Runs that differ in nothing but their seed form a group. The first group is the baseline of the differences. Groups with
-the same seeds are compared seed by seed (paired t interval), others by Welch's interval.
+Runs are run folders, or the finished rows of the tables of sweeps. Runs that differ in nothing but their seed form a
+group. The first group is the baseline of the differences. Groups with the same seeds are compared seed by seed (paired
+t interval, and a bootstrap interval over the seeds), others by Welch's interval.
 """
 
 from __future__ import annotations
@@ -15,20 +16,48 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
-from fedactors.records.metrics import Summary, read_summary
+from fedactors.records.metrics import Summary, read_lines, read_rounds, read_summary
+from fedactors.records.paired import paired_difference
 from fedactors.records.remote import is_remote
-from fedactors.records.run_folder import RunFolder
+from fedactors.records.run_folder import EVENTS, RunFolder
+from fedactors.records.table import RunRow, is_table, read_facts, read_table
 
+AXES = {"round": "round", "seconds": "seconds", "bytes": "bytes", "money": "money"}
 USAGE = ("bytes", "messages", "money", "seconds", "wall_seconds", "cpu_utilisation", "waiting_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRun:
-    """A finished run, read from its folder."""
+    """A finished run, read from its folder or from a row of a table."""
 
-    folder: RunFolder
     summary: Summary
     config: Mapping[str, Any]
+    folder: RunFolder | None = None
+    row: RunRow | None = None
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return self.summary.run if self.folder is None else self.folder.path.name
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return the metrics of every round, in the order they were recorded; each has the key ``round``."""
+        if self.folder is not None:
+            return read_rounds(self.folder)
+        columns = {name: values for name, values in self._curve.items() if name not in AXES or name == "round"}
+        return _lines(columns)
+
+    def marks(self) -> dict[int, dict[str, Any]]:
+        """Return what had been used by each round: seconds, bytes, money."""
+        if self.folder is not None:
+            lines = [line for line in read_lines(self.folder, EVENTS) if line.get("type") == "round"]
+        else:
+            lines = _lines({name: values for name, values in self._curve.items() if name in AXES})
+        return {line["round"]: line for line in lines if "round" in line}
+
+    @property
+    def _curve(self) -> Mapping[str, Sequence[Any]]:
+        return {} if self.row is None else self.row.curve
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -63,17 +92,41 @@ class Group:
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
-    """Read finished runs.
+    """Read finished runs: run folders, and all finished rows of tables.
 
     Raises:
-        BadInput: a folder that is foreign, damaged or unfinished, or given twice.
+        BadInput: a folder or table that is foreign or damaged, a run that is unfinished, or anything given twice.
     """
     seen = [str(path) if is_remote(path) else str(Path(path).resolve()) for path in paths]
     for path in seen:
         if seen.count(path) > 1:
             raise BadInput(f"{path}: given twice")
-    folders = [RunFolder.open(path) for path in paths]
-    return [LoadedRun(folder=folder, summary=read_summary(folder), config=folder.config) for folder in folders]
+    found: list[LoadedRun] = []
+    for given in paths:
+        if is_table(given):
+            found += _runs_of_table(given)
+        else:
+            folder = RunFolder.open(given)
+            found.append(LoadedRun(folder=folder, summary=read_summary(folder), config=folder.config))
+    return found
+
+
+def _runs_of_table(path: str | Path) -> list[LoadedRun]:
+    headline = read_facts(path).get("headline")
+    runs = []
+    for row in read_table(path):
+        scenario = "/".join(part for part in (row.study, row.name) if part) or None
+        config = {"scenario": scenario, "headline": headline, "config": row.config}
+        config |= {"protocol": row.protocol, "runtime": row.runtime, "data": row.data, "seed": row.seed}
+        if row.status == "finished":
+            runs.append(LoadedRun(summary=row.summary, config=config, row=row))
+    if not runs:
+        raise BadInput(f"{path}: holds no finished run")
+    return runs
+
+
+def _lines(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def group_runs(runs: Sequence[LoadedRun]) -> list[Group]:
@@ -141,7 +194,8 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[s
     """
     if ours.keys() == theirs.keys() and len(ours) > 1:
         paired = describe_values([ours[seed] - theirs[seed] for seed in sorted(ours)])
-        return {"difference": paired["mean"], "ci95": paired["ci95"], "method": "paired t"}
+        bootstrap = paired_difference(ours, theirs)["interval"]
+        return {"difference": paired["mean"], "ci95": paired["ci95"], "bootstrap95": bootstrap, "method": "paired t"}
     gap = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
     if len(ours) < 2 or len(theirs) < 2:
         return {"difference": gap, "ci95": None, "method": "one run a side: no interval"}

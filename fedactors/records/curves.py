@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedactors.records.compare import AXES as AXES
 from fedactors.records.compare import Group, LoadedRun
-from fedactors.records.metrics import read_lines, read_rounds
-from fedactors.records.run_folder import EVENTS
-
-AXES = {"round": "round", "seconds": "seconds", "bytes": "bytes", "money": "money"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +42,7 @@ def shared_metrics(groups: Sequence[Group]) -> list[str]:
     recorded: dict[str, None] = {}
     for group in groups:
         for run in group.runs:
-            for line in read_rounds(run.folder):
+            for line in run.rounds():
                 recorded |= dict.fromkeys(key for key, value in line.items() if _is_number(value) and key != "round")
     # a metric that only the whole run has may be recorded each round under a longer name: accuracy, test_accuracy
     related = [name for main in headlines for name in sorted(recorded) if name.endswith(f"_{main}")]
@@ -55,13 +52,9 @@ def shared_metrics(groups: Sequence[Group]) -> list[str]:
 
 
 def _points(run: LoadedRun, metric: str, axis: str) -> dict[int, tuple[float, float]]:
-    marks: dict[int, Any] = {}
-    if axis != "round":
-        marks = {
-            line["round"]: line.get(axis) for line in read_lines(run.folder, EVENTS) if line.get("type") == "round"
-        }
+    marks = {} if axis == "round" else {index: mark.get(axis) for index, mark in run.marks().items()}
     points = {}
-    for line in read_rounds(run.folder):
+    for line in run.rounds():
         index: int = line["round"]
         value: Any = line.get(metric)
         x: Any = index if axis == "round" else marks.get(index)

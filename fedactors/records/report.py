@@ -13,7 +13,7 @@ from fedactors.records.events import Span
 from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_lines
 from fedactors.records.progress import format_bytes
-from fedactors.records.run_folder import EVENTS, PRIVACY
+from fedactors.records.run_folder import EVENTS, PRIVACY, RunFolder
 from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart, talk_graph, timeline
 
 MAX_SPANS = 3000
@@ -125,21 +125,26 @@ def _charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str]]) -> str:
 
 
 def _details(run: LoadedRun, *, single: bool) -> str:
-    parts = [_timeline(run), _traffic(run), _privacy(run)]
+    if run.folder is not None:
+        parts = [_timeline(run, run.folder), _traffic(run.folder), _privacy(run.folder)]
+        environment: Mapping[str, Any] = run.folder.read_json("environment.json")
+    else:
+        parts = [] if run.row is None else [f"<p><code>{escape(run.row.command)}</code></p>"]
+        environment = {} if run.row is None else run.row.versions
     parts.append(_facts("Configuration", _flatten(run.config)))
-    parts.append(_facts("Environment", _flatten(run.folder.read_json("environment.json"))))
+    parts.append(_facts("Environment", _flatten(environment)))
     inner = "\n".join(part for part in parts if part)
-    name = escape(run.folder.path.name)
+    name = escape(f"{run.name}, seed {run.summary.seed}" if run.folder is None else run.name)
     if single:
         return inner
     return f"<details><summary><strong>{name}</strong></summary>{inner}</details>"
 
 
-def _timeline(run: LoadedRun) -> str:
+def _timeline(run: LoadedRun, folder: RunFolder) -> str:
     totals: Mapping[str, Mapping[str, float]] = {}
     longest: list[tuple[float, int, Span]] = []
     seen = 0
-    for line in read_lines(run.folder, EVENTS):
+    for line in read_lines(folder, EVENTS):
         if line["type"] == "totals":
             totals = line["actors"]
         elif line["type"] == "span":
@@ -175,11 +180,9 @@ def _timeline(run: LoadedRun) -> str:
     )
 
 
-def _traffic(run: LoadedRun) -> str:
+def _traffic(folder: RunFolder) -> str:
     columns = ["sender", "receiver", "kind", "type"]
-    totals = (
-        read_ledger(run.folder.path).group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
-    )
+    totals = read_ledger(folder.path).group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
     totals = sorted((row for row in totals if row["kind"] != _DRIVER), key=lambda row: -row["bytes_sum"])
     edges: dict[tuple[str, str], int] = {}
     for row in totals:
@@ -226,8 +229,8 @@ def _folded(title: str, inner: str, num_rows: int) -> str:
     return f"<details{' open' if num_rows <= _SHORT else ''}><summary>{escape(title)}</summary>{inner}</details>"
 
 
-def _privacy(run: LoadedRun) -> str:
-    records = list(read_lines(run.folder, PRIVACY))
+def _privacy(folder: RunFolder) -> str:
+    records = list(read_lines(folder, PRIVACY))
     if not records:
         return '<h2>Privacy ledger</h2><p class="note">No clipping or noise was recorded: no differential privacy.</p>'
     header = list(dict.fromkeys(key for record in records for key in record))

@@ -38,6 +38,7 @@ from fedactors.records.storage import (
     write_atomic,
     write_synced,
 )
+from fedactors.runtime.base import ACTOR_NAME
 
 SCHEMA_VERSION = 1
 KIND = "fedactors-run"
@@ -49,7 +50,6 @@ SUMMARY = "metrics/summary.json"
 EVENTS = "events.jsonl"
 PRIVACY = "privacy.jsonl"
 
-_ACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9][A-Za-z0-9_.\-]*)*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 
@@ -257,7 +257,7 @@ class RunFolder:
         if not _LABEL.fullmatch(label):
             raise ValueError(f"checkpoint label {label!r} must be letters, digits, '.', '_' and '-'")
         for actor in actors:
-            if not _ACTOR_NAME.fullmatch(actor):
+            if not ACTOR_NAME.fullmatch(actor):
                 raise ValueError(f"actor name {actor!r} cannot be a file name")
         prefix = self._free_checkpoint(label)
         final, temporary = self.path / prefix, self.path / "checkpoints" / f".{label}.tmp"

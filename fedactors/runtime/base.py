@@ -13,8 +13,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import traceback
-import weakref
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from fedactors.errors import BadInput, FedactorsError, PartyError, PartyFailed, PartyLost, Refused
+from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.network.codec import CodecError, carry, message
 from fedactors.remote import DRIVER
 from fedactors.resources import Resources
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from fedactors.network.links import Network
 
 T = TypeVar("T")
+ACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9][A-Za-z0-9_.\-]*)*")
+"""Names that can be file names, words of a command line and texts of a ledger alike."""
 LOSS_POLICIES = ("stop", "continue", "restart")
 
 
@@ -248,71 +249,6 @@ class Context(Caller):
             self.record_span(kind, label, start, self.clock.now())
 
 
-def first_error(error: BaseException) -> BaseException:
-    """Return what a group of errors (a task group's) began with: its first fedactors error, else its first error."""
-    while isinstance(error, BaseExceptionGroup):
-        named = error.subgroup(lambda e: isinstance(e, FedactorsError))
-        error = (named or error).exceptions[0]
-    return error
-
-
-class UnawaitedCall:
-    """An exception handler for event loops: a call, or a task, whose failure nobody awaited stops the run.
-
-    Args:
-        stop: is given the failure.
-        handled: says of a lost party whether its loss is dealt with, so that calls to it may be forgotten.
-    """
-
-    def __init__(self, stop: Callable[[BaseException], None], handled: Callable[[str], bool]) -> None:
-        self._stop = stop
-        self._handled = handled
-        self._failed: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
-
-    def fail(self, reply: asyncio.Future[Any], error: BaseException, caller: str) -> None:
-        """End a reply with an error; who made the call is remembered, in case that nobody ever asks."""
-        setattr(error, _CALLER, caller)
-        reply.set_exception(error)
-        self._failed.add(reply)
-
-    def check(self) -> None:
-        """Look for failed replies that are still held somewhere and were never awaited, when the run is over."""
-        for reply in list(self._failed):
-            if reply._log_traceback and not reply.cancelled():
-                self(reply.get_loop(), {"exception": reply.exception()})
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """See `asyncio.loop.set_exception_handler`."""
-        error = context.get("exception")
-        if error is None:
-            loop.default_exception_handler(dict(context))
-            return
-        if isinstance(error, PartyLost) and self._handled(error.party):
-            return
-        caller = getattr(error, _CALLER, None)
-        if caller is not None:
-            note = f" ({caller}, which had called it, did not await the answer)"
-            error.args = (f"{error}{note}",)
-            if isinstance(error, PartyError):
-                error.message += note
-        self._stop(error)
-
-
-_CALLER = "_fedactors_caller"
-"""Attribute of an error that came as a reply: the name of whoever made the call."""
-
-
-def as_party_error(name: str, error: BaseException) -> FedactorsError:
-    """Return `error` as a failure of the actor `name`; an error that already speaks for itself stays what it is."""
-    error = first_error(error)
-    if isinstance(error, FedactorsError) and not isinstance(error, CodecError):
-        return error
-    text = "".join(traceback.format_exception(error))
-    failed = PartyFailed(name, f"{type(error).__name__}: {error}", text)
-    failed.__cause__ = error
-    return failed
-
-
 def derived_seed(seed: int, name: str, purpose: str) -> int:
     """Return the 63-bit seed of one actor's generator for one purpose."""
     digest = hashlib.sha256(f"{seed}\0{name}\0{purpose}".encode()).digest()
@@ -444,8 +380,13 @@ class Runtime(Caller):
         Raises:
             BadInput: the name is taken, or an argument is something else.
         """
-        if name in self._castings or name == DRIVER:
-            raise BadInput(f"actor name {name!r} is taken")
+        if not ACTOR_NAME.fullmatch(name):
+            raise BadInput(
+                f"party: {name!r} is not allowed as the name of an actor: use letters, digits, '.', '_' and '-', "
+                "beginning with a letter or a digit"
+            )
+        if name in self._castings or name.partition("/")[0] == DRIVER:
+            raise BadInput(f"party: {name!r} is not allowed: the name is taken")
         try:
             args, kwargs = carry((args, kwargs))
         except CodecError as error:

@@ -24,16 +24,8 @@ from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.resources import Resources
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import (
-    CostModel,
-    RecorderLike,
-    Runtime,
-    Snapshot,
-    UnawaitedCall,
-    Usage,
-    as_party_error,
-    first_error,
-)
+from fedactors.runtime.base import CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext, VirtualClock
 from fedactors.runtime.simulation.cores import Cores
 from fedactors.runtime.simulation.pool import Pool, ProcessPool, one_thread

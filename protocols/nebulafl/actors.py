@@ -1,29 +1,58 @@
-"""NebulaFL's data center: planets trained side by side, masters handed around.
+"""NebulaFL's actors: the data centers, the auditor, and the exchange of the ablation that aggregates masters.
 
-    planet 1..J --ask--> Workshop --trained--> PlanetUpdate, version += 1, ask again      (no planet waits for another)
+    planet 1..J --ask--> Trainings --trained--> PlanetUpdate, version += 1, ask again     (no planet waits for another)
     every t_c   : (master, mean version) --> partner of the round, or the exchange where masters are aggregated
     any time    : a master that arrives is the new stellar model
+    auditor     : told of leases by the centers; asks for models, measures their mean on the test rows; decides nothing
 
-Who waits for whom: a planet for an idle container and a free unit; a center for nobody.
+Who waits for whom: a planet for an idle container and a free unit; a center for nobody; the exchange for all centers.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import asyncio
+from typing import Any, ClassVar
 
-from fedactors.errors import PartyLost
-from fedactors.roles import DataCenter
-from fedactors.runtime.base import derived_seed
-from protocols.nebulafl.baselines.ablations import switches
+from fedactors.data.horizontal import HorizontalPart
+from fedactors.errors import BadInput
+from fedactors.learning.averaging import weighted_mean
+from fedactors.parties import surviving_loss
+from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
+from fedactors.roles import DataCenter, Server
+from fedactors.runtime.base import Work
+from protocols.nebulafl.algorithm import Floats, rotation_partners
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import NebulaData
-from protocols.nebulafl.exchange import MeanExchange
-from protocols.nebulafl.floor import Assignment, Request
-from protocols.nebulafl.messages import CenterReport, MasterModel, SharedModel
-from protocols.nebulafl.rotation import RotationTimer, rotation_partners
-from protocols.nebulafl.training import Trained, initial_parameters
-from protocols.nebulafl.versioning import CenterModels
-from protocols.nebulafl.workshop import Site, Workshop, center_containers
+from protocols.nebulafl.hardware import Bill, Rental
+from protocols.nebulafl.messages import (
+    Account,
+    AccountOrder,
+    CenterNews,
+    CenterReport,
+    LeaseClosed,
+    LeaseOpened,
+    MasterModel,
+    Measurement,
+    MeasureOrder,
+    PresentCenters,
+    RunStart,
+    SharedModel,
+)
+from protocols.nebulafl.planets import CenterModels, RotationTimer
+from protocols.nebulafl.scheduler import Assignment, Request
+from protocols.nebulafl.training import (
+    Site,
+    Trained,
+    Trainings,
+    evaluate,
+    initial_parameters,
+    rows_key,
+    rows_of,
+    run_model,
+    train,
+)
+
+AUDITOR = "auditor"
+EVALUATION = "evaluation"
 
 
 class NebulaCenter(DataCenter):
@@ -31,142 +60,259 @@ class NebulaCenter(DataCenter):
 
     Args:
         config: of the run.
-        data: who holds what.
+        part: the rows of this center's containers.
         site: where the center is among the others.
     """
 
-    state: ClassVar[tuple[str, ...]] = (
-        "models", "floor", "timer", "present", "num_trained", "stopped", "began_at", "model_facts",
-    )  # fmt: skip
+    state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts")
+    jobs = (train,)
 
-    def __init__(self, config: NebulaFLConfig, data: NebulaData, site: Site) -> None:
-        self._config, self._data, self._site = config, data, site
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
+        self._config, self._part, self._site = config, part, site
         self.present = list(site.centers)
-        self.num_trained = 0
-        self.stopped = False
-        self.began_at: float | None = None
 
     async def load(self) -> None:
-        """Deal the containers' rows and build models, hardware and timers."""
+        """Learn what the containers hold, and build models, hardware and timers."""
         config = self._config
-        self._workshop = Workshop(
+        self.trainings = Trainings(
             self,
             config,
-            self._data,
-            center_containers(config, self._data, self._site.place),
-            self.rng("decisions"),
+            self._part,
             self._site.run_seed,
+            self.peer(AUDITOR, Auditor),
             gap_of=lambda slot: self.models.gap(slot),
             done=self._trained,
             broken=lambda request: self._ask(request.slot),
         )
-        self.floor = self._workshop.floor
-        self.model_facts = self._workshop.model
-        start_P = initial_parameters(self.model_facts, derived_seed(self._site.run_seed, "all parties", "model"))
+        self.model_facts = self.trainings.model
+        start_P = initial_parameters(self.model_facts, self._site.run_seed)
         planets = [start_P] * config.active_per_center
         self.models = CenterModels(planets, start_P, config.rotation_interval, config.paper_literal)
         self.timer = RotationTimer(config.rotation_interval, paper_literal=config.paper_literal)
-        self._rotates = switches(config).rotate
 
     async def open(self) -> None:
         """Go on with what a snapshot left."""
-        if self.began_at is not None:
+        if self.trainings.began_at is not None:
             self._go_on()
 
-    async def begin_run(self, time: float) -> None:
-        """Let every planet train and the masters rotate; `time` is when the run's first second began.
+    @remote(caller=DRIVER)
+    async def begin_run(self, start: RunStart) -> None:
+        """Let every planet train and the masters rotate.
 
         Told again (this center was away), nothing happens unless it never began.
         """
-        if self.began_at is None:
-            self.began_at = time
+        if self.trainings.began_at is None:
+            self.trainings.began_at = start.time
             self._go_on()
 
-    @property
-    def now(self) -> float:
-        """Seconds since every center was there."""
-        return self.clock.now() - (self.began_at or 0.0)
-
     def _go_on(self) -> None:
-        self._workshop.open(self.began_at or 0.0)
+        self.trainings.open()
+        self.trainings.start_outages(self._lose_container, self.trainings.regain)
         for planet in range(len(self.models.planets)):
-            if planet not in self.floor.requests:
+            if planet not in self.trainings.scheduler.requests:
                 self._ask(planet)
-        self.timer.catch_up(self.now)
+        self.timer.catch_up(self.trainings.now)
         self.background(self._rotate())
 
     # --- planets (Algorithm 1, lines 4 to 13) ---
 
     def _ask(self, planet: int) -> None:
-        if not self.stopped and self.now < self._config.duration:
-            self._workshop.ask(Request(planet, self.models.planets[planet]))
+        if not self.trainings.stopped and self.trainings.now < self._config.duration:
+            self.trainings.ask(Request(planet, self.models.planets[planet]))
 
     def _trained(self, assignment: Assignment, request: Request, trained: Trained) -> None:
-        self.models.trained(request.slot, trained[0], self.now)
+        self.models.trained(request.slot, trained[0], self.trainings.now)
         self.models.planets[request.slot].setflags(write=False)
-        self.num_trained += 1
         self._ask(request.slot)
+
+    def _lose_container(self, container: int) -> None:
+        """Its planet trains elsewhere, from the model it had."""
+        broken = self.trainings.lose(container)
+        if broken is not None:
+            self._ask(broken.slot)
 
     # --- rotation (lines 14 to 24) ---
 
     async def _rotate(self) -> None:
-        while not self.stopped and self.timer.due_at() <= self._config.duration:
-            await self.clock.sleep_until((self.began_at or 0.0) + self.timer.due_at(), key="rotation")
-            rotation = self.timer.take(self.now)
-            if rotation is not None and not self.stopped:
+        while not self.trainings.stopped and self.timer.due_at() <= self._config.duration:
+            await self.clock.sleep_until((self.trainings.began_at or 0.0) + self.timer.due_at(), key="rotation")
+            rotation = self.timer.take(self.trainings.now)
+            if rotation is not None and not self.trainings.stopped:
                 await self._send(rotation)
 
     async def _send(self, rotation: int) -> None:
         parameters_P, version = self.models.send()
         parameters_P.setflags(write=False)
         master = MasterModel(self.name, rotation, version, parameters_P)
-        receiver = rotation_partners(self.present, rotation)[self.name] if self._rotates else self._site.exchange
-        if receiver == self.name:
-            await self.receive(master)
+        if not self._config.rules.rotate:
+            await self.peer(self._site.exchange, MeanExchange).collect(master)
             return
-        try:
-            if self._rotates:
-                await self.peer(receiver, NebulaCenter).receive(master)
-            else:
-                await self.peer(self._site.exchange, MeanExchange).collect(master)
-        except PartyLost:
-            if not self._rotates:
-                raise
-            # the partner is gone: this master reaches nobody, and the ring closes without it
+        partner = rotation_partners(self.present, rotation)[self.name]
+        if partner == self.name:
+            self._take(master)
+            return
+        with surviving_loss("this master reaches nobody, and the ring closes without that center"):
+            await self.peer(partner, NebulaCenter).receive(master)
 
+    @remote(caller=DATA_CENTER)
     async def receive(self, model: MasterModel | SharedModel) -> None:
         """Make a master that arrived the stellar model."""
-        self.models.receive(model.parameters, model.version, self.now)
+        self._take(model)
 
-    # --- losses ---
+    def _take(self, model: MasterModel | SharedModel) -> None:
+        if model.parameters.shape != self.models.stellar.shape:
+            raise BadInput(
+                f"{self.name}: a model of {model.parameters.size} numbers does not fit one of "
+                f"{self.models.stellar.size}: all containers must hold the same columns"
+            )
+        self.models.receive(model.parameters, model.version, self.trainings.now)
 
-    async def set_present(self, centers: tuple[str, ...]) -> None:
+    @remote(caller=DRIVER)
+    async def set_present(self, news: PresentCenters) -> None:
         """Learn which centers are there: the ring runs over those."""
-        self.present = list(centers)
+        self.present = list(news.centers)
 
-    async def lose_container(self, container: int) -> None:
-        """A container is gone: its planet trains elsewhere, from the model it had."""
-        broken = self._workshop.lose(container)
-        if broken is not None:
-            self._ask(broken.slot)
+    # --- what others ask ---
 
-    async def regain_container(self, container: int) -> None:
-        """A container is back."""
-        self._workshop.regain(container)
-
-    # --- the driver's questions ---
-
-    async def master(self) -> MasterModel:
+    @remote(caller=SERVER)
+    async def model(self) -> MasterModel:
         """Return the master of this moment."""
-        parameters_P = self.models.master()
-        return MasterModel(self.name, self.timer.rotation, self.models.mean_version, parameters_P)
+        return MasterModel(self.name, self.timer.rotation, self.models.mean_version, self.models.master())
 
+    @remote(caller=DRIVER)
     async def report(self) -> CenterReport:
         """Return what was done so far."""
-        versions = tuple(self.models.versions)
-        return CenterReport(self.name, self.num_trained, sum(versions), self.timer.rotation, versions)
+        return CenterReport(self.name, self.trainings.num_done, tuple(self.models.versions))
 
+    @remote(caller=DRIVER)
     async def finish(self) -> None:
         """Stop: whatever is under way is given up and paid until now."""
-        self.stopped = True
-        self._workshop.stop()
+        self.trainings.stop()
+
+
+class MeanExchange(DataCenter):
+    """The aggregation ablation: the mean of all masters goes back to all centers (2 |C| transfers)."""
+
+    state: ClassVar[tuple[str, ...]] = ("present", "collected")
+
+    def __init__(self, centers: tuple[str, ...]) -> None:
+        self.present = list(centers)
+        self.collected: dict[int, dict[str, tuple[float, Floats]]] = {}
+
+    @remote(caller=DATA_CENTER)
+    async def collect(self, master: MasterModel) -> None:
+        """Take a master; the last one of an exchange sends the mean to all."""
+        collected = self.collected.setdefault(master.rotation, {})
+        collected[master.center] = (master.version, master.parameters)
+        self._settle(master.rotation)
+
+    def _settle(self, rotation: int) -> None:
+        collected = self.collected[rotation]
+        if set(self.present) - set(collected):
+            return
+        del self.collected[rotation]
+        names = sorted(collected)
+        mean_P = weighted_mean([collected[name][1] for name in names], [1.0] * len(names))
+        mean_P.setflags(write=False)
+        version = sum(collected[name][0] for name in names) / len(names)
+        self.background(self._share(SharedModel(rotation, version, mean_P)))
+
+    async def _share(self, model: SharedModel) -> None:
+        async def send(center: str) -> None:
+            with surviving_loss("when it is back it gets the next mean"):
+                await self.peer(center, NebulaCenter).receive(model)
+
+        await asyncio.gather(*(send(center) for center in list(self.present)))
+
+    @remote(caller=DRIVER)
+    async def set_present(self, news: PresentCenters) -> None:
+        """Learn which centers are there; an exchange that waited for one that is gone goes on."""
+        self.present = list(news.centers)
+        for rotation in sorted(self.collected):
+            self._settle(rotation)
+
+
+class Auditor(Server):
+    """See the module. A lease is known here before anything can be lost with its center; links to here cost nothing.
+
+    Args:
+        config: of the run.
+        part: the test rows.
+        units: how many units of hardware each center has.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("bill", "open_leases")
+
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, units: dict[str, int]) -> None:
+        self._config, self._part, self._units = config, part, units
+        self.bill = Bill()
+        self.open_leases: dict[tuple[str, str], tuple[str, float, float]] = {}
+
+    async def load(self) -> None:
+        """Name the test rows; they are loaded when they are needed."""
+        if self._part.test is None:
+            raise BadInput(f"test: {self._part.name} names no test rows")
+        self._key = rows_key(self._part.test)
+        self._model = run_model(self._config, self._part, () if self._part.shape else rows_of(self._key)[0].shape[1:])
+
+    @remote(caller=DATA_CENTER)
+    async def open_lease(self, news: LeaseOpened) -> None:
+        """Note that a unit was let."""
+        key = (news.center, news.unit)
+        if key in self.open_leases:
+            raise ValueError(f"{news.unit} of {news.center} is let twice")
+        self.open_leases[key] = (news.container, news.start, news.price)
+
+    @remote(caller=DATA_CENTER)
+    async def close_lease(self, news: LeaseClosed) -> None:
+        """Put a rental on the bill; one that was closed with its center's loss is there already."""
+        if (news.center, news.unit) in self.open_leases:
+            self._close(news.center, news.unit, news.end, news.useful)
+
+    @remote(caller=DRIVER)
+    async def center_lost(self, news: CenterNews) -> None:
+        """Bill what a lost center had let, until now."""
+        for center, unit in [key for key in self.open_leases if key[0] == news.center]:
+            self._close(center, unit, news.time, False)
+
+    def _close(self, center: str, unit: str, end: float, useful: bool) -> None:
+        container, start, price = self.open_leases.pop((center, unit))
+        if not useful:  # the center may be gone, or not know when its loss was noticed
+            self.record_span("given up", f"{container} on {unit}", start, end)
+        rental = Rental(center=center, unit=unit, container=container, start=start, end=end, price=price, useful=useful)
+        self.bill.add(rental)
+
+    @remote(caller=DRIVER)
+    async def account(self, order: AccountOrder) -> Account:
+        """Return the dollars of all rentals so far, and each center's bill."""
+        closed = self.bill.rentals
+        running = [(order.time - start) * price / 3600.0 for _, start, price in self.open_leases.values()]
+        num_useful = sum(rental.useful for rental in closed)
+        return Account(
+            rent=self.bill.dollars() + sum(running),
+            trainings=num_useful,
+            given_up=len(closed) - num_useful,
+            centers=tuple(self.bill.center(name, num_units, order.duration) for name, num_units in self._units.items()),
+        )
+
+    @remote(caller=DRIVER)
+    async def measure(self, order: MeasureOrder) -> Measurement | None:
+        """Measure the plain mean of some models on the test rows (the final model of Algorithm 1).
+
+        None: all who were to give one are gone.
+        """
+        models = await asyncio.gather(*(self._ask_model(name) for name in order.holders))
+        found = [model for model in models if model is not None]
+        if not found:
+            return None
+        mean_P = found[0].parameters
+        if len(found) > 1:
+            mean_P = weighted_mean([model.parameters for model in found], [1.0] * len(found))
+        work = Work(EVALUATION, 1.0)
+        return Measurement(*await self.compute(evaluate, self._model, mean_P, self._key, work=work))
+
+    async def _ask_model(self, name: str) -> Any:
+        model = None
+        with surviving_loss("it is not measured"):
+            model = await self.peer(name, NebulaCenter).model()  # the baselines' exchanges have this door too
+        return model

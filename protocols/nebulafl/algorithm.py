@@ -1,309 +1,236 @@
-"""Local training, evaluation, distillation and weighted means, on flat parameter vectors.
+"""NebulaFL's algorithm as functions of arrays: planets, versions, selection, hardware, rotation (Algorithm 1).
 
-A model crosses these functions as one float32 vector: the floating-point entries of its state dict (parameters
-and the running statistics of batch normalisation), in that order. A process builds a model
-once, lays it over one buffer and refills that buffer for every task, because building and loading a small
-model costs more than training it on sixty samples. The plain form of the same training, which a test holds this one
-against, is `fedactors.learning.averaging.train_locally`.
+Versions count the trainings of a planet. They decide how much a planet listens to the stellar model, how much it counts
+in the master model, and, through the version gap, which container and hardware it gets next: a planet that is ahead is
+sent to a slow container and cheap hardware, one that lags to fast ones; curiosity prefers containers seldom chosen.
 
-Shapes: P length of the flat vector, N samples, B samples of a batch, F... features of a sample, K classes.
+    rotation    0        1        2        3 (self turn)
+    center 1    -> 2     -> 3     -> 4     -> 1
+    center 2    -> 3     -> 4     -> 1     -> 2         every rotation is a bijection: each center
+    center 3    -> 4     -> 1     -> 2     -> 3         sends one master and receives one
+    center 4    -> 1     -> 2     -> 3     -> 4
+
+Shapes: P length of a flat model, C containers of a center, R hardware types of a center.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from fedactors.learning.averaging import batches
-
-MEAN_BLOCK = 32768
-"""Parameters that `weighted_mean` adds at a time."""
+from fedactors.learning.averaging import blend, weighted_mean
+from protocols.nebulafl.config import ResourcePolicy
 
 Floats = NDArray[np.float32]
-Labels = NDArray[np.int64]
-Model = Hashable
-"""A name or a frozen description of a model."""
-ModelFactory = Callable[[Any], nn.Module]
-"""Makes the module that a `Model` stands for; module-level, so that every process finds the same one."""
-ShardLoader = Callable[[str], tuple[Floats, Labels]]
-"""Gives the whole training set that a name stands for; it keeps what it loaded."""
+Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+MIN_PLANET_WEIGHT = 5.0
+"""Least weight of a planet against the stellar model (Equation 2)."""
+LEAST_REWARD = 1e-6
+"""What a reward is raised to, so that an idle container can always be chosen."""
+LEAST_FACTOR = 0.1
+"""Smallest factor of a drawn run time, so that a wide normal distribution never gives a time of zero or less."""
 
 
-class Sgd(NamedTuple):
-    """How a model is trained by stochastic gradient descent with momentum."""
-
-    num_epochs: int = 5
-    """Passes over the samples."""
-    batch_size: int = 50
-    """Samples a step; the last batch of a pass may be smaller."""
-    learning_rate: float = 0.01
-    """Step length."""
-    momentum: float = 0.9
-    """Share of the last step kept; it starts at zero."""
+# --- planets and versions ---
 
 
-class LocalTraining(NamedTuple):
-    """What a container did: trained `parameters` (P,), mean `loss` of the last epoch, `loss_rms` over all batches."""
-
-    parameters: Floats
-    loss: float
-    loss_rms: float
-    num_samples: int
+def stellar_decay(now: float, rotated_at: float, rotation_interval: float) -> float:
+    """Return d_t = 1 - 0.5 min(1, (t - t_rot) / t_c): from 1 at a rotation to 0.5 one interval later (Equation 2)."""
+    return 1.0 - 0.5 * min(1.0, max(0.0, now - rotated_at) / rotation_interval)
 
 
-class Evaluation(NamedTuple):
-    """Accuracy in [0, 1] and mean cross-entropy in nats."""
+def planet_update(
+    planet_P: Floats, stellar_P: Floats, planet_version: float, stellar_version: float, decay: float
+) -> Floats:
+    """Return (w m_j + d_t m_s) / (w + d_t) with w = max(v_j - v_s, 5) (Equation 2).
 
-    accuracy: float
-    loss: float
-
-
-class _Workspace:
-    """One module laid over one flat buffer, with a gradient and a momentum buffer of the same length.
-
-    Where the vector holds running statistics the gradient stays zero, so a step leaves them alone.
+    `planet_version` is the version before this training is counted. A `decay` of zero returns the planet itself.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        entries = [v for v in module.state_dict(keep_vars=True).values() if v.is_floating_point()]
-        self.counters = [b for b in module.buffers() if not b.is_floating_point()]
-        self.smallest_batch = 2 if any(isinstance(m, nn.BatchNorm2d) for m in module.modules()) else 1
-        self.draws = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
-        self.size: int = sum(entry.numel() for entry in entries)
-        self.flat_P, self.gradient_P, self.momentum_P = (torch.zeros(self.size) for _ in range(3))
-        start = 0
-        for entry in entries:
-            place = slice(start, start + entry.numel())
-            view = self.flat_P[place].view(entry.shape)
-            view.copy_(entry.detach())
-            entry.data = view
-            if isinstance(entry, nn.Parameter):
-                entry.grad = self.gradient_P[place].view(entry.shape)
-            start += entry.numel()
-        self.window_P: Floats = self.flat_P.numpy()
-
-    def fill(self, parameters_P: Floats) -> None:
-        if parameters_P.shape != (self.size,):
-            raise ValueError(f"a vector of shape {parameters_P.shape} does not fit a model of {self.size} numbers")
-        np.copyto(self.window_P, parameters_P)
-        for counter in self.counters:
-            counter.zero_()
-
-    def start_training(self, parameters_P: Floats) -> None:
-        self.fill(parameters_P)
-        self.momentum_P.zero_()
-        self.module.train()
-
-    def step(self, loss: torch.Tensor, learning_rate: float, momentum: float) -> float:
-        """Take one step of SGD with momentum: u <- momentum u + g; w <- w - learning_rate u."""
-        self.gradient_P.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.momentum_P.mul_(momentum).add_(self.gradient_P)
-        self.flat_P.add_(self.momentum_P, alpha=-learning_rate)
-        return loss.item()
+    weight = max(planet_version - stellar_version, MIN_PLANET_WEIGHT)
+    return blend(planet_P, stellar_P, decay / (weight + decay))
 
 
-@lru_cache(maxsize=4)
-def _workspace(factory: ModelFactory, model: Model) -> _Workspace:
-    torch.set_num_threads(1)  # sums in another order are not equal to the bit
-    with torch.random.fork_rng(devices=[]):
-        return _Workspace(factory(model))
+def master_model(planets: Sequence[Floats], versions: Sequence[float]) -> Floats:
+    """Return sum(v_k m_k) / sum(v_k), the plain mean when no planet has been trained (Equation 3)."""
+    return weighted_mean(planets, versions)
 
 
-def num_parameters(factory: ModelFactory, model: Model) -> int:
-    """Return P, the length of the flat vector of `model`."""
-    return _workspace(factory, model).size
+def version_offset(mean_version: float, stellar_version: float) -> float:
+    """Return v_os = v_avg - v_s, how far this center is ahead of the one its stellar model came from."""
+    return mean_version - stellar_version
 
 
-def local_training(
-    factory: ModelFactory,
-    model: Model,
-    parameters_P: Floats,
-    x_NF: Floats,
-    y_N: Labels,
+def version_gap(version: float, mean_version: float, offset: float, *, paper_literal: bool = False) -> float:
+    """Return dv = v_p - v_i + v_os: above zero for a planet that is ahead (Equation 4).
+
+    The paper prints - v_os, which would call the planets of a lagging center advanced and slow them further;
+    `paper_literal` keeps the print.
+    """
+    return version - mean_version + (-offset if paper_literal else offset)
+
+
+# --- which container ---
+
+
+def performance_rewards(scores_C: Numbers, gap: float, *, paper_literal: bool = False) -> Numbers:
+    """Return R_p for performance scores PSc (seconds) and a version gap dv (Equation 5).
+
+    dv > 0: PSc / max PSc * dv. dv <= 0: (1 - (PSc - min PSc) / max PSc) |dv|. The print has min - PSc and dv
+    instead of |dv|: negative rewards whose ratios favour slow containers, against the text; `paper_literal`
+    keeps it.
+    """
+    slowest = scores_C.max()
+    if gap > 0:
+        return np.asarray(scores_C / slowest * gap)
+    if paper_literal:
+        return np.asarray((1.0 - (scores_C.min() - scores_C) / slowest) * gap)
+    return np.asarray((1.0 - (scores_C - scores_C.min()) / slowest) * -gap)
+
+
+def curiosity_rewards(counts_C: NDArray[np.integer], *, paper_literal: bool = False) -> Numbers:
+    """Return R_c = 1 / sqrt(Cnt + 1); the print has 1 / sqrt(Cnt), infinite before the first time (Equation 6)."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(1.0 / np.sqrt(counts_C + (0.0 if paper_literal else 1.0)), dtype=np.float64)
+
+
+def selection_probabilities(
+    scores_C: Numbers,
+    counts_C: NDArray[np.integer],
+    busy_C: Mask,
+    gap: float,
     *,
-    seed: int,
-    sgd: Sgd = Sgd(),
-) -> LocalTraining:
-    """Train a model on one container's samples by SGD with a fresh momentum (Algorithm 1, LocalTrain).
+    paper_literal: bool = False,
+) -> Numbers:
+    """Return the probability of each container, zero for busy ones, proportional to R_p + R_c (Equation 7).
 
-    The result is a pure function of the arguments, to the bit, in every process of a machine. The inputs may
-    be read-only and are not changed. Not to be called from two threads of one process at once.
+    Rewards below 1e-6 count as 1e-6. With `paper_literal` a container never chosen (infinite curiosity) shares
+    all probability with its like, and rewards that are all negative keep their printed ratios.
+
+    Raises:
+        ValueError: no container is idle.
+    """
+    if busy_C.all():
+        raise ValueError("no container is idle")
+    rewards_C = performance_rewards(scores_C, gap, paper_literal=paper_literal)
+    rewards_C = rewards_C + curiosity_rewards(counts_C, paper_literal=paper_literal)
+    unseen_C = np.isinf(rewards_C) & ~busy_C
+    if unseen_C.any():
+        weights_C = unseen_C.astype(np.float64)
+    elif paper_literal and (rewards_C[~busy_C] < 0).all():
+        weights_C = -rewards_C
+    else:
+        weights_C = np.maximum(rewards_C, LEAST_REWARD)
+    weights_C = np.where(busy_C, 0.0, weights_C)
+    return np.asarray(weights_C / weights_C.sum())
+
+
+def random_probabilities(busy_C: Mask) -> Numbers:
+    """Return equal probabilities for idle containers (the ablation with random containers)."""
+    if busy_C.all():
+        raise ValueError("no container is idle")
+    idle_C = (~busy_C).astype(np.float64)
+    return np.asarray(idle_C / idle_C.sum())
+
+
+def draw(probabilities_C: Numbers, uniform: float) -> int:
+    """Return the container that a number in [0, 1) falls on."""
+    edges_C = np.cumsum(probabilities_C)
+    place = int(np.searchsorted(edges_C, uniform * edges_C[-1], side="right"))
+    last = int(np.flatnonzero(probabilities_C)[-1])
+    return min(place, last)
+
+
+# --- which hardware ---
+
+
+def predicted_times(sizes: Sequence[int], num_epochs: int, speeds_R: Numbers) -> Numbers:
+    """Return the seconds of runs that were never measured, samples * epochs / throughput, shape (R, C)."""
+    return np.asarray(np.asarray(sizes, dtype=np.float64)[None, :] * num_epochs / speeds_R[:, None])
+
+
+def run_time(mean: float, spread: float, generator: np.random.Generator) -> float:
+    """Return the seconds of one run, drawn from N(mean, (spread * mean)^2), at least a tenth of the mean."""
+    return mean * max(LEAST_FACTOR, generator.normal(1.0, spread))
+
+
+def cost_factors(prices_R: Numbers) -> Numbers:
+    """Return F_cost = (price - mean price) / max price over the available types (Equation 8)."""
+    dearest = prices_R.max()
+    return np.asarray((prices_R - prices_R.mean()) / dearest) if dearest > 0 else np.zeros_like(prices_R)
+
+
+def time_factors(times_R: Numbers, gap: float, *, paper_literal: bool = False) -> Numbers:
+    """Return F_time = -(RTime - mean RTime) / max RTime * dv over the available types (Equation 9).
+
+    The print lacks the minus, so that the least sum would give slow hardware to planets that lag, against the
+    text; `paper_literal` keeps it.
+    """
+    factors_R: Numbers = (times_R - times_R.mean()) / times_R.max() * gap
+    return factors_R if paper_literal else -factors_R
+
+
+def assign(
+    prices_R: Numbers,
+    times_R: Numbers,
+    gap: float,
+    *,
+    use_cost: bool = True,
+    use_time: bool = True,
+    paper_literal: bool = False,
+) -> int:
+    """Return the type with the least F_cost + F_time (ResAssign); the cheaper, then the first, at a tie.
 
     Args:
-        factory: makes the module.
-        model: what it makes it from.
-        parameters_P: the model to start from.
-        x_NF: samples, first axis N.
-        y_N: class of each sample.
-        seed: draws the order of samples, and dropout where the model has it.
-        sgd: passes, batches and steps; a single sample that is left joins the batch before it where batch normalisation
-            needs two.
+        prices_R: dollars an hour of the available types.
+        times_R: RTime of the container on them, in seconds.
+        gap: version gap of the planet.
+        use_cost: count F_cost.
+        use_time: count F_time.
+        paper_literal: keep the printed sign of F_time.
     """
-    return shard_training(
-        factory, model, parameters_P, lambda _: (x_NF, y_N), "", np.arange(len(y_N)), seed=seed, sgd=sgd
-    )
+    sums_R = np.zeros(len(prices_R))
+    if use_cost:
+        sums_R += cost_factors(prices_R)
+    if use_time:
+        sums_R += time_factors(times_R, gap, paper_literal=paper_literal)
+    return int(np.lexsort((prices_R, sums_R.round(12)))[0])
 
 
-def shard_training(
-    factory: ModelFactory,
-    model: Model,
-    parameters_P: Floats,
-    load: ShardLoader,
-    dataset: str,
-    rows_N: NDArray[np.integer],
+def choose_type(
+    policy: ResourcePolicy,
+    prices_R: Numbers,
+    times_R: Numbers,
+    gap: float,
+    uniform: float,
     *,
-    seed: int,
-    sgd: Sgd = Sgd(),
-) -> LocalTraining:
-    """Do `local_training` on the rows of a training set that this process loads once.
-
-    For simulated containers: a task then carries row numbers instead of samples to the worker.
-    """
-    if len(rows_N) == 0:
-        raise ValueError("a container without samples cannot train")
-    x_NF, y_N = load(dataset)
-    space = _workspace(factory, model)
-
-    def loss_of(index_B: NDArray[np.integer]) -> torch.Tensor:
-        rows_B = rows_N[index_B]
-        return cross_entropy(space.module(_inputs(x_NF[rows_B])), torch.from_numpy(y_N[rows_B]))
-
-    return _train(space, parameters_P, len(rows_N), loss_of, seed, sgd)
+    use_cost: bool = True,
+    use_time: bool = True,
+    paper_literal: bool = False,
+) -> int:
+    """Return the available type that a policy takes; `uniform` in [0, 1) decides for ``random``."""
+    if policy == "random":
+        return min(int(uniform * len(prices_R)), len(prices_R) - 1)
+    if policy == "cheapest":
+        return int(np.lexsort((times_R, prices_R))[0])
+    if policy == "fastest":
+        return int(np.lexsort((prices_R, times_R))[0])
+    return assign(prices_R, times_R, gap, use_cost=use_cost, use_time=use_time, paper_literal=paper_literal)
 
 
-def _train(
-    space: _Workspace,
-    parameters_P: Floats,
-    num_samples: int,
-    loss_of: Callable[[NDArray[np.integer]], torch.Tensor],
-    seed: int,
-    sgd: Sgd,
-) -> LocalTraining:
-    space.start_training(parameters_P)
-    order = np.random.Generator(np.random.PCG64(seed))
-    total, squares, num_batches = 0.0, 0.0, 0
-    with _dropout_seed(space.draws, seed):
-        for _ in range(sgd.num_epochs):
-            total = 0.0
-            for index_B in batches(num_samples, sgd.batch_size, order, space.smallest_batch):
-                value = space.step(loss_of(index_B), sgd.learning_rate, sgd.momentum)
-                total += value * len(index_B)
-                squares += value * value
-                num_batches += 1
-    return LocalTraining(
-        parameters=space.window_P.copy(),
-        loss=total / num_samples,
-        loss_rms=float(np.sqrt(squares / max(num_batches, 1))),
-        num_samples=num_samples,
-    )
+# --- rotation ---
 
 
-def _inputs(x_BF: Floats) -> torch.Tensor:
-    """Copy samples into a tensor; images with channels last, in which CPU convolutions are up to twice as fast.
-
-    The strides are stated because torch takes images of one channel for channels first otherwise.
-    """
-    x = torch.tensor(x_BF)
-    if x.ndim != 4:
-        return x
-    _, channels, height, width = x.shape
-    strides = (channels * height * width, 1, width * channels, channels)
-    return x.contiguous(memory_format=torch.channels_last).as_strided(x.shape, strides)
+def rotation_target(center: int, rotation: int, num_centers: int) -> int:
+    """Return (i + r) mod |C| + 1 for center i = 1 ... |C| in rotation r = 0, 1, ... (Algorithm 1, line 17)."""
+    return (center + rotation) % num_centers + 1
 
 
-@contextlib.contextmanager
-def _dropout_seed(draws: bool, seed: int) -> Iterator[None]:
-    if not draws:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
-def logits(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, batch_size: int = 100) -> Floats:
-    """Return what a model says of each sample before the softmax, shape (N, K)."""
-    space = _workspace(factory, model)
-    space.fill(parameters_P)
-    space.module.eval()
-    with torch.no_grad():
-        parts = [
-            space.module(_inputs(x_NF[first : first + batch_size])).numpy() for first in range(0, len(x_NF), batch_size)
-        ]
-    return np.concatenate(parts)
-
-
-def evaluate(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, y_N: Labels) -> Evaluation:
-    """Measure accuracy and mean cross-entropy of a model on labelled samples."""
-    scores_NK = logits(factory, model, parameters_P, x_NF)
-    loss = cross_entropy(torch.from_numpy(scores_NK), torch.tensor(y_N)).item()
-    return Evaluation(accuracy=float((scores_NK.argmax(1) == y_N).mean()), loss=loss)
-
-
-def distil(
-    factory: ModelFactory,
-    model: Model,
-    parameters_P: Floats,
-    x_NF: Floats,
-    target_NK: Floats,
-    *,
-    seed: int,
-    sgd: Sgd = Sgd(),
-    temperature: float = 1.0,
-) -> LocalTraining:
-    """Fit a model to the class probabilities `target_NK` of unlabelled samples by Kullback-Leibler divergence.
-
-    `temperature` softens the student only; the targets must have been softened by the same value.
-    """
-    space = _workspace(factory, model)
-
-    def loss_of(index_B: NDArray[np.integer]) -> torch.Tensor:
-        said_BK = log_softmax(space.module(_inputs(x_NF[index_B])) / temperature, dim=1)
-        return kl_div(said_BK, torch.from_numpy(target_NK[index_B]), reduction="batchmean") * temperature**2
-
-    return _train(space, parameters_P, len(x_NF), loss_of, seed, sgd)
-
-
-def blend(first_P: Floats, second_P: Floats, share: float) -> Floats:
-    """Return (1 - share) first + share second, a new vector between the two in every number, 0 <= share <= 1."""
-    if share > 0.5:
-        return blend(second_P, first_P, 1.0 - share)
-    mixed_P = second_P - first_P
-    mixed_P *= np.float32(share)
-    mixed_P += first_P
-    return mixed_P
-
-
-def weighted_mean(models: Sequence[Floats], weights: Sequence[float]) -> Floats:
-    """Return sum(w_k m_k) / sum(w_k), added in the order given, in double precision.
-
-    Weights are non-negative; when all of them are zero every model counts the same.
-    """
-    if len(models) != len(weights) or not models:
-        raise ValueError(f"{len(models)} models and {len(weights)} weights do not make a mean")
-    shares = np.asarray(weights, dtype=np.float64)
-    if (shares < 0).any():
-        raise ValueError("a weight is negative")
-    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(models), 1.0 / len(models))
-    mean_P = np.empty_like(models[0])
-    sum_P, term_P = np.empty(MEAN_BLOCK), np.empty(MEAN_BLOCK)
-    for first in range(0, mean_P.size, MEAN_BLOCK):  # block by block, so that sums stay in the processor's cache
-        place = slice(first, min(first + MEAN_BLOCK, mean_P.size))
-        sums, terms = sum_P[: place.stop - first], term_P[: place.stop - first]
-        sums[:] = 0.0
-        for share, model_P in zip(shares, models, strict=True):
-            terms[:] = model_P[place]
-            terms *= share
-            sums += terms
-        mean_P[place] = sums
-    return mean_P
+def rotation_partners(centers: Sequence[str], rotation: int) -> dict[str, str]:
+    """Return who sends to whom among the `centers` present, in their order; r mod |C| = |C| - 1 is the self turn."""
+    return {
+        sender: centers[rotation_target(place, rotation, len(centers)) - 1]
+        for place, sender in enumerate(centers, start=1)
+    }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from fedactors.config import config
-from protocols.nebulafl.resources import ResourcePolicy
 
 Algorithm = Literal[
     "nebulafl", "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff"
@@ -15,6 +15,25 @@ Algorithm = Literal[
 Ablation = Literal[
     "none", "random", "random-resource", "random-container", "without-cost", "without-time", "aggregation"
 ]
+ResourcePolicy = Literal["nebulafl", "random", "cheapest", "fastest"]
+BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
+"""Baselines that aggregate center by center; the others send every container's model across."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Which rules a center follows; an ablation takes one away (Table III; Figure 5)."""
+
+    random_container: bool
+    """Draw idle containers with equal probability."""
+    resource_policy: ResourcePolicy
+    """How hardware is chosen."""
+    use_cost: bool
+    """Count the cost factor in NebulaFL's assignment."""
+    use_time: bool
+    """Count the time factor in NebulaFL's assignment."""
+    rotate: bool
+    """Rotate masters; otherwise average them at one place and send the mean back to all centers."""
 
 
 @config
@@ -152,10 +171,23 @@ class NebulaFLConfig:
             place, _, times = word.partition("@")
             center, _, number = place.partition("/")
             begin, _, end = times.partition("-")
-            if not 0 <= float(begin) < float(end):
+            if int(number) < 0 or not 0 <= float(begin) < float(end):
                 raise ValueError(word)
             found.append((center, int(number), float(begin), float(end)))
         return found
+
+    @property
+    def rules(self) -> Rules:
+        """The rules that this configuration stands for."""
+        ablation = self.ablation
+        policy: ResourcePolicy = "random" if ablation in ("random", "random-resource") else self.resource_policy
+        return Rules(
+            random_container=ablation in ("random", "random-container"),
+            resource_policy=policy,
+            use_cost=ablation != "without-cost",
+            use_time=ablation != "without-time",
+            rotate=ablation != "aggregation",
+        )
 
     @property
     def center_sizes(self) -> tuple[int, ...]:

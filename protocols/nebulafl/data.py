@@ -1,234 +1,228 @@
-"""Who holds which rows: a data set dealt to containers, or one's own files, as a small recipe for every process.
+"""What a user brings: rows dealt to containers, the hardware catalogue, and the network between centers.
 
-A row set has a *key*, a text from which any process of the run loads the same rows once. Named sets have one key for
-all training rows, and a container is an index into them; of one's own files each has its key.
+The driver reads the two descriptions and no row: each center's process opens its own containers' files, the auditor's
+the test file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+import math
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
-from typing import cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData, horizontal
-from fedactors.data.images import load_images
-from fedactors.data.own import load_own
+from fedactors.data.horizontal import HorizontalData, HorizontalPart, horizontal
+from fedactors.data.own import load_own_as
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, RowPartitioner
 from fedactors.errors import BadInput
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.inputs import read_catalogue, read_network, require_samples
+from protocols.nebulafl.hardware import Catalogue, HardwareType
+from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
 
-Floats = NDArray[np.float32]
-Labels = NDArray[np.int64]
-Rows = NDArray[np.int64]
+EXAMPLES = ("market", "scarce")
+"""Illustrative pairs of files that come with the protocol."""
 MODEL_OF_SHAPE: dict[tuple[int, ...], str] = {(1, 8, 8): "cnn8", (1, 28, 28): "cnn28", (3, 32, 32): "resnet18"}
 """What ``model=auto`` stands for, by the shape of a sample; ``linear`` for any other."""
-_FILE = ".toml#"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shard:
-    """One container's rows: positions in the row set that `key` names."""
-
-    key: str
-    rows: Rows
+# --- rows ---
 
 
-@dataclass(frozen=True, kw_only=True)
-class NebulaData:
-    """The recipe: small enough to be an actor's argument."""
-
-    name: str
-    """A named data set, or the path of a description of one's own files."""
-    seed: int
-    """Of the dealing."""
-    num_containers: int
-    partitioner: RowPartitioner | None
-    """How a named set is dealt; None for one's own files."""
-    num_proxy: int
-    """Training rows held out as the public proxy set; they belong to no container."""
-    num_validation: int = 0
-    """Training rows held out to measure models on instead of the test rows; they belong to no container."""
-    num_training: int | None = None
-    """Rows dealt to the containers; None for all that are not held out."""
-    shape: tuple[int, ...]
-    """Of one sample."""
-    num_classes: int
-
-    @property
-    def train_key(self) -> str:
-        """Key of a named set's training rows."""
-        return f"train:{self.seed}:{self.name}"
-
-    @property
-    def test_key(self) -> str:
-        """Key of the rows that models are measured on."""
-        part = f"validation={self.num_validation}" if self.num_validation else "test"
-        return f"{part}:{self.seed}:{self.name}"
-
-    def shards(self) -> list[Shard]:
-        """Return every container's rows.
-
-        Raises:
-            BadInput: a container without rows.
-        """
-        if self.partitioner is None:
-            keys = [f"client:{self.seed}:{self.name}#{i}" for i in range(self.num_containers)]
-            return [Shard(key=key, rows=np.arange(len(load_rows(key)[1]))) for key in keys]
-        dealt, _ = self._dealt()
-        return [Shard(key=self.train_key, rows=rows) for rows in dealt]
-
-    def proxy(self) -> Shard:
-        """Return the public proxy rows.
-
-        Raises:
-            BadInput: one's own files have none.
-        """
-        if self.partitioner is None:
-            raise BadInput("algorithm: fedhkt is not allowed with own files: it needs public proxy rows of a named set")
-        return Shard(key=self.train_key, rows=self._dealt()[1])
-
-    def labels(self, shard: Shard) -> Labels:
-        """Return the labels of a shard's rows."""
-        return (self._train_labels() if self.partitioner is not None else load_rows(shard.key)[1])[shard.rows]
-
-    def _train_labels(self) -> Labels:
-        if describe(self.name).kind == "images":
-            return load_images(self.name).train_labels
-        return load_rows(self.train_key)[1]
-
-    def _dealt(self) -> tuple[list[Rows], Rows]:
-        assert self.partitioner is not None
-        labels_N = self._train_labels()
-        order = _holding_order(self.seed, len(labels_N))[self.num_validation :]
-        proxy, private = np.sort(order[: self.num_proxy]), np.sort(order[self.num_proxy :][: self.num_training])
-        found = self.partitioner.over(labels_N[private])
-        return [private[found.load_partition(i)] for i in range(self.num_containers)], proxy
-
-
-def _holding_order(seed: int, num_rows: int) -> Rows:
-    """Return the order in which training rows are held out: validation first, then proxy, then the containers'."""
-    return np.random.default_rng([seed, 17]).permutation(num_rows)
-
-
-def load_rows(key: str) -> tuple[Floats, Labels]:
-    """Load the row set of a key, samples as the models take them.
+def load_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
+    """Return who holds which rows, after checking catalogue, network and outages; no row is read.
 
     Raises:
-        BadInput: own files that are not horizontal.
-        DataMissing: a file is not on this machine.
+        BadInput: names the setting or the entry of a file, its value and what is allowed.
     """
-    part, seed, name = key.split(":", 2)
-    if _FILE in name:
-        path, _, index = name.rpartition("#")
-        block = _own(Path(path)).client(int(index)).load()
-    elif name.endswith(".toml"):
-        block = _own(Path(name)).test().load()
-    else:
-        whole = horizontal(name, IidPartitioner(num_partitions=1), seed=int(seed))
-        block = whole.test().load() if part == "test" else whole.client(0).load()
-        if part.startswith("validation="):
-            held = _holding_order(int(seed), len(block.labels))[: int(part.partition("=")[2])]
-            return block.features[held], np.asarray(block.labels, np.int64)[held]
-    return block.features, np.asarray(block.labels, np.int64)
-
-
-@lru_cache(maxsize=64)
-def cached_rows(key: str) -> tuple[Floats, Labels]:
-    """Return the row set of a key, loaded once in this process and run."""
-    return load_rows(key)
-
-
-@lru_cache(maxsize=2)
-def _own(path: Path) -> HorizontalData:
-    found = load_own(path)
-    if not isinstance(found, HorizontalData):
-        raise BadInput(f"data: {path} is not allowed: nebulafl needs clients that hold rows of the same columns")
-    return found
-
-
-def load_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
-    """Return the recipe of a run's data, after checking catalogue, network and that no container is empty.
-
-    Raises:
-        BadInput: see `protocols.nebulafl.inputs` and `NebulaData.shards`.
-    """
-    for cache in (cached_rows, _own):
-        cache.cache_clear()  # files may have changed since an earlier run of this process
     catalogue = read_catalogue(config.catalogue)
     centers = catalogue.first_centers(config.num_centers)
     read_network(config.network).require(centers)
-    num_proxy = config.num_proxy if config.algorithm == "fedhkt" else 0
-    made = _own_data(config, name, seed) if name.endswith(".toml") else _named_data(config, name, seed, num_proxy)
+    _check_outages(config, centers)
+    made = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
+    if made.task == "regression":
+        raise BadInput(f"data: {name} is not allowed: nebulafl trains classifiers")
     for center in centers:
         for hardware in catalogue.types_of(center):
-            hardware.samples_per_second(model_name(config, made))
-    if made.partitioner is None:
-        require_samples([len(shard.rows) for shard in made.shards()], config.dirichlet)
-    else:
-        _require_rows(config, made, num_proxy)
-        made.shards()
+            hardware.samples_per_second(model_name(config, made.shape))
     return made
 
 
-def _require_rows(config: NebulaFLConfig, made: NebulaData, num_proxy: int) -> None:
-    rows, held = len(made._train_labels()), num_proxy + config.num_validation
-    if held >= rows:
-        raise BadInput(f"num_proxy + num_validation: {held} is not allowed: {made.name} has {rows} training rows")
-    if config.num_training is not None and config.num_training > rows - held:
-        raise BadInput(f"num_training: {config.num_training} is not allowed: {made.name} has {rows - held} to deal")
+def center_part(config: NebulaFLConfig, data: HorizontalData, place: int) -> HorizontalPart:
+    """Return the rows of center number `place`; containers are dealt to the centers in order."""
+    sizes = config.center_sizes
+    first = sum(sizes[:place])
+    return data.part(range(first, first + sizes[place]))
 
 
-def model_name(config: NebulaFLConfig, data: NebulaData) -> str:
+def model_name(config: NebulaFLConfig, shape: tuple[int, ...]) -> str:
     """Return the model of a run; ``auto`` is decided by the shape of a sample."""
-    return MODEL_OF_SHAPE.get(data.shape, "linear") if config.model == "auto" else config.model
+    return MODEL_OF_SHAPE.get(shape, "linear") if config.model == "auto" else config.model
 
 
-def _named_data(config: NebulaFLConfig, name: str, seed: int, num_proxy: int) -> NebulaData:
-    partitioner: RowPartitioner
-    count = config.num_containers
-    if config.dirichlet is None:
-        partitioner = IidPartitioner(num_partitions=count, seed=seed)
-    else:
-        partitioner = DirichletPartitioner(num_partitions=count, alpha=config.dirichlet, seed=seed)
-    whole = horizontal(name, partitioner, seed=seed)
-    if whole.task == "regression":
-        raise BadInput(f"data: {name} is not allowed: nebulafl trains classifiers")
-    shape = whole.shape or load_rows(f"test:{seed}:{name}")[0].shape[1:]
-    return NebulaData(
-        name=name,
-        seed=seed,
-        num_containers=count,
-        partitioner=partitioner,
-        num_proxy=num_proxy,
-        num_validation=config.num_validation,
+def _named_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
+    partitioner: RowPartitioner = IidPartitioner(num_partitions=config.num_containers, seed=seed)
+    if config.dirichlet is not None:
+        partitioner = DirichletPartitioner(num_partitions=config.num_containers, alpha=config.dirichlet, seed=seed)
+    described = describe(name)
+    num_proxy = config.num_proxy if config.algorithm == "fedhkt" else 0
+    held = num_proxy + config.num_validation
+    rows = described.rows if described.kind == "images" else described.rows - round(0.3 * described.rows)
+    if held >= rows:
+        raise BadInput(f"num_proxy + num_validation: {held} is not allowed: {name} has {rows} training rows")
+    if config.num_training is not None and config.num_training > rows - held:
+        raise BadInput(f"num_training: {config.num_training} is not allowed: {name} has {rows - held} to deal")
+    return horizontal(
+        name,
+        partitioner,
+        public_size=num_proxy,
+        validation_size=config.num_validation,
         num_training=config.num_training,
-        shape=tuple(shape),
-        num_classes=max(whole.num_classes, 2),
+        seed=seed,
     )
 
 
-def _own_data(config: NebulaFLConfig, name: str, seed: int) -> NebulaData:
+def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
     for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
         if count:
             raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
-    own = _own(Path(name))
+    if config.algorithm == "fedhkt":
+        raise BadInput("algorithm: fedhkt is not allowed with own files: it needs public proxy rows of a named set")
+    own = load_own_as(path, HorizontalData)
     if own.num_clients != config.num_containers:
-        raise BadInput(f"num_containers: {config.num_containers} is not allowed: {name} describes {own.num_clients}")
-    if own.task == "regression":
-        raise BadInput(f"data: {name} is not allowed: nebulafl trains classifiers")
-    block = own.test().load()
-    return NebulaData(
-        name=str(Path(name).resolve()),
-        seed=seed,
-        num_containers=own.num_clients,
-        partitioner=None,
-        num_proxy=0,
-        shape=cast("tuple[int, ...]", block.features.shape[1:]),
-        num_classes=max(own.num_classes, 2),
-    )
+        raise BadInput(f"num_containers: {config.num_containers} is not allowed: {path} describes {own.num_clients}")
+    own.test()
+    return own
+
+
+def _check_outages(config: NebulaFLConfig, centers: tuple[str, ...]) -> None:
+    sizes = dict(zip(centers, config.center_sizes, strict=True))
+    for center, number, _, _ in config.container_outages():
+        if center not in sizes:
+            raise BadInput(f"outages: center {center!r} is not allowed: the centers are {', '.join(centers)}")
+        if number >= sizes[center]:
+            raise BadInput(
+                f"outages: {center}/{number} is not allowed: {center} has containers 0 to {sizes[center] - 1}"
+            )
+
+
+# --- hardware and network ---
+
+
+def read_catalogue(name_or_path: str) -> Catalogue:
+    """Return the catalogue of an example (``market``, ``scarce``) or of a TOML file; a mistake is a `BadInput`."""
+    return _make_catalogue(_tree(name_or_path, "catalogue"), f"catalogue {name_or_path}")
+
+
+def read_network(name_or_path: str) -> InterCenterNetwork:
+    """Return the network of an example (``market``, ``scarce``) or of a TOML file; a mistake is a `BadInput`."""
+    return _make_network(_tree(name_or_path, "network"), f"network {name_or_path}")
+
+
+def exchange_name(config: NebulaFLConfig) -> str:
+    """Return where the methods that aggregate do so: at the network's hub, without one at the first center."""
+    if read_network(config.network).hub is not None:
+        return "exchange"
+    return f"{read_catalogue(config.catalogue).first_centers(1)[0]}/exchange"
+
+
+def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
+    _no_other_keys(tree, {"illustrative", "spread", "types", "centers"}, source)
+    types_tree, centers_tree = _table(tree, "types", source), _table(tree, "centers", source)
+    spread = _number(tree.get("spread", 0.05), f"{source}: spread", least=0.0)
+    types = {}
+    for name, entry in types_tree.items():
+        place = f"{source}: types.{name}"
+        _no_other_keys(entry, {"price", "throughput"}, place)
+        if "price" not in entry:
+            raise BadInput(f"{place}.price: missing; give dollars an hour")
+        speeds = _table(entry, "throughput", place)
+        types[name] = HardwareType(
+            name=name,
+            price=_number(entry["price"], f"{place}.price", least=0.0),
+            throughput={m: _number(v, f"{place}.throughput.{m}", above=0.0) for m, v in speeds.items()},
+        )
+    centers: dict[str, dict[str, int]] = {}
+    for center, entry in centers_tree.items():
+        place = f"{source}: centers.{center}"
+        if "/" in center or center in ("auditor", "exchange", "driver"):
+            raise BadInput(f"{place}: this name is not allowed: no '/', and not auditor, exchange or driver")
+        if not isinstance(entry, Mapping):
+            raise BadInput(f"{place}: {entry!r} is not allowed: give a table of type = number of units")
+        for name, count in entry.items():
+            if name not in types:
+                raise BadInput(f"{place}.{name}: unknown resource type (known: {', '.join(types)})")
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                raise BadInput(f"{place}.{name}: {count!r} is not allowed: give a whole number of units, 0 or more")
+        if not any(entry.values()):
+            raise BadInput(f"{place}: no resource type; give at least one unit of {', '.join(types)}")
+        centers[center] = dict(entry)
+    return Catalogue(types=types, centers=centers, spread=spread, illustrative=bool(tree.get("illustrative", False)))
+
+
+def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
+    _no_other_keys(tree, {"illustrative", "hub", "links"}, source)
+    entries = tree.get("links")
+    if not isinstance(entries, list) or not entries:
+        raise BadInput(f"{source}: links: missing; give at least one [[links]] table")
+    made = []
+    for number, entry in enumerate(entries, start=1):
+        place = f"{source}: link {number}"
+        _no_other_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, place)
+        ends = entry.get("between")
+        if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1]:
+            raise BadInput(f"{place}.between: {ends!r} is not allowed: give two different places")
+        for name in ("latency_ms", "bandwidth_mbit"):
+            if name not in entry:
+                raise BadInput(f"{place}.{name}: missing; give a number above 0")
+        made.append(
+            InterCenterLink(
+                ends=(str(ends[0]), str(ends[1])),
+                latency=_number(entry["latency_ms"], f"{place}.latency_ms", above=0.0) / 1e3,
+                bandwidth=_number(entry["bandwidth_mbit"], f"{place}.bandwidth_mbit", above=0.0) * 1e6 / 8,
+                egress_price=_number(entry.get("egress_per_gb", 0.0), f"{place}.egress_per_gb", least=0.0) / 1e9,
+            )
+        )
+    hub = tree.get("hub")
+    if hub is not None and not any(hub in link.ends for link in made):
+        raise BadInput(f"{source}: hub: {hub!r} has no link")
+    return InterCenterNetwork(made, hub=hub)
+
+
+def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:
+    if name_or_path in EXAMPLES:
+        text = files("protocols.nebulafl").joinpath("examples", name_or_path, f"{kind}.toml").read_text("utf-8")
+    else:
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise BadInput(f"{kind}: {name_or_path!r} is neither an example ({', '.join(EXAMPLES)}) nor a file")
+        text = path.read_text("utf-8")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{kind}: {name_or_path}: not TOML: {error}") from None
+
+
+def _no_other_keys(tree: Any, known: set[str], place: str) -> None:
+    if not isinstance(tree, Mapping):
+        raise BadInput(f"{place}: {tree!r} is not allowed: give a table with {', '.join(sorted(known))}")
+    for key in tree:
+        if key not in known:
+            raise BadInput(f"{place}: unknown entry {key!r} (known: {', '.join(sorted(known))})")
+
+
+def _table(tree: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
+    table = tree.get(key)
+    if not isinstance(table, Mapping) or not table:
+        raise BadInput(f"{place}: {key}: missing; give at least one entry")
+    return table
+
+
+def _number(value: Any, place: str, *, least: float | None = None, above: float | None = None) -> float:
+    allowed = f"{least:g} or more" if least is not None else f"above {above:g}"
+    number = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    if not number or (least is not None and value < least) or (above is not None and value <= above):
+        raise BadInput(f"{place}: {value!r} is not allowed: give a number {allowed}")
+    return float(value)

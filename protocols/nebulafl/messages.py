@@ -1,4 +1,4 @@
-"""Everything that leaves a center in NebulaFL and its baselines: this file is the privacy review.
+"""Everything that leaves a party in NebulaFL and its baselines: this file is the privacy review.
 
 Shapes: P parameters of a model, C containers of a center, N proxy samples, K classes, G clusters.
 
@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.network.codec import message
+from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 
+# --- models between centers ---
 
-@message(receiver="another data center, or the exchange", reveals="a mean over models trained in many containers")
+
+@message(reveals="a mean over models trained in many containers of the center")
 class MasterModel:
     """A center's master and its mean version; parameters (P)."""
 
@@ -29,7 +32,7 @@ class MasterModel:
     parameters: Floats
 
 
-@message(receiver="data center", reveals="a mean over the masters or trained models of all centers")
+@message(reveals="a mean over the masters or trained models of all centers")
 class SharedModel:
     """What the exchange made; parameters (P)."""
 
@@ -38,7 +41,17 @@ class SharedModel:
     parameters: Floats
 
 
-@message(receiver="exchange", reveals="how many samples each container holds, and how long it trains")
+# --- the baselines: one model per container each way, or one per center ---
+
+
+@message(reveals="how many feature columns the center's containers hold")
+class Columns:
+    """Asked only of tables, where nothing but the rows tells the shape of a sample."""
+
+    count: int
+
+
+@message(reveals="how many samples each container holds, and how long it trains")
 class CenterFacts:
     """Samples and predicted seconds of each container (C)."""
 
@@ -47,7 +60,7 @@ class CenterFacts:
     seconds: Floats
 
 
-@message(receiver="data center", reveals="the exchange's model, and that this container is wanted")
+@message(reveals="the exchange's model, and that this container is wanted")
 class TrainingOrder:
     """Train this model in this container; parameters (P)."""
 
@@ -58,14 +71,14 @@ class TrainingOrder:
     parameters: Floats
 
 
-@message(receiver="data center", reveals="that a training is no longer wanted")
+@message(reveals="that a training is no longer wanted")
 class Withdrawal:
     """Break these tasks off."""
 
     tasks: tuple[int, ...]
 
 
-@message(receiver="exchange", reveals="one container's trained model, its losses and its time")
+@message(reveals="one container's trained model, its losses and its time")
 class TrainingResult:
     """A container's trained model; parameters (P)."""
 
@@ -77,7 +90,7 @@ class TrainingResult:
     parameters: Floats
 
 
-@message(receiver="exchange", reveals="that a container is gone or back")
+@message(reveals="that a container is gone or back")
 class ContainerNews:
     """A container of a center was lost (and the task it trained, or -1) or is back."""
 
@@ -87,7 +100,7 @@ class ContainerNews:
     task: int
 
 
-@message(receiver="data center", reveals="the exchange's model")
+@message(reveals="the exchange's model")
 class RoundOrder:
     """Train this model in so many containers of your choice; parameters (P)."""
 
@@ -96,7 +109,7 @@ class RoundOrder:
     parameters: Floats
 
 
-@message(receiver="exchange", reveals="a mean over models trained in the center's containers")
+@message(reveals="a mean over models trained in the center's containers")
 class RoundResult:
     """A center's share of a round; parameters (P); num_samples 0 when all its containers were lost."""
 
@@ -107,9 +120,7 @@ class RoundResult:
     parameters: Floats
 
 
-@message(
-    receiver="exchange", reveals="mean predictions of clusters of containers on public samples, and their label counts"
-)
+@message(reveals="mean predictions of clusters of containers on public samples, and their label counts")
 class ClusterLogits:
     """A center's share of a FedHKT round: logits (G x N x K) and label counts (G x K)."""
 
@@ -119,7 +130,10 @@ class ClusterLogits:
     counts: Integers
 
 
-@message(receiver="auditor", reveals="which container trains on which hardware at what price; no data")
+# --- what the auditor is told of hardware ---
+
+
+@message(reveals="which container trains on which hardware at what price; no data")
 class LeaseOpened:
     """A unit was let."""
 
@@ -130,7 +144,7 @@ class LeaseOpened:
     price: float
 
 
-@message(receiver="auditor", reveals="when a training ended; no data")
+@message(reveals="when a training ended; no data")
 class LeaseClosed:
     """A unit came back; `useful` is False when the training was given up."""
 
@@ -140,20 +154,116 @@ class LeaseClosed:
     useful: bool
 
 
-@message(receiver="driver", reveals="counts of a center's trainings and versions")
-class CenterReport:
-    """What a center did so far."""
+# --- what the driver orders and learns ---
+
+
+@message(reveals="when the run's first second began")
+class RunStart:
+    """Begin; seconds of the runtime's clock."""
+
+    time: float
+
+
+@message(reveals="which data centers are there")
+class PresentCenters:
+    """Names, in the order of the catalogue."""
+
+    centers: tuple[str, ...]
+
+
+@message(reveals="that a data center is gone or back")
+class CenterNews:
+    """A center was lost, or is back, at this time."""
 
     center: str
-    trainings: int
-    given_up: int
-    rotations: int
-    versions: tuple[int, ...]
+    present: bool
+    time: float
 
 
-@message(receiver="driver", reveals="accuracy and loss on test rows that belong to no container")
+@message(reveals="whether a method starts anything more")
+class Progress:
+    """What the exchange of a baseline says."""
+
+    finished: bool
+
+
+@message(reveals="whose models are measured")
+class MeasureOrder:
+    """Measure the plain mean of the models that these actors hold."""
+
+    holders: tuple[str, ...]
+
+
+@message(reveals="accuracy and loss on test rows that belong to no container")
 class Measurement:
     """What the auditor measured."""
 
     accuracy: float
     loss: float
+
+
+@message(reveals="for which time an account is asked")
+class AccountOrder:
+    """State the account at `time`; utilisation is over `duration` seconds."""
+
+    time: float
+    duration: float
+
+
+@message(reveals="what a center's hardware cost and how busy it was; no data")
+class CenterBill:
+    """Dollars of the rentals that ended, hours that units were let, and their share of the unit hours."""
+
+    center: str
+    rent: float
+    busy_hours: float
+    utilisation: float
+
+
+@message(reveals="what hardware cost so far, and how many trainings ended; no data")
+class Account:
+    """Dollars of all rentals (those still open as if they ended now), trainings that counted and that were given up."""
+
+    rent: float
+    trainings: int
+    given_up: int
+    centers: tuple[CenterBill, ...]
+
+
+@message(reveals="counts of a center's trainings and versions")
+class CenterReport:
+    """What a center did so far."""
+
+    center: str
+    trainings: int
+    versions: tuple[int, ...]
+
+
+def sent(config: NebulaFLConfig) -> tuple[type, ...]:
+    """Return the messages that a run with this configuration can send."""
+    found: list[type] = [
+        LeaseOpened, LeaseClosed, RunStart, MeasureOrder, Measurement, AccountOrder, Account, CenterBill, CenterReport,
+    ]  # fmt: skip
+    survives = config.on_party_loss != "stop"
+    if survives:
+        found += [PresentCenters, CenterNews]
+    if config.algorithm == "nebulafl":
+        return (*found, MasterModel, *([SharedModel] if config.ablation == "aggregation" else []))
+    found += [SharedModel, Progress, Columns]
+    if config.algorithm in BY_CENTER:
+        return (*found, RoundOrder, ClusterLogits if config.algorithm == "fedhkt" else RoundResult)
+    found += [CenterFacts, TrainingOrder, TrainingResult]
+    if config.outages:
+        found.append(ContainerNews)
+    if config.algorithm == "fedsa" or config.on_party_loss == "restart":
+        found.append(Withdrawal)
+    return tuple(found)
+
+
+def shapes(config: NebulaFLConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:
+    """Return the shapes of the array fields; P, C, G and K depend on the data."""
+    models = (MasterModel, SharedModel, TrainingOrder, TrainingResult, RoundOrder, RoundResult)
+    found: dict[str, dict[str, tuple[int | str, ...]]] = {cls.__name__: {"parameters": ("P",)} for cls in models}
+    found["CenterFacts"] = {"sizes": ("C",), "seconds": ("C",)}
+    found["ClusterLogits"] = {"logits": ("G", config.num_proxy, "K"), "counts": ("G", "K")}
+    return found

@@ -1,66 +1,107 @@
-"""A run of NebulaFL or of a baseline: the centers go on by themselves, the driver measures and keeps the account."""
+"""A run of NebulaFL or of a baseline: the centers go on by themselves, the driver measures and keeps the account.
+
+nebulafl            centers, auditor (and the exchange that averages masters, in the ablation without rotation)
+flat baselines      centers as order takers, FlatExchange, auditor
+baselines by center centers as order takers, RoundExchange, auditor
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from fedactors.data.catalogue import describe
+from fedactors.data.horizontal import HorizontalData
+from fedactors.errors import PartyLost
+from fedactors.learning.flat_training import num_parameters
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER
 from fedactors.plugins import RunResult
-from fedactors.runtime.base import Runtime
-from protocols.nebulafl.algorithm import num_parameters
-from protocols.nebulafl.cast import Cast, assemble, exchange_name
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.costs import center_links, default_costs
-from protocols.nebulafl.data import NebulaData
-from protocols.nebulafl.inputs import read_catalogue, read_network
-from protocols.nebulafl.resources import Catalogue
-from protocols.nebulafl.training import make_module
-from protocols.nebulafl.workshop import run_model
+from fedactors.resources import Resources
+from fedactors.rounds import Rounds, RunState
+from fedactors.runtime.base import Costs, Runtime
+from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange, NebulaCenter
+from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
+from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from protocols.nebulafl.data import center_part, exchange_name, read_catalogue, read_network
+from protocols.nebulafl.hardware import Catalogue
+from protocols.nebulafl.messages import (
+    AccountOrder,
+    CenterNews,
+    Measurement,
+    MeasureOrder,
+    PresentCenters,
+    RunStart,
+)
+from protocols.nebulafl.training import TRAINING, Site, make_module, rows_of, run_model
 
+EVALUATION_SECONDS = 1.0
 MODEL_MESSAGES = (
     "MasterModel", "SharedModel", "TrainingOrder", "TrainingResult", "RoundOrder", "RoundResult", "ClusterLogits",
 )  # fmt: skip
+CURVE = ("time", "accuracy", "dollars", "center_bytes", "transfers")
 
 
-async def run(config: NebulaFLConfig, data: NebulaData, runtime: Runtime) -> RunResult:
+@dataclass
+class State(RunState):
+    """What the driver keeps between measurements."""
+
+    began_at: float = 0.0
+    rent: float = 0.0
+    """Dollars for hardware that are on the run's price already."""
+    gone: list[str] = field(default_factory=list)
+    """Centers that were lost for good."""
+    curve: list[list[float]] = field(default_factory=list)
+    """The values of `CURVE` at each measurement."""
+
+
+async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train until the duration (or the number of rounds) is over; a round of the records is a measurement."""
+    rows_of.cache_clear()  # files may have changed since an earlier run of this process
     catalogue = read_catalogue(config.catalogue)
+    state = State()
+
+    def may_checkpoint() -> bool:
+        interval = config.checkpoint_interval
+        return not federation.away and (state.over or (interval > 0 and state.round % interval == 0))
+
+    rounds = Rounds(runtime, state, num_rounds=None, may_checkpoint=may_checkpoint)
     prepare(config, data, runtime, catalogue)
-    cast = assemble(config, data, runtime)
-    await runtime.start()
-    state = runtime.state
-    if not runtime.resumed:
-        state.update(measured=0, rent=0.0, over=False, curve=[], began_at=runtime.clock.now())
-        await cast.begin(state["began_at"])
+    federation = Federation(config, data, runtime, catalogue, state)
+    if await rounds.start():
+        state.began_at = runtime.clock.now()
+        await federation.begin()
     end = end_of_run(config)
-    while not state["over"]:
-        due = min((state["measured"] + 1) * config.evaluation_interval, end)
-        await runtime.clock.sleep_until(state["began_at"] + due, key="measurement")
-        if due >= end or await cast.finished():
-            state["over"] = True
-            await cast.finish()
-        metrics = await measure(config, cast, runtime)
-        state["measured"] += 1
-        await runtime.record_round(state["measured"], metrics)
-        if config.checkpoint_interval and state["measured"] % config.checkpoint_interval == 0 and not cast.away:
-            await runtime.checkpoint()
-    result = await conclude(config, cast, runtime, catalogue)
-    if not cast.away:
-        await runtime.checkpoint("final")
-    return result
+    async for number in rounds:
+        due = min(number * config.evaluation_interval, end)
+        await runtime.clock.sleep_until(state.began_at + due, key="measurement")
+        if due >= end or await federation.finished():
+            await federation.finish()
+            rounds.stop()
+        rounds.record(await measure(federation, runtime, state))
+    return await rounds.result(*await conclude(config, federation, runtime, catalogue, state))
 
 
-def prepare(config: NebulaFLConfig, data: NebulaData, runtime: Runtime, catalogue: Catalogue) -> None:
-    """Offer the runtime what trainings take and how models travel."""
+def prepare(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, catalogue: Catalogue) -> None:
+    """Offer the runtime what trainings take and how models travel.
+
+    A training's work is stated in seconds of the unit that it runs on; the exchange distils on as much hardware as the
+    first center lets. Ways between centers are chosen for models of about this size: how wide the rows of tables are
+    once categories are columns, only the parties know.
+    """
     centers = catalogue.first_centers(config.num_centers)
-    model = run_model(config, data)
-    network = read_network(config.network)
-    network.require(centers)
-    runtime.use_costs(default_costs(catalogue, centers, model[0]))
+    columns = 1 if data.files else describe(data.name).columns
+    model = run_model(config, data, (columns,))
+    units = catalogue.centers[centers[0]]
+    speed = sum(units[kind.name] * kind.samples_per_second(model[0]) for kind in catalogue.types_of(centers[0]))
+    runtime.use_costs(
+        Costs({TRAINING: (0.0, 1.0), EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, 1.0 / speed)})
+    )
     num_bytes = 4 * num_parameters(make_module, model)
-    runtime.use_network(center_links(network, centers, exchange_name(config), num_bytes))
+    runtime.use_network(read_network(config.network).links(centers, exchange_name(config), num_bytes))
 
 
 def end_of_run(config: NebulaFLConfig) -> float:
@@ -70,42 +111,173 @@ def end_of_run(config: NebulaFLConfig) -> float:
     return min(config.duration, config.num_rounds * config.rotation_interval)
 
 
-async def measure(config: NebulaFLConfig, cast: Cast, runtime: Runtime) -> dict[str, Any]:
+def actors(config: NebulaFLConfig) -> dict[str, type]:
+    """Return the kinds of actors of a run."""
+    found: dict[str, type] = {"data center": OrderCenter, "auditor": Auditor}
+    if config.algorithm in BY_CENTER:
+        found["exchange"] = RoundExchange
+    elif config.algorithm != "nebulafl":
+        found["exchange"] = FlatExchange
+    else:
+        found["data center"] = NebulaCenter
+        if config.ablation == "aggregation":
+            found["exchange"] = MeanExchange
+    return found
+
+
+class Federation:
+    """Handles of all actors, who of the centers is away, and what follows when a center's process is lost."""
+
+    def __init__(
+        self, config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, catalogue: Catalogue, state: State
+    ) -> None:
+        self._config, self._runtime, self._state = config, runtime, state
+        self.away: list[str] = []
+        self._returns = 0
+        self._news = asyncio.Event()
+        self._rotates = config.algorithm == "nebulafl"
+        kinds: dict[str, Any] = actors(config)
+        names = catalogue.first_centers(config.num_centers)
+        self._exchange_name = exchange_name(config)
+        units = {name: sum(catalogue.centers[name].values()) for name in names}
+        self.auditor: Auditor = runtime.spawn(Auditor, AUDITOR, config, data.part(test=True), units)
+        self.centers: dict[str, NebulaCenter | OrderCenter] = {}
+        for place, name in enumerate(names):
+            if name in state.gone:
+                continue
+            resources = Resources(
+                labels={f"dc-{name}": 0.001} if config.place_by_label else {},
+                # the center itself lets its hardware; a training that was given up may still hold a core
+                simulated_cores=units[name] + 2 * config.center_sizes[place],
+            )
+            site = Site(place=place, centers=names, exchange=self._exchange_name, run_seed=runtime.seed)
+            part = center_part(config, data, place)
+            self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, site, resources=resources)
+        self._exchange: Any = None
+        if self._rotates and "exchange" in kinds:
+            self._exchange = runtime.spawn(MeanExchange, self._exchange_name, tuple(self.centers))
+        elif "exchange" in kinds:
+            site = Site(place=-1, centers=names, exchange=self._exchange_name, run_seed=runtime.seed)
+            self._exchange = runtime.spawn(kinds["exchange"], self._exchange_name, config, data.part(), site)
+        may_go = config.on_party_loss != "stop"
+        runtime.on_loss(lambda name: "continue" if may_go and name in names else "stop", self._lost)
+
+    @property
+    def present(self) -> dict[str, NebulaCenter | OrderCenter]:
+        """The centers that are there."""
+        return {name: center for name, center in self.centers.items() if name not in self.away}
+
+    async def begin(self) -> None:
+        """Let the centers begin, and the baselines' exchange give its first orders."""
+        start = RunStart(self._state.began_at)
+        await asyncio.gather(*(center.begin_run(start) for center in self.centers.values()))
+        if not self._rotates:
+            await self._exchange.begin_run(start)
+
+    async def finished(self) -> bool:
+        """Tell whether the method wants nothing more."""
+        return not self._rotates and bool((await self._exchange.progress()).finished)
+
+    async def finish(self) -> None:
+        """Stop all centers; what is under way is given up."""
+        for center in self.present.values():
+            await center.finish()
+
+    async def measure(self) -> Measurement:
+        """Measure the mean of the masters of all centers that are there, or a baseline's shared model.
+
+        While all centers are away it waits for the first that is back.
+        """
+        while True:
+            returns = self._returns
+            holders = tuple(self.present) if self._rotates else (self._exchange_name,)
+            found = await self.auditor.measure(MeasureOrder(holders)) if holders else None
+            if found is not None:
+                return found
+            await self._return_after(returns)
+
+    async def somebody(self) -> None:
+        """Wait until a center is there, if all are away and a measurement needs one."""
+        while self._rotates and not self.present:
+            await self._return_after(self._returns)
+
+    async def _return_after(self, returns: int) -> None:
+        while returns == self._returns:
+            await self._news.wait()
+
+    async def versions(self) -> dict[str, list[int]]:
+        """Return the versions of the planets of each center that is there."""
+        return {name: list((await center.report()).versions) for name, center in self.present.items()}
+
+    # --- losses ---
+
+    async def _lost(self, name: str) -> None:
+        """Bill a center, close the ring without it, and bring it back if that is wanted."""
+        self.away.append(name)
+        news = CenterNews(name, False, self._runtime.clock.now())
+        await self.auditor.center_lost(news)
+        if self._config.on_party_loss == "continue" and not self.present:
+            raise PartyLost(name, "its process is gone, and no data center is left")
+        await self._tell_present()
+        if not self._rotates:
+            await self._exchange.center_news(news)
+        if self._config.on_party_loss == "continue":
+            self._state.gone = sorted(self.away)
+            return
+        await self._runtime.clock.sleep(self._config.restart_seconds)
+        await self._runtime.respawn(name)
+        await self.centers[name].begin_run(RunStart(self._state.began_at))
+        self.away.remove(name)
+        await self._tell_present()
+        if not self._rotates:
+            await self._exchange.center_news(CenterNews(name, True, self._runtime.clock.now()))
+        self._returns += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _tell_present(self) -> None:
+        news = PresentCenters(tuple(self.present))
+        for center in self.present.values():
+            await center.set_present(news)
+        if self._rotates and self._exchange is not None:
+            await self._exchange.set_present(news)
+
+
+async def measure(federation: Federation, runtime: Runtime, state: State) -> dict[str, Any]:
     """Measure the model of this moment and what it cost so far."""
+    await federation.somebody()
     now = runtime.clock.now()
-    models = tuple(await cast.models())
-    account = await cast.auditor.account(now)
+    account = await federation.auditor.account(AccountOrder(now, now - state.began_at))
     await runtime.settle()
-    runtime.spend(account["rent"] - runtime.state["rent"])
-    runtime.state["rent"] = account["rent"]
+    runtime.spend(account.rent - state.rent)
+    state.rent = account.rent
     egress = runtime.ledger.price(runtime.network.link)
     totals = [t for t in runtime.ledger.totals() if t.kind == INTER_DATA_CENTER]
-    found = await cast.auditor.measure(models)
+    found = await federation.measure()
     metrics = {
         "accuracy": found.accuracy,
         "loss": found.loss,
-        "time": now - runtime.state["began_at"],
-        "hours": (now - runtime.state["began_at"]) / 3600.0,
-        "dollars": account["rent"] + egress,
-        "rent": account["rent"],
+        "time": now - state.began_at,
+        "hours": (now - state.began_at) / 3600.0,
+        "dollars": account.rent + egress,
+        "rent": account.rent,
         "egress": egress,
         "center_bytes": sum(t.bytes for t in totals),
         "transfers": sum(t.messages for t in totals if t.type in MODEL_MESSAGES),
-        "trainings": int(account["trainings"]),
-        "given_up": int(account["given_up"]),
+        "trainings": account.trainings,
+        "given_up": account.given_up,
     }
-    runtime.state["curve"].append([metrics[name] for name in CURVE])
+    state.curve.append([metrics[name] for name in CURVE])
     return metrics
 
 
-CURVE = ("time", "accuracy", "dollars", "center_bytes", "transfers")
-
-
-async def conclude(config: NebulaFLConfig, cast: Cast, runtime: Runtime, catalogue: Catalogue) -> RunResult:
-    """Return the final metrics and each center's bill."""
-    curve = [dict(zip(CURVE, point, strict=True)) for point in runtime.state["curve"]]
+async def conclude(
+    config: NebulaFLConfig, federation: Federation, runtime: Runtime, catalogue: Catalogue, state: State
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return the final metrics, and beside them each center's bill."""
+    curve = [dict(zip(CURVE, point, strict=True)) for point in state.curve]
     last, best = curve[-1], max(point["accuracy"] for point in curve)
-    account = await cast.auditor.account(runtime.clock.now())
+    account = await federation.auditor.account(AccountOrder(runtime.clock.now(), last["time"]))
     metrics: dict[str, Any] = {
         "accuracy": last["accuracy"],
         "best_accuracy": best,
@@ -113,24 +285,29 @@ async def conclude(config: NebulaFLConfig, cast: Cast, runtime: Runtime, catalog
         "dollars": last["dollars"],
         "center_bytes": last["center_bytes"],
         "transfers": last["transfers"],
-        "trainings": account["trainings"],
+        "trainings": float(account.trainings),
     }
     if config.target_accuracy is not None:
         reached = next((point for point in curve if point["accuracy"] >= config.target_accuracy), None)
         for name in ("time", "dollars", "center_bytes"):
             metrics[f"{name}_to_target"] = reached[name] if reached else math.nan
-    units = {name: sum(catalogue.centers[name].values()) for name in catalogue.first_centers(config.num_centers)}
-    bills = await cast.auditor.bills(units, last["time"])
-    for name, bill in bills.items():
-        sent = [t for t in runtime.ledger.totals() if t.sender == name and t.kind == INTER_DATA_CENTER]
-        bill["bytes_sent"] = sum(t.bytes for t in sent)
-        bill["egress"] = sum(
-            runtime.network.link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages) for t in sent
-        )
+    bills: dict[str, dict[str, float]] = {}
+    for bill in account.centers:
+        sent = [t for t in runtime.ledger.totals() if t.sender == bill.center and t.kind == INTER_DATA_CENTER]
+        bills[bill.center] = {
+            "rent": bill.rent,
+            "busy_hours": bill.busy_hours,
+            "utilisation": bill.utilisation,
+            "bytes_sent": sum(t.bytes for t in sent),
+            "egress": sum(
+                runtime.network.link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages)
+                for t in sent
+            ),
+        }
     extra = {
         "centers": bills,
-        "versions": {report.center: list(report.versions) for report in await cast.reports()},
+        "versions": await federation.versions(),
         "illustrative": catalogue.illustrative,
         "curve": curve,
     }
-    return RunResult(rounds=runtime.state["measured"], metrics=metrics, extra=extra)
+    return metrics, extra

@@ -7,99 +7,105 @@ Equations and algorithm lines are those of the paper; docs/protocols/pubsub_vfl.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.learning.losses import Task
+from fedactors.data.partitions import VerticalData, VerticalPart
+from fedactors.learning.losses import Task, output_width
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.split_network import (
-    BottomNetwork,
-    Publication,
-    TopNetwork,
-    bottom_forward,
-    bottom_gradient,
-    top_gradient,
-)
-from fedactors.privacy.accounting import epsilon_of_mu, gaussian_mu
+from fedactors.learning.network import Model
+from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.learning.split_network import Publication, loss_gradients
 from fedactors.privacy.mechanisms import pubsub_sigma
+from fedactors.runtime.base import Costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
 
 
-# --- batches and schedules -----------------------------------------------------------------------------------------
+# --- models and what they cost ----------------------------------------------------------------------------------------
 
 
-def batches(num_rows: int, batch_size: int, seed: int, epoch: int) -> list[Array]:
-    """Return the row positions of each batch of an epoch; every worker of every party derives the same."""
-    order = np.random.default_rng([seed, epoch]).permutation(num_rows)
-    return [order[start : start + batch_size] for start in range(0, num_rows, batch_size)]
+def bottom_spec(config: PubSubVflConfig, num_features: int) -> ModelSpec:
+    """Return a party's bottom model: features to the cut layer."""
+    return ModelSpec(
+        name="mlp" if config.model == "mlp" else "residual-mlp",
+        inputs=(num_features,),
+        outputs=config.embedding_size,
+        hidden=config.hidden_size,
+        layers=config.num_layers,
+        float64=config.float64,
+    )
 
 
-def num_batches(num_rows: int, batch_size: int) -> int:
-    """Return ceil(N / B)."""
-    return -(-num_rows // batch_size)
+def top_spec(config: PubSubVflConfig, data: VerticalData | VerticalPart) -> ModelSpec:
+    """Return the two-layer top model: all parties' embeddings, concatenated, to the outputs."""
+    return ModelSpec(
+        name="top-mlp",
+        inputs=(config.embedding_size * len(data.parties),),
+        outputs=output_width(data.task, data.num_classes),
+        hidden=config.hidden_size,
+        float64=config.float64,
+    )
 
 
-def sync_gap(epoch: int, interval: int, schedule: str = "growing") -> int:
-    """Return Delta T_t, the interval between parameter averages at an epoch counted from 1 (Section 4.2).
+UPDATE_ROWS = 72
+"""An optimiser step takes as long as the gradients of about this many rows (fitted, see `FITTED`)."""
 
-    ``growing``: ceil(i/2 tanh(2t/i - 2) + i/2), as the formula stands; ``decreasing``: its mirror image, as the text
-    says, from i down to 1.
+
+def operations(num_rows: int, num_parameters: int, *, updates: bool = False) -> float:
+    """Return the units of work that a batch is, with or without the optimiser's step."""
+    return float(num_rows + (UPDATE_ROWS if updates else 0)) * num_parameters
+
+
+def optimizer(config: PubSubVflConfig) -> OptimizerSpec:
+    """Return the optimiser of every model."""
+    return OptimizerSpec(name=config.optimizer, learning_rate=config.learning_rate)
+
+
+FITTED: dict[str, tuple[float, float, float]] = {
+    "bottom-forward": (3.195e-06, 7.974e-06, 2.005e-11),
+    "bottom-backward": (9.547e-05, 9.559e-06, 3.649e-11),
+    "active-step": (0.0002989, 7.55e-06, 5.48e-11),
+    "top-forward": (2.027e-05, 0, 2.195e-11),
+    "average": (1.017e-05, 0, 3.825e-10),
+}
+"""Kind of work to (fixed, per_layer, per_operation), in seconds.
+
+Fitted on one core (torch 2.13, one thread) by `scenarios/benchmarks/compute_costs.py`, before any method was compared
+with another; the measurements lie in docs/results/data/pubsub_vfl/cost_model.json, and a test compares.
+"""
+
+
+def default_costs(config: PubSubVflConfig, speed: dict[str, float] | None = None) -> Costs:
+    """Return seconds for each kind of work in the simulated runtime: fixed + per_layer layers + per_operation units.
+
+    The units are those of `operations`; for an average, workers x parameters.
+
+    Args:
+        config: the number of layers counts.
+        speed: per party, how many times faster its cores are.
     """
-    if schedule == "every":
-        return 1
-    grown = math.ceil(interval / 2 * math.tanh(2 * epoch / interval - 2) + interval / 2)
-    gap = max(1, grown)
-    return gap if schedule == "growing" else max(1, interval + 1 - gap)
+    layers = config.num_layers * (2 if config.model == "resnet" else 1)
+    kinds = {kind: (fixed + per_layer * layers, per_unit) for kind, (fixed, per_layer, per_unit) in FITTED.items()}
+    return Costs(kinds, speed or {})
 
 
-def syncs(epoch: int, interval: int, schedule: str = "growing") -> bool:
-    """Say whether the workers of each party average their parameters at the end of an epoch (Algorithm 1, line 31)."""
-    if schedule == "never":
-        return False
-    return epoch % sync_gap(epoch, interval, schedule) == 0
+# --- a batch --------------------------------------------------------------------------------------------------------
 
 
-def sync_epochs(interval: int, schedule: str = "growing") -> Iterator[int]:
-    """Yield the epochs that end with an average."""
-    epoch = 0
-    while True:
-        epoch += 1
-        if syncs(epoch, interval, schedule):
-            yield epoch
+def embed(publication: Publication) -> Array:
+    """Return the embedding of a batch (B x E), to be sent; the publication keeps its graph (lines 5 to 8)."""
+    return publication.embedding
 
 
-# --- a passive worker's batch ---------------------------------------------------------------------------------------
-
-
-def forward(bottom: BottomNetwork, x_BF: Array) -> tuple[Publication, Array]:
-    """Return a publication (its graph is kept for its gradient) and the embedding to send (B x E)."""
-    publication = bottom.publish(x_BF)
-    return publication, publication.embedding
-
-
-def backward(bottom: BottomNetwork, publication: Publication, gradient_BE: Array) -> Array:
+def backward(publication: Publication, gradient_BE: Array) -> Array:
     """Return the flat gradient (P) through the activation of `publication` (line 26)."""
-    gradient_P: Array = bottom.gradient(publication, gradient_BE).numpy()
-    return gradient_P
-
-
-def forward_pure(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:
-    """Do `forward` on plain values: the embedding at the given parameters."""
-    return bottom_forward(spec, vector_P, x_BF)
-
-
-def backward_pure(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Array) -> Array:
-    """Do `backward` on plain values: the flat gradient at the parameters of the publication."""
-    return bottom_gradient(spec, vector_P, x_BF, gradient_BE)
-
-
-# --- an active worker's batch ---------------------------------------------------------------------------------------
+    return publication.gradient(gradient_BE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,44 +119,22 @@ class ActiveGradients:
 
 
 def active_gradients(
-    bottom: BottomNetwork, top: TopNetwork, x_BF: Array, embeddings: Sequence[Array], target_B: Array
+    bottom: Model, top: Model, task: Task, x_BF: Array, embeddings: Sequence[Array], target_B: Array
 ) -> ActiveGradients:
     """Compute the own embedding, the loss and all gradients of one batch (lines 16 and 17)."""
-    publication = bottom.publish(x_BF)
-    found = top.gradient([publication.embedding, *embeddings], target_B)
-    own: Array = bottom.gradient(publication, found.embedding_gradients[0]).numpy()
+    publication = Publication(bottom, x_BF)
+    found = loss_gradients(top, [publication.embedding, *embeddings], target_B, task)
+    own = publication.gradient(found.embedding_gradients[0])
     return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
 
-
-def active_gradients_pure(
-    bottom: tuple[ModelSpec, Array],
-    top: tuple[ModelSpec, Array],
-    task: Task,
-    x_BF: Array,
-    embeddings: Sequence[Array],
-    target_B: Array,
-) -> ActiveGradients:
-    """Do `active_gradients` on plain values."""
-    z_BE = bottom_forward(*bottom, x_BF)
-    found = top_gradient(*top, [z_BE, *embeddings], target_B, task)
-    own = bottom_gradient(*bottom, x_BF, found.embedding_gradients[0])
-    return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
-
-
-# --- evaluation -----------------------------------------------------------------------------------------------------
 
 _SLICE_ROWS = 8192
 
 
-def embed_rows(spec: ModelSpec, vector_P: Array, x_NF: Array) -> Array:
-    """Return the embeddings of many rows (N x E), computed in slices to bound memory."""
+def embed_rows(bottom: Model, x_NF: Array) -> Array:
+    """Return the embeddings of many rows (N x E) without graphs, computed in slices to bound memory."""
     slices = range(0, len(x_NF), _SLICE_ROWS)
-    return np.concatenate([bottom_forward(spec, vector_P, x_NF[s : s + _SLICE_ROWS]) for s in slices])
-
-
-def top_outputs(spec: ModelSpec, vector_P: Array, embeddings: Sequence[Array]) -> Array:
-    """Return the top model's outputs (N x O) on the concatenated embeddings of all parties."""
-    return bottom_forward(spec, vector_P, np.concatenate(embeddings, axis=1))
+    return np.concatenate([bottom.output(x_NF[start : start + _SLICE_ROWS]) for start in slices])
 
 
 # --- privacy --------------------------------------------------------------------------------------------------------
@@ -172,11 +156,3 @@ def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
 def gradient_sigma(mu: float, clip_norm: float, releases: int) -> float:
     """Return the noise deviation that makes `releases` gradients of one record cost `mu` in all (sensitivity 2c)."""
     return 0.0 if math.isinf(mu) else 2 * clip_norm * math.sqrt(releases) / mu
-
-
-def rigorous_budget(clip_norm: float, sigma: float, releases: int, delta: float) -> tuple[float, float]:
-    """Return (mu, epsilon at `delta`) of `releases` noisy releases of one record; infinite without noise."""
-    if sigma <= 0:
-        return math.inf, math.inf
-    mu = gaussian_mu(clip_norm=clip_norm, sigma=sigma, releases=releases)
-    return mu, epsilon_of_mu(mu, delta)

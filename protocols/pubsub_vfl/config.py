@@ -146,6 +146,26 @@ class PubSubVflConfig:
         return self.algorithm in ("avfl", "avfl-ps")
 
     @property
+    def steps_together(self) -> bool:
+        """Whether all workers of a party take each step together."""
+        return self.algorithm == "vfl-ps"
+
+    @property
     def averages(self) -> bool:
         """Whether the parties' parameter servers average their workers at the end of certain epochs."""
         return self.algorithm == "pubsub-vfl" or (self.algorithm == "avfl-ps" and self.push_every == 0)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the parties' workers average while an epoch is under way."""
+        return self.algorithm == "pubsub-vfl" and self.sync_unit == "batch"
+
+    @property
+    def pushes(self) -> bool:
+        """Whether workers push changes to their parameter server while an epoch is under way."""
+        return self.algorithm == "avfl-ps" and self.push_every > 0
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether the workers of a party, if it has several, have a parameter server."""
+        return self.averages or self.pushes or self.steps_together

@@ -1,14 +1,21 @@
-"""How a named data set or the user's own file becomes a vertical partition for PubSub-VFL."""
+"""Who holds what: a named data set or the user's own file, and a party's rows, aligned, split and cut into batches."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, prepare, split
 from fedactors.data.own import load_own
 from fedactors.data.partitioners import VerticalSizePartitioner
-from fedactors.data.partitions import VerticalData, vertical
+from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
 from protocols.pubsub_vfl.config import PubSubVflConfig
+
+Index = NDArray[np.int64]
 
 
 def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
@@ -25,3 +32,94 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
     passive = ["passive"] if config.num_parties == 2 else [f"passive-{i}" for i in range(1, config.num_parties)]
     partitioner = VerticalSizePartitioner(partition_sizes=config.feature_split) if config.feature_split else None
     return vertical(name, ("active", *passive), partitioner=partitioner, alignment=config.alignment)
+
+
+def batches(num_rows: int, batch_size: int, seed: int, epoch: int) -> list[Index]:
+    """Return the row positions of each batch of an epoch; every worker of every party derives the same."""
+    order = np.random.default_rng([seed, epoch]).permutation(num_rows)
+    return [order[start : start + batch_size] for start in range(0, num_rows, batch_size)]
+
+
+def num_batches(num_rows: int, batch_size: int) -> int:
+    """Return ceil(N / B)."""
+    return -(-num_rows // batch_size)
+
+
+class PartyRows:
+    """Loaded at construction; aligned, split and standardised once the common order is known.
+
+    A snapshot holds the order and, for whoever serves the model later, the scale.
+
+    Args:
+        config: the run's settings.
+        part: the party's own part of the data.
+        run_seed: shared by all parties, for the split and the batches.
+    """
+
+    def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int) -> None:
+        self._config = config
+        self._task = part.task
+        self._run_seed = run_seed
+        self._prepared: PreparedBlock | None = None
+        self._order: Index | None = None
+        self._batches: tuple[int, list[Index]] = (0, [])
+        self.block: PartyBlock = part.load()
+
+    def follow(self, order_N: Index) -> None:
+        """Bring the rows into the common order: for each aligned position the party's own row."""
+        config = self._config
+        parts = split(
+            len(order_N), seed=self._run_seed, test_share=config.test_share, validation_share=config.validation_share
+        )
+        self._order, self._batches = order_N, (0, [])
+        self._prepared = prepare(self.block, order_N, parts, self._task)
+
+    @property
+    def prepared(self) -> PreparedBlock:
+        """The parts of the split, standardised.
+
+        Raises:
+            RuntimeError: the rows are not aligned yet.
+        """
+        if self._prepared is None:
+            raise RuntimeError("rows are used before they are aligned")
+        return self._prepared
+
+    def part(self, name: str) -> Part:
+        """Return a part of the split by name: train, validation or test.
+
+        Raises:
+            BadInput: another name.
+        """
+        prepared = self.prepared
+        parts = {"train": prepared.train, "validation": prepared.validation, "test": prepared.test}
+        if name not in parts:
+            raise BadInput(f"part: {name!r} is not allowed: use {', '.join(parts)}")
+        return parts[name]
+
+    @property
+    def num_features(self) -> int:
+        """Columns after one-hot encoding."""
+        return int(self.block.features.shape[1])
+
+    @property
+    def num_train(self) -> int:
+        """Training rows."""
+        return len(self.prepared.train.features)
+
+    def batches(self, epoch: int) -> list[Index]:
+        """Return the positions of an epoch's batches in the training part, the same at every party."""
+        if self._batches[0] != epoch:
+            self._batches = (epoch, batches(self.num_train, self._config.batch_size, self._run_seed, epoch))
+        return self._batches[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the order and the scale as plain values."""
+        if self._prepared is None:
+            return {"order": None}
+        return {"order": self._order, **self._prepared.scale}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Prepare the rows again in the order of a snapshot."""
+        if state["order"] is not None:
+            self.follow(state["order"])

@@ -1,4 +1,4 @@
-"""Everything that leaves a worker in PubSub-VFL: this file is the privacy review.
+"""Everything that leaves an actor in PubSub-VFL: this file is the privacy review.
 
 Shapes: B rows of a batch, E width of the cut layer, P parameters of a model, N aligned rows.
 """
@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
 from fedactors.network.codec import message
 from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Floats = NDArray[np.floating[Any]]
+Stamp = tuple[int, int]
+"""A batch's id and the number of its attempt."""
+
+# --- between the parties --------------------------------------------------------------------------------------------
 
 
-@message(receiver="active worker", reveals="an embedding of each row of the batch; inversion attacks apply")
+@message(reveals="an embedding of each row of the batch; inversion attacks apply", readers="the active party's workers")
 class Embedding:
     """A passive party's cut-layer output at a time of the sender's clock; values (B x E)."""
 
@@ -29,7 +34,8 @@ class Embedding:
 
 
 @message(
-    receiver="passive worker", reveals="the loss's gradient per row; for classification its sign can tell the label"
+    reveals="the loss's gradient per row; for classification its sign can tell the label",
+    readers="workers of the passive party that it is for",
 )
 class Gradient:
     """The gradient with respect to the embedding of that batch and sequence; values (B x E)."""
@@ -41,7 +47,7 @@ class Gradient:
     values: Floats
 
 
-@message(receiver="passive worker", reveals="what the gradient that it carries reveals; which batch comes next")
+@message(reveals="what the gradient that it carries reveals; which batch comes next")
 class PairRequest:
     """For algorithms of fixed pairs: apply a gradient (None: there is none), then embed a batch (-1: none).
 
@@ -53,47 +59,53 @@ class PairRequest:
     batch_id: int
 
 
-@message(receiver="broker", reveals="which batches a worker holds; batch ids are positions in a shared random order")
-class PassiveReport:
-    """What a passive worker has done since its last report, and how many more batches it would take."""
+@message(reveals="which of the validation and test rows are looked at")
+class PartRequest:
+    """Names a part of the rows: validation or test."""
+
+    part: str
+
+
+@message(reveals="an embedding of each row of the part; released like training embeddings")
+class PartEmbedding:
+    """A passive party's embedding of the validation or test rows; values (rows x E)."""
+
+    part: str
+    values: Floats
+
+
+# --- workers and the broker -----------------------------------------------------------------------------------------
+
+
+@message(reveals="which batches a worker holds and when; batch ids are positions in a shared random order")
+class Report:
+    """What a worker has done since its last report, and how many more batches it would take.
+
+    `published` has a passive worker's embedding, or an active worker's gradients, one for each passive party; no
+    reference says that the batch's payload was gone. `done` are the gradients that a passive worker has applied.
+    """
 
     worker: str
-    published: tuple[tuple[int, int, Ref], ...]
-    done: tuple[tuple[int, int], ...]
+    published: tuple[tuple[int, int, tuple[Ref, ...]], ...]
+    done: tuple[Stamp, ...]
     room: int
     wait: bool
 
 
-@message(receiver="passive worker", reveals="nothing about other parties' data")
-class PassiveOrders:
-    """Batches to compute, gradients to fetch, batches abandoned (batch id, sequence)."""
+@message(reveals="which batches other workers hold; nothing of the parties' data")
+class Orders:
+    """Batches to embed, payloads to fetch, batches that are done with or abandoned, and whether the epoch is over."""
 
-    assigned: tuple[tuple[int, int], ...]
-    gradients: tuple[tuple[int, int, Ref], ...]
-    abandoned: tuple[tuple[int, int], ...]
+    assigned: tuple[Stamp, ...]
+    payloads: tuple[tuple[int, int, tuple[Ref, ...]], ...]
+    dropped: tuple[Stamp, ...]
     finished: bool
 
 
-@message(receiver="broker", reveals="which batches a worker holds")
-class ActiveReport:
-    """Gradients that an active worker has published (batch id, sequence, one reference per passive party)."""
-
-    worker: str
-    gradients: tuple[tuple[int, int, tuple[Ref, ...]], ...]
-    room: int
-    wait: bool
+# --- within a party -------------------------------------------------------------------------------------------------
 
 
-@message(receiver="active worker", reveals="nothing about other parties' data")
-class ActiveOrders:
-    """Batches whose embeddings are all there (batch id, sequence, one reference per party), and those done with."""
-
-    claims: tuple[tuple[int, int, tuple[Ref, ...]], ...]
-    released: tuple[tuple[int, int], ...]
-    finished: bool
-
-
-@message(receiver="the party's own parameter server", reveals="nothing to other parties")
+@message(reveals="nothing to other parties: a worker's models")
 class Parameters:
     """Flat parameters, gradients or changes of a worker's models, one vector (P) each; `weight` in an average.
 
@@ -107,19 +119,106 @@ class Parameters:
     vectors: tuple[Floats, ...]
 
 
-@message(receiver="active worker 0", reveals="an embedding of each row of the part; released like training embeddings")
-class PartEmbedding:
-    """A passive party's embedding of the validation or test rows; values (rows x E)."""
-
-    part: str
-    values: Floats
-
-
-@message(receiver="the party's own workers", reveals="nothing to other parties: the party's own row order")
+@message(reveals="nothing to other parties: the party's own row order")
 class RowOrder:
     """For each aligned position the party's own row; rows (N)."""
 
     rows: NDArray[np.int64]
+
+
+# --- the run's driver -----------------------------------------------------------------------------------------------
+
+
+@message(reveals="how many rows all parties share, less those kept for validation and test")
+class Aligned:
+    """The end of the alignment: the number of training rows."""
+
+    num_rows: int
+
+
+@message(reveals="nothing: the epoch's number")
+class EpochOrder:
+    """Train an epoch, counted from 1, or average at its end."""
+
+    epoch: int
+
+
+@message(reveals="nothing: numbers of the epoch and of pairs")
+class PairOrder:
+    """Train an epoch's share of the pair of this number, counted from 0."""
+
+    epoch: int
+    pair: int
+    num_pairs: int
+
+
+@message(reveals="the mean training loss of the rows that one worker trained on, which depends on features and labels")
+class EpochLoss:
+    """The loss summed over the rows that an active worker trained on, and their number."""
+
+    loss_sum: float
+    num_rows: int
+
+
+@message(reveals="how well the joint model does on validation or test rows; functions of their labels and features")
+class Evaluated:
+    """Metrics of a task; those that it does not have, or that are not defined on these rows, are None."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    auc: float | None = None
+    rmse: float | None = None
+
+
+@message(reveals="whether the epoch was the best so far")
+class EpochEnd:
+    """The end of an epoch; the best one's parameters are kept."""
+
+    is_best: bool
+
+
+@message(reveals="nothing: the number of batches of an epoch")
+class BatchCount:
+    """Puts that many batches in the broker's queue."""
+
+    num_batches: int
+
+
+@message(reveals="how often batches were assigned anew")
+class EpochCounts:
+    """What happened in an epoch: batches abandoned, entries that topics discarded, most attempts of one batch."""
+
+    abandoned: int
+    discarded: int
+    max_attempts: int
+
+
+@message(reveals="which worker's process was lost")
+class LostWorker:
+    """Gives the batches of a worker to others."""
+
+    worker: str
+
+
+@message(reveals="how often any record was released at most")
+class Releases:
+    """Asks a party to account for this many releases, re-publications included."""
+
+    count: int
+
+
+def sent(config: PubSubVflConfig) -> tuple[type, ...]:
+    """Return the messages that a run with this configuration can send."""
+    alignment = (AlignmentQuestion, AlignmentAnswer, AlignmentOrder, Aligned)
+    always = (*alignment, PartRequest, PartEmbedding, Evaluated, EpochEnd, EpochLoss, Releases)
+    several = config.num_active_workers > 1 or config.num_passive_workers > 1
+    within = (RowOrder, *((Parameters,) if config.uses_servers else ())) if several else ()
+    if config.is_paired:
+        orders = (EpochOrder,) if several and (config.averages or config.pushes) else ()
+        return (*always, *within, *orders, PairOrder, PairRequest, Embedding, Gradient)
+    losses = (LostWorker,) if config.on_party_loss == "restart" else ()
+    broker = (BatchCount, EpochCounts, Report, Orders, EpochOrder, *losses)
+    return (*always, *within, *broker, Embedding, Gradient)
 
 
 def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:

@@ -1,5 +1,7 @@
 """Which (w_a, w_p, B) to train with: the paper's cost model, and one of whole epochs (Section 4, Algorithm 2).
 
+`fedactors plan pubsub-vfl` goes from the parties' profile files to a setting, with what it is predicted to cost.
+
     literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
     decoupled  ceil(n/B) max(T_A / w_a, T_P / w_p, (E + G) / bandwidth) + synchronisation
@@ -17,14 +19,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from fedactors.errors import BadInput
 from fedactors.network.codec import message
+from fedactors.network.links import LAN
+from protocols.pubsub_vfl.config import PubSubVflConfig
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
+_SHOWN = 10
 HOPS_PER_BATCH = 8
 """Messages between parties, one after another, from a batch's assignment to its gradient's acknowledgement."""
 HOPS_PER_EPOCH = 10
@@ -32,7 +37,7 @@ HOPS_PER_EPOCH = 10
 Objective = Literal["epoch", "decoupled", "literal", "literal-per-sample"]
 
 
-@message(receiver="whoever plans", reveals="how fast the party's machine trains its models: fitted constants, no data")
+@message(reveals="how fast the party's machine trains its models: fitted constants, no data")
 class PowerLaw:
     """Seconds (or bytes) as ``scale * B ** exponent``."""
 
@@ -40,7 +45,7 @@ class PowerLaw:
     exponent: float
 
 
-@message(receiver="whoever plans", reveals="the party's cores, memory and fitted constants; nothing of its rows")
+@message(reveals="the party's cores, memory and fitted constants; nothing of its rows")
 class PartyProfile:
     """What a party tells of its machine; `phases` are forward, backward and, of the active party, those of the top."""
 
@@ -202,3 +207,43 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
         )
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"profile: a value is not a number or a table: {error}") from None
+
+
+def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the best setting for the profiles of one active and one or more passive parties.
+
+    A profile may carry ``num_rows``, ``bandwidth`` (bytes per second) and ``latency`` (seconds) beside the fields of
+    `PartyProfile`.
+
+    Raises:
+        BadInput: not exactly one active party, no passive one, or a profile that is incomplete.
+    """
+    parties = [profile_from(values) for values in profiles]
+    active = [profile for profile in parties if profile.role == "active"]
+    passive = [profile for profile in parties if profile.role == "passive"]
+    if len(active) != 1 or not passive:
+        raise BadInput(f"--profile: {len(active)} active and {len(passive)} passive given: one and at least one needed")
+    itemsize = 8 if config.float64 else 4
+    problem = Problem(
+        active=active[0],
+        passive=weakest(passive),
+        num_rows=int(max(values.get("num_rows", 0) for values in profiles) or 100_000),
+        row_bytes=2.0 * config.embedding_size * itemsize,
+        bandwidth=float(min(values.get("bandwidth", LAN.bandwidth) for values in profiles)),
+        latency=float(max(values.get("latency", 0.0) for values in profiles)),
+    )
+    found: dict[str, Any] = {}
+    for objective in ("epoch", "decoupled", "literal"):
+        plans = search(problem, objective)
+        found[objective] = [asdict(made) for made in plans[:_SHOWN]]
+    best = found["epoch"][0]
+    return {
+        "num_active_workers": best["num_active_workers"],
+        "num_passive_workers": best["num_passive_workers"],
+        "batch_size": best["batch_size"],
+        "predicted_epoch_seconds": best["cost"],
+        "max_batch_size": max_batch_size((problem.active, problem.passive)),
+        "num_rows": problem.num_rows,
+        "bandwidth": problem.bandwidth,
+        "best_by_objective": found,
+    }

@@ -20,9 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedactors.data.partitions import VerticalData
-from fedactors.learning.split_network import BottomNetwork, TopNetwork
-from protocols.pubsub_vfl import algorithm, models
-from protocols.pubsub_vfl.averages import weighted_mean
+from fedactors.learning.network import Network, initial_vector
+from fedactors.learning.split_network import Publication, loss_gradients
+from protocols.pubsub_vfl import algorithm
+from protocols.pubsub_vfl.averaging import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw
 
@@ -38,7 +39,7 @@ def profile_party(
     """Measure a party's models on batches of random values shaped as its own rows.
 
     Args:
-        config: sizes of the models.
+        config: sizes of the algorithm.
         data: tells the party's columns; its rows are loaded but not used.
         party: whose machine this is.
         num_cores: cores that it will give (default: all of this machine).
@@ -52,8 +53,8 @@ def profile_party(
     memory = psutil.virtual_memory()
     cores = num_cores or os.cpu_count() or 1
     row_bytes = (8 if config.float64 else 4) * (num_features + 2 * config.num_layers * config.hidden_size)
-    spec = models.bottom_spec(config, num_features)
-    bottom = BottomNetwork(spec, models.optimizer(config), 0).vector
+    spec = algorithm.bottom_spec(config, num_features)
+    bottom = initial_vector(spec, 0)
     return PartyProfile(
         role="active" if is_active else "passive",
         cores=cores,
@@ -86,9 +87,9 @@ def fit_power_law(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[PowerLa
 def _measure(
     config: PubSubVflConfig, data: VerticalData, num_features: int, is_active: bool, repetitions: int
 ) -> dict[str, Seconds]:
-    rng, optimizer = np.random.default_rng(0), models.optimizer(config)
-    bottom = BottomNetwork(models.bottom_spec(config, num_features), optimizer, 0)
-    top = TopNetwork(models.top_spec(config, data), optimizer, 0, task=data.task)
+    rng, optimizer = np.random.default_rng(0), algorithm.optimizer(config)
+    bottom = Network(algorithm.bottom_spec(config, num_features), optimizer, 0)
+    top = Network(algorithm.top_spec(config, data), optimizer, 0)
     found: dict[str, list[float]] = {}
     for size in BATCH_SIZES:
         shape = (_NUM_BATCHES, size)
@@ -98,14 +99,15 @@ def _measure(
         target = y.astype(np.float32) if data.task == "regression" else y
 
         def whole(xs: Batches = xs, zs: Batches = zs) -> None:
-            publication, _ = algorithm.forward(bottom, next(xs))
-            bottom.apply(algorithm.backward(bottom, publication, next(zs)))
+            publication = Publication(bottom.model, next(xs))
+            algorithm.embed(publication)
+            bottom.apply(algorithm.backward(publication, next(zs)))
 
         def top_step(zs: Batches = zs, target: NDArray[np.generic] = target) -> None:
-            top.apply(top.gradient([next(zs) for _ in data.parties], target).gradient)
+            top.apply(loss_gradients(top.model, [next(zs) for _ in data.parties], target, data.task).gradient)
 
         def forward(xs: Batches = xs) -> None:
-            algorithm.forward(bottom, next(xs))
+            algorithm.embed(Publication(bottom.model, next(xs)))
 
         ahead = _median(forward, repetitions)
         found.setdefault("forward", []).append(ahead)

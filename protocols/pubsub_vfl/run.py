@@ -4,118 +4,197 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
 from fedactors.data.partitions import VerticalData
+from fedactors.parties import Parties
 from fedactors.plugins import RunResult
-from fedactors.records.stopping import BestKeeper, EarlyStopping, Mode
-from fedactors.runtime.base import Runtime
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.accounts import account
-from protocols.pubsub_vfl.baselines import avfl, avfl_ps, vfl, vfl_ps
-from protocols.pubsub_vfl.cast import BROKER, Cast, assemble
+from fedactors.privacy.releases import budgets
+from fedactors.resources import Resources
+from fedactors.rounds import Mode, Rounds, RunState, Watch
+from fedactors.runtime.base import Runtime, derived_seed
+from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
+from protocols.pubsub_vfl.algorithm import default_costs
+from protocols.pubsub_vfl.averaging import AveragingServer, averages_after
+from protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
+from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.costs import default_costs
+from protocols.pubsub_vfl.data import num_batches
+from protocols.pubsub_vfl.messages import (
+    BatchCount,
+    EpochEnd,
+    EpochLoss,
+    EpochOrder,
+    LostWorker,
+    PairOrder,
+    PartRequest,
+    Releases,
+)
 
 HEADLINE: dict[str, tuple[str, Mode]] = {
     "binary": ("auc", "max"),
     "multiclass": ("accuracy", "max"),
     "regression": ("rmse", "min"),
 }
+_RESTART_SECONDS = 300.0
+_LONGEST_CALL = 30 * 86_400.0
+
+
+@dataclass
+class TrainingState(RunState):
+    """What a run keeps between epochs."""
+
+    num_rows: int = 0
+    """Training rows."""
+    releases: int = 0
+    """How often any record was released at most, re-publications included."""
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
     """Train on vertically partitioned data and return the test metrics of the best epoch."""
     runtime.use_costs(default_costs(config))
-    cast = assemble(config, data, runtime)
-    await runtime.start()
-    state = runtime.state
-    metric, mode = HEADLINE[data.task]
-    patience = config.patience or config.num_epochs
-    keeper, stopping = BestKeeper(mode=mode), EarlyStopping(patience=patience, mode=mode)
-    if not runtime.resumed:
-        everyone = list(cast.workers)
+    federation = assemble(config, data, runtime)
+    workers, (metric, mode) = federation.workers, HEADLINE[data.task]
+    watch = Watch(metric, mode, patience=config.patience, target=config.target)
+    rounds = Rounds(runtime, TrainingState(), num_rounds=config.num_epochs, watch=watch)
+    state = rounds.state
+    if await rounds.start():
         with runtime.phase("alignment"):
-            state["num_rows"] = await cast.persist(everyone, lambda: cast.first_active.align(cast.first_passive))
-        state.update(epoch=0, releases=0, best=keeper.state_dict(), stopping=stopping.state_dict())
-        await runtime.checkpoint()
+            state.num_rows = await federation.align()
+        await rounds.checkpoint()
     else:
-        state["releases"] += 1  # the epoch that was interrupted may have published every batch
-        keeper.load_state_dict(state["best"])
-        stopping.load_state_dict(state["stopping"])
-    while state["epoch"] < config.num_epochs and stopping.num_bad < patience and not state.get("reached"):
-        epoch = state["epoch"] + 1
+        state.releases += 1  # the epoch that was interrupted may have published every batch
+    async for epoch in rounds:
         with runtime.phase("training"):
-            trained = await train_epoch(config, epoch, state["num_rows"], cast)
+            trained = await federation.train_epoch(epoch, state.num_rows)
             if averages_after(config, epoch):
-                await cast.with_server("average", epoch)
+                await federation.average(epoch)
         with runtime.phase("evaluation"):
-            found = await evaluate("validation", cast)
-        is_best = keeper.update(epoch, found[metric])
-        await cast.everyone("end_epoch", is_best)
-        stopping.update(found[metric])
-        state["reached"] = config.target is not None and not is_better(config.target, found[metric], mode)
-        releases = state["releases"] + trained.get("max_attempts", 1)
-        state.update(epoch=epoch, releases=releases, best=keeper.state_dict(), stopping=stopping.state_dict())
+            found = await federation.evaluate("validation")
+        end = EpochEnd(rounds.judge(found))
+        await federation.end_epoch(end)
+        state.releases += int(trained.get("max_attempts", 1))
         # the loss is of the training rows, every other metric of the validation rows
         found["validation_loss"] = found.pop("loss")
-        await runtime.record_round(epoch, {**trained, **found})
-        await cast.persist(list(cast.workers), runtime.checkpoint)
-    await cast.everyone("recall")
-    test = await evaluate("test", cast)
-    privacy = await account(config, state["num_rows"], state["releases"], cast)
-    await runtime.checkpoint("final")
-    extra = {"num_rows": state["num_rows"], "task": data.task, "privacy": privacy}
-    return RunResult(rounds=state["epoch"], metrics={**test, "best_epoch": keeper.best_round}, extra=extra)
+        rounds.record({**trained, **found})
+    await workers.ask(lambda worker: worker.recall())
+    test = await federation.evaluate("test")
+    await workers.ask(lambda worker: worker.account(Releases(state.releases)), of=federation.first)
+    await runtime.settle()
+    extra = {"num_rows": state.num_rows, "task": data.task, "privacy": budgets(runtime.privacy_records)}
+    return await rounds.result({**test, "best_epoch": state.best_round}, extra)
 
 
-def averages_after(config: PubSubVflConfig, epoch: int) -> bool:
-    """Say whether the workers of each party average their parameters at the end of an epoch (Algorithm 1, line 30)."""
-    if not config.averages:
-        return False
-    if config.sync_unit == "batch" or epoch == config.num_epochs:
-        return True
-    return algorithm.syncs(epoch, config.sync_interval, config.sync_schedule)
+@dataclass
+class Federation:
+    """The run's actors, and what the driver asks of several of them at once."""
+
+    config: PubSubVflConfig
+    broker: BatchBroker | None
+    """None for fixed pairs."""
+    workers: Parties[PartyWorker]
+    """All workers, the active party's first."""
+    pairs: Parties[PairedActiveWorker]
+    """The active party's workers, one for each pair."""
+    active: ActiveWorker
+    """The active party's worker 0."""
+    first: tuple[str, ...]
+    """Worker 0 of each party: it answers for the party."""
+    with_server: tuple[str, ...]
+    """Workers of parties that have a parameter server."""
+
+    async def align(self) -> int:
+        """Align all parties' rows; return the number of training rows."""
+        return (await self.workers.repeat(self.active.align)).num_rows
+
+    async def train_epoch(self, epoch: int, num_rows: int) -> dict[str, float]:
+        """Train one epoch; all messages of it have arrived when this returns."""
+        if self.broker is None:
+            return await self._train_pairs(epoch)
+        await self.broker.begin_epoch(BatchCount(num_batches(num_rows, self.config.batch_size)))
+        order = EpochOrder(epoch)
+        counts, found = await asyncio.gather(
+            self.broker.serve_epoch(), self.workers.ask(lambda worker: worker.run_epoch(order), timeout=_LONGEST_CALL)
+        )
+        # reduced in the order of names: the order of arrival must not change a sum
+        return {"loss": _mean_loss(found[name] for name in sorted(found)), **asdict(counts)}
+
+    async def _train_pairs(self, epoch: int) -> dict[str, float]:
+        """Every pair trains its share; then all workers catch up with their parameter server."""
+        orders = {name: PairOrder(epoch, pair, len(self.pairs.names)) for pair, name in enumerate(self.pairs.names)}
+        found = await self.pairs.ask_each(lambda worker, order: worker.train_pair(order), orders, timeout=_LONGEST_CALL)
+        if self.config.pushes:
+            # the first time pushes what is left, the second pulls what all have pushed
+            for _ in range(2):
+                await self.workers.ask(lambda worker: worker.follow(EpochOrder(epoch)), of=self.with_server)
+        return {"loss": _mean_loss(found.values()), "abandoned": 0}
+
+    async def average(self, epoch: int) -> None:
+        """Let the workers of each party go on from their average."""
+        await self.workers.ask(lambda worker: worker.average(EpochOrder(epoch)), of=self.with_server)
+
+    async def end_epoch(self, end: EpochEnd) -> None:
+        """Tell all workers how an epoch ended."""
+        await self.workers.ask(lambda worker: worker.end_epoch(end))
+
+    async def evaluate(self, part: str) -> dict[str, float]:
+        """Return the metrics of the parties' first workers' models on the validation or test rows."""
+        found = await self.workers.repeat(lambda: self.active.evaluate(PartRequest(part)), of=self.first)
+        return {name: value for name, value in asdict(found).items() if value is not None}
+
+    async def lost(self, worker: str) -> None:
+        """A worker was lost and is back: its batches go to others, and who waits for it goes on."""
+        if self.broker is not None:
+            await self.broker.lose(LostWorker(worker))
+        self.workers.back(worker)
 
 
-def is_better(one: float, other: float, mode: Mode) -> bool:
-    """Say whether a metric is better than another."""
-    return one > other if mode == "max" else one < other
+def _mean_loss(losses: Iterable[EpochLoss | None]) -> float:
+    """Return the mean over all rows that were trained on."""
+    loss_sum, rows = 0.0, 0
+    for loss in losses:
+        if loss is not None:
+            loss_sum, rows = loss_sum + loss.loss_sum, rows + loss.num_rows
+    return loss_sum / rows if rows else math.nan
 
 
-async def train_epoch(config: PubSubVflConfig, epoch: int, num_rows: int, cast: Cast) -> dict[str, float]:
-    """Train one epoch; all messages of it have arrived when this returns."""
-    match config.algorithm:
-        case "vfl":
-            return await vfl.train_epoch(epoch, cast)
-        case "vfl-ps":
-            return await vfl_ps.train_epoch(epoch, cast)
-        case "avfl":
-            return await avfl.train_epoch(epoch, cast)
-        case "avfl-ps":
-            return await avfl_ps.train_epoch(epoch, cast, config.push_every)
-    return await train_over_broker(config, epoch, num_rows, cast)
+def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> Federation:
+    """Spawn broker, parameter servers and workers, and say what follows a loss.
 
+    A lost worker of PubSub-VFL is restarted from the last checkpoint, its batches given to others; a lost broker or
+    parameter server, or a lost worker of a fixed pair, stops the run, which can be resumed.
+    """
+    seed = derived_seed(runtime.seed, "all parties", "batches")
+    broker = None if config.is_paired else runtime.spawn(BatchBroker, BROKER, config, data.passive_parties)
+    active_cls, passive_cls = (
+        (PairedActiveWorker, PairedPassiveWorker) if config.is_paired else (ActiveWorker, PassiveWorker)
+    )
+    resources = Resources(num_cpus=config.cpus_per_worker)
+    handles: dict[str, PartyWorker] = {}
+    with_server: list[str] = []
 
-async def train_over_broker(config: PubSubVflConfig, epoch: int, num_rows: int, cast: Cast) -> dict[str, float]:
-    """Train one epoch of PubSub-VFL: workers of all parties take batches from the broker until all are done."""
-    await cast.broker.begin_epoch(algorithm.num_batches(num_rows, config.batch_size))
-    workers: dict[str, Any] = dict(cast.workers)
+    def spawn_party(party: str, cls: type[PartyWorker], count: int) -> list[str]:
+        names = [f"{party}/worker-{i}" for i in range(count)]
+        for name in names:
+            handles[name] = runtime.spawn(cls, name, config, data.part(party), seed, names, resources=resources)
+        if count > 1:
+            runtime.spawn(AveragingServer, f"{party}/ps", names)
+            with_server.extend(names)
+        return names
 
-    async def work(name: str) -> Any:
-        return await cast.persist([name], lambda: workers[name].run_epoch(epoch, BROKER))
-
-    served, *found = await asyncio.gather(cast.broker.serve_epoch(), *map(work, workers))
-    abandoned, discarded, attempts = served
-    # reduced in the order of names: the order of arrival must not change a sum
-    by_name = dict(zip(workers, found, strict=True))
-    active = [by_name[name] for name in sorted(cast.active)]
-    rows = sum(f["rows"] for f in active)
-    loss = sum(f["loss_sum"] for f in active) / rows if rows else math.nan
-    return {"loss": loss, "abandoned": abandoned, "discarded": discarded, "max_attempts": attempts}
-
-
-async def evaluate(part: str, cast: Cast) -> dict[str, float]:
-    """Return the metrics of the parties' first workers' models on the validation or test rows."""
-    first = [next(iter(cast.active)), *cast.first_passive]
-    return await cast.persist(first, lambda: cast.first_active.evaluate(part, cast.first_passive))
+    active = spawn_party(data.label_party, active_cls, config.num_active_workers)
+    for party in data.passive_parties:
+        spawn_party(party, passive_cls, config.num_passive_workers)
+    restarts = config.on_party_loss == "restart" and not config.is_paired
+    federation = Federation(
+        config=config,
+        broker=broker,
+        workers=Parties(runtime, handles, on_loss="restart" if restarts else "stop", timeout=_RESTART_SECONDS),
+        pairs=Parties(runtime, active, timeout=_LONGEST_CALL),
+        active=runtime.handle(active[0], ActiveWorker),
+        first=tuple(f"{party}/worker-0" for party in (data.label_party, *data.passive_parties)),
+        with_server=tuple(with_server),
+    )
+    runtime.on_loss(lambda name: "restart" if restarts and "/worker-" in name else "stop", federation.lost)
+    return federation

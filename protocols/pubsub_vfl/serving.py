@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.config import as_dict
-from fedactors.data.blocks import PartyBlock, standardise_like
+from fedactors.data.blocks import standardise_like
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
-from fedactors.records.metrics import json_line, jsonable
-from fedactors.runtime import snapshot
-from protocols.pubsub_vfl import algorithm, models
+from fedactors.learning.network import Model
+from fedactors.learning.split_network import joint_output
+from fedactors.serving import actor_state, shared_rows, task_predictions, write_part
+from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
@@ -30,25 +30,18 @@ def predict(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
     Raises:
         BadInput: columns differ from those trained on, a party took no part in the run, or no row is shared.
     """
-    blocks = {party: data.source(party).load() for party in data.parties}
-    rows = _shared_rows(blocks, data.label_party)
-    parties = (data.label_party, *data.passive_parties)
+    blocks = {party: data.part(party).source.load() for party in data.parties}
+    rows = shared_rows(blocks, data.label_party)
     embeddings = []
-    for party in parties:
-        scale, vectors = _worker_state(party, states)
+    for party in (data.label_party, *data.passive_parties):
+        scale, vectors = _trained(party, states)
         x_NF = standardise_like(blocks[party], tuple(scale["feature_names"]), scale["mean"], scale["deviation"])
-        spec = models.bottom_spec(config, x_NF.shape[1])
-        embeddings.append(algorithm.embed_rows(spec, vectors[0], x_NF[rows[party]]))
-    scale, vectors = _worker_state(data.label_party, states)
-    output_NO = algorithm.top_outputs(models.top_spec(config, data), vectors[1], embeddings)
-    if data.task == "regression":
-        value_N: Array = output_NO[:, 0] * scale["label_deviation"] + scale["label_mean"]
-        return value_N
-    if data.task == "binary":
-        probability_N: Array = 1.0 / (1.0 + np.exp(-output_NO[:, 0]))
-        return probability_N
-    class_N: Array = output_NO.argmax(axis=1)
-    return class_N
+        bottom = Model(algorithm.bottom_spec(config, x_NF.shape[1]), vectors[0])
+        embeddings.append(algorithm.embed_rows(bottom, x_NF[rows[party]]))
+    scale, vectors = _trained(data.label_party, states)
+    output_NO = joint_output(Model(algorithm.top_spec(config, data), vectors[1]), embeddings)
+    units = {name: scale[name] for name in ("label_mean", "label_deviation")}
+    return task_predictions(data.task, output_NO, **units)
 
 
 def export(config: PubSubVflConfig, party: str, states: Mapping[str, bytes], folder: Path) -> list[Path]:
@@ -57,41 +50,17 @@ def export(config: PubSubVflConfig, party: str, states: Mapping[str, bytes], fol
     Raises:
         BadInput: the party has no part of the model.
     """
-    scale, vectors = _worker_state(party, states)
-    names = ("bottom", "top")[: len(vectors)]
-    arrays = {"mean": scale["mean"], "deviation": scale["deviation"]}
-    arrays |= dict(zip(names, vectors, strict=True))
-    weights = folder / f"{party}.npz"
-    np.savez(weights, **arrays)
-    facts = {
-        "party": party,
-        "models": names,
-        "feature_names": scale["feature_names"],
-        "label_mean": scale["label_mean"],
-        "label_deviation": scale["label_deviation"],
-        "class_names": scale["class_names"],
-        "config": as_dict(config),
-    }
-    description = folder / f"{party}.json"
-    description.write_text(json_line(jsonable(facts)))
-    return [weights, description]
+    scale, vectors = _trained(party, states)
+    models = dict(zip(("bottom", "top"), vectors, strict=False))
+    arrays = {"mean": scale["mean"], "deviation": scale["deviation"], **models}
+    told = ("feature_names", "label_mean", "label_deviation", "class_names")
+    facts = {"models": tuple(models), **{name: scale[name] for name in told}}
+    return write_part(folder, party, arrays=arrays, facts=facts, config=config)
 
 
-def _worker_state(party: str, states: Mapping[str, bytes]) -> tuple[dict[str, Any], list[Array]]:
-    name = f"{party}/worker-0"
-    if name not in states:
-        raise BadInput(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(states))})")
-    state = snapshot.unseal(states[name], f"the checkpoint of {name}")["state"]
-    rows, replica = snapshot.unpack(state["rows"][1]), snapshot.unpack(state["replica"][1])
-    if rows["order"] is None:
+def _trained(party: str, states: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[Array]]:
+    """Return the scale of a party's rows and its models' parameters."""
+    state = actor_state(states, f"{party}/worker-0")
+    if state["rows"]["order"] is None:
         raise BadInput("the run was stopped before its rows were aligned: it has no trained model")
-    return rows, [np.asarray(network["vector"]) for network in replica["networks"]]
-
-
-def _shared_rows(blocks: Mapping[str, PartyBlock], label_party: str) -> dict[str, NDArray[np.int64]]:
-    """Return each party's rows with the ids that all have, in the label party's order."""
-    where = {party: {id_: row for row, id_ in enumerate(block.ids.tolist())} for party, block in blocks.items()}
-    shared = [id_ for id_ in blocks[label_party].ids.tolist() if all(id_ in rows for rows in where.values())]
-    if not shared:
-        raise BadInput("data: the parties share no row id")
-    return {party: np.asarray([rows[id_] for id_ in shared], np.int64) for party, rows in where.items()}
+    return state["rows"], [np.asarray(network["vector"]) for network in state["replica"]["networks"]]

@@ -1,10 +1,26 @@
-"""What a run sent and what that guarantees: communication beside the paper's model, and the privacy ledger's lines."""
+"""What a run costs and guarantees: bytes beside the paper's model of them, default seconds, privacy ledger lines.
+
+The paper's model of an epoch's communication (Section 5.1, Table 6, Section 6.3):
+
+    time = rounds * latency + elements * outputs * 8 bytes * 2 directions * 8 bits / (bandwidth * 2^30 bits/s)
+
+The published curves obey it with a gibibit per second, and count sum n_i elements for RFL-SGD-V as well, though
+Table 6 and the truth are sum alpha_i; `elements_per_epoch` gives either. What the inner loop sends (theta, w, u and
+partial gradients, independent of the rows) is left out of the elements, as in the paper; its rounds are counted.
+
+Privacy: labels have a mechanism of their own (Eq. 25). Noise in theta covers one base row of one table; a joined tuple
+has a row in every table, so for one of these the tables' budgets add up. Predictions h = f(theta; T) read the table
+again and are *not* covered by the noise in theta: who sees theta and h solves for the rows
+(`fedactors.privacy.attacks.least_squares`). They need their own clipping, noise and budget.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Literal
 
 from fedactors.privacy.accounting import (
     PrivacyRecord,
@@ -14,91 +30,149 @@ from fedactors.privacy.accounting import (
     laplace_label_epsilon,
     laplace_value_epsilon,
 )
-from fedactors.runtime.base import Runtime
-from protocols.tablepuppet import communication, updates
-from protocols.tablepuppet.cast import Cast
+from fedactors.runtime.base import Costs, Runtime
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import Seat
-from protocols.tablepuppet.privacy import compose_over_tables
+from protocols.tablepuppet.messages import JoinFacts
+from protocols.tablepuppet.models import total_steps
 
+Algorithm = Literal["rfl-sgd-v", "rfl-admm-v", "rfl-sgd", "rfl-admm", "vfl-sgd", "vfl-admm", "centralised"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A wide-area link: one-way latency in seconds and bandwidth in Gbps as the paper quotes it."""
+
+    latency_s: float
+    bandwidth_gbps: float
+
+
+US_UK = Network(latency_s=0.136, bandwidth_gbps=0.42)
+US_US = Network(latency_s=0.067, bandwidth_gbps=1.15)
+NETWORKS = {"us-uk": US_UK, "us-us": US_US}
 TRAINING_MESSAGES = (
     "Predictions", "Derivatives", "Auxiliary", "PartialGradient", "AggregatedGradient", "Consensus", "LocalParameters",
 )  # fmt: skip
 """Messages of training rounds; the others map tables once, or evaluate."""
-NETWORKS = {"us-uk": communication.US_UK, "us-us": communication.US_US}
 
 
-async def account_communication(config: TablePuppetConfig, state: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
+@dataclass(frozen=True)
+class EpochCost:
+    """What the model says of one epoch."""
+
+    rounds: int
+    elements: int
+    num_bytes: int
+    seconds: float
+
+
+def rounds_per_epoch(algorithm: Algorithm, num_joined: int, batch_size: int, inner_rounds: int) -> int:
+    """Return communication rounds: ADMM 1, SGD one for each batch; partitions add the inner loop's (SGD 1, ADMM T')."""
+    if algorithm == "centralised":
+        return 0
+    if algorithm in ("vfl-admm", "rfl-admm-v", "rfl-admm"):
+        return 1 + (inner_rounds if algorithm == "rfl-admm" else 0)
+    return ceil(num_joined / batch_size) * (2 if algorithm == "rfl-sgd" else 1)
+
+
+def elements_per_epoch(
+    algorithm: Algorithm, num_joined: int, joined_rows: Sequence[int], touched_rows: Sequence[int] | None = None
+) -> int:
+    """Return the rows whose values cross the network in one direction (Table 6).
+
+    Args:
+        algorithm: VFL sends M N rows, RFL the rows that join.
+        num_joined: N.
+        joined_rows: n_i of each table, counting only rows that join.
+        touched_rows: alpha_i for SGD; None counts n_i, as the published curves do.
+    """
+    if algorithm == "centralised":
+        return 0
+    if algorithm.startswith("vfl"):
+        return num_joined * len(joined_rows)
+    if "sgd" in algorithm and touched_rows is not None:
+        return sum(touched_rows)
+    return sum(joined_rows)
+
+
+def epoch_cost(rounds: int, elements: int, num_outputs: int, network: Network) -> EpochCost:
+    """Return bytes (both directions) and seconds of an epoch."""
+    num_bytes = elements * num_outputs * 8 * 2
+    seconds = rounds * network.latency_s + num_bytes * 8 / (network.bandwidth_gbps * 2**30)
+    return EpochCost(rounds=rounds, elements=elements, num_bytes=num_bytes, seconds=seconds)
+
+
+async def account_communication(
+    config: TablePuppetConfig, facts: JoinFacts, num_rounds: int, runtime: Runtime
+) -> dict[str, Any]:
     """Return bytes by message type, bytes of an epoch, and the paper's model of an epoch on both of its networks.
 
     ``ledger_seconds`` applies the paper's formula (latency of its rounds, plus bytes over bandwidth) to the bytes that
     were really sent between organisations and server.
     """
     await runtime.settle()
-    facts, rounds = state["facts"], max(state["round"], 1)
     by_type: dict[str, int] = {}
     for total in runtime.ledger.totals():
         if total.kind not in ("driver", "intra-party"):
             by_type[total.type] = by_type.get(total.type, 0) + total.bytes
     sent = sum(by_type.get(name, 0) for name in TRAINING_MESSAGES)
-    joined = list(facts["rows_that_join"].values())
-    num_joined = facts["joined_rows"]
+    joined, num_joined = list(facts.rows_that_join.values()), facts.joined_rows
     if config.is_admm:
-        first = 8 * facts["outputs"] * (num_joined * len(joined) if config.is_vertical else sum(joined))
+        first = 8 * facts.outputs * (num_joined * len(joined) if config.is_vertical else sum(joined))
         sent -= first  # the predictions of the last round's theta, which the next round would use
-    trips = communication.rounds_per_epoch(config.algorithm, num_joined, config.batch_size, config.inner_rounds)
-    elements = communication.elements_per_epoch(config.algorithm, num_joined, joined)
-    made: dict[str, Any] = {"bytes_by_message": by_type, "epoch_bytes": sent / rounds, "epoch_rounds": trips}
+    trips = rounds_per_epoch(config.algorithm, num_joined, config.batch_size, config.inner_rounds)
+    elements = elements_per_epoch(config.algorithm, num_joined, joined)
+    epoch_bytes = sent / max(num_rounds, 1)
+    made: dict[str, Any] = {"bytes_by_message": by_type, "epoch_bytes": epoch_bytes, "epoch_rounds": trips}
     for name, network in NETWORKS.items():
-        cost = communication.epoch_cost(trips, elements, facts["outputs"], network)
-        seconds = trips * network.latency_s + sent / rounds * 8 / (network.bandwidth_gbps * 2**30)
+        cost = epoch_cost(trips, elements, facts.outputs, network)
+        seconds = trips * network.latency_s + epoch_bytes * 8 / (network.bandwidth_gbps * 2**30)
         made[name] = {"model_seconds": cost.seconds, "ledger_seconds": seconds}
     return made
 
 
-async def account_privacy(config: TablePuppetConfig, cast: Cast, runtime: Runtime) -> dict[str, Any]:
-    """Record what every client released and what it guarantees; return the budgets by client and for a joined tuple."""
-    budgets: dict[str, Any] = {}
-    for seat in cast.seats:
-        found = await cast.clients[seat.name].privacy_facts()
-        alone = sum(other.table == seat.table for other in cast.seats) == 1
-        records = [_steps(config, seat, found, alone), _predictions(config, seat, found)]
-        if found["has_label"]:
-            records.append(_labels(config, cast, seat))
-        for record in records:
-            runtime.record_privacy(_stamp(record, runtime))
-        budgets[seat.name] = {r.message_type: {"epsilon": r.epsilon, "covered": r.covered} for r in records}
-    if config.feature_dp is not None:
-        per_table = [config.feature_dp] * len({seat.table for seat in cast.seats})
-        epsilon, delta = compose_over_tables(per_table, [config.feature_delta] * len(per_table))
-        budgets["joined tuple"] = {"epsilon": epsilon, "delta": delta}
-    if config.algorithm == "centralised":
-        budgets["centralised"] = "every feature was given away"
-    if runtime.reproducible_noise:
-        budgets["reproducible_noise"] = "no privacy guarantee"
-    return budgets
+@dataclass(frozen=True)
+class Released:
+    """What one client knows of what it released."""
+
+    party: str
+    num_rows: int
+    num_joined: int
+    alone: bool
+    """Whether its table has one partition."""
+    noise_multiplier: float
+    predictions: int
+    """How often each row's prediction was released."""
+    label_loss: str | None
+    """The loss, if the client has labels."""
 
 
-def _steps(config: TablePuppetConfig, seat: Seat, found: dict[str, float], alone: bool) -> PrivacyRecord:
+def privacy_records(config: TablePuppetConfig, released: Released) -> Iterator[PrivacyRecord]:
+    """Yield the ledger's lines of one client: its steps, its predictions, and its labels if it has any."""
+    yield _steps(config, released)
+    yield _predictions(config, released)
+    if released.label_loss is not None:
+        yield _labels(config, released)
+
+
+def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     note = "one base row of the table added or removed; a joined tuple has a row in every table, whose budgets add up"
     note += "; categories, means and deviations used in encoding, and G_i, are not covered"
-    if config.feature_dp is None or found["noise_multiplier"] == 0:
-        return PrivacyRecord(party=seat.name, message_type="theta", mechanism="none", note=note)
-    num_rows, num_joined = int(found["num_rows"]), int(found["num_joined"])
-    steps, rate = updates.total_steps(config, num_rows, num_joined, alone)
+    if config.feature_dp is None or released.noise_multiplier == 0:
+        return PrivacyRecord(party=released.party, message_type="theta", mechanism="none", note=note)
+    steps, rate = total_steps(config, released.num_rows, released.num_joined, released.alone)
     epsilon = dpsgd_epsilon(
-        noise_multiplier=found["noise_multiplier"],
+        noise_multiplier=released.noise_multiplier,
         steps=steps,
         delta=config.feature_delta,
         sampling="poisson" if config.is_admm else "full",
         sample_rate=rate,
     )
     return PrivacyRecord(
-        party=seat.name,
+        party=released.party,
         message_type="theta",
         mechanism="dp-sgd",
         clip_norm=config.clip,
-        noise_scale=found["noise_multiplier"] * config.clip,
+        noise_scale=released.noise_multiplier * config.clip,
         releases=steps,
         sampling="poisson" if config.is_admm else "known-batches",
         epsilon=epsilon,
@@ -108,21 +182,22 @@ def _steps(config: TablePuppetConfig, seat: Seat, found: dict[str, float], alone
     )
 
 
-def _predictions(config: TablePuppetConfig, seat: Seat, found: dict[str, float]) -> PrivacyRecord:
+def _predictions(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     note = "predictions read the table again: noise in theta does not cover them, and who sees both solves for the rows"
     clip, noise = config.prediction_clip, config.prediction_noise
     if config.feature_dp is None or clip is None or noise == 0:
-        return PrivacyRecord(party=seat.name, message_type="Predictions", mechanism="none", note=f"not covered: {note}")
-    releases = int(found["releases"])
-    mu = gaussian_mu(clip_norm=clip, sigma=noise * clip, releases=releases)
+        return PrivacyRecord(
+            party=released.party, message_type="Predictions", mechanism="none", note=f"not covered: {note}"
+        )
+    mu = gaussian_mu(clip_norm=clip, sigma=noise * clip, releases=released.predictions)
     epsilon = epsilon_of_mu(mu, config.feature_delta)
     return PrivacyRecord(
-        party=seat.name,
+        party=released.party,
         message_type="Predictions",
         mechanism="gaussian",
         clip_norm=clip,
         noise_scale=noise * clip,
-        releases=releases,
+        releases=released.predictions,
         rigorous_mu=mu,
         epsilon=epsilon,
         delta=config.feature_delta,
@@ -131,19 +206,20 @@ def _predictions(config: TablePuppetConfig, seat: Seat, found: dict[str, float])
     )
 
 
-def _labels(config: TablePuppetConfig, cast: Cast, seat: Seat) -> PrivacyRecord:
+def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     if config.label_dp is None:
-        return PrivacyRecord(party=seat.name, message_type="Labels", mechanism="none", note="labels are sent as is")
+        return PrivacyRecord(
+            party=released.party, message_type="Labels", mechanism="none", note="labels are sent as is"
+        )
     deviation = config.label_dp
-    if cast.training.loss == "squared":
-        assert config.label_range is not None
-        low, high = config.label_range
+    if released.label_loss == "squared":
+        low, high = config.label_range or (0.0, 0.0)
         epsilon, mechanism = laplace_value_epsilon(high - low, deviation), "laplace"
     else:
         epsilon, mechanism = laplace_label_epsilon(deviation), "randomised-label"
     note = "one label replaced; sums of residuals and test scores come after it, or are the label owner's own"
     return PrivacyRecord(
-        party=seat.name,
+        party=released.party,
         message_type="Labels",
         mechanism=mechanism,
         noise_scale=deviation,
@@ -153,7 +229,32 @@ def _labels(config: TablePuppetConfig, cast: Cast, seat: Seat) -> PrivacyRecord:
     )
 
 
-def _stamp(record: PrivacyRecord, runtime: Runtime) -> PrivacyRecord:
-    if not runtime.reproducible_noise:
-        return record
-    return dataclasses.replace(record, covered=False, note=f"no privacy guarantee: reproducible noise; {record.note}")
+_OVERHEAD = 2e-5
+
+
+def default_costs(config: TablePuppetConfig) -> Costs:
+    """Return the default cost model of the simulated runtime: seconds on one core for each kind of work.
+
+    Units are multiply-adds or rows times columns, counted by the actors; seconds a unit were measured with
+    `scenarios/benchmarks/tablepuppet_training.py` (MovieLens-1M, float64, one thread) and rounded.
+    """
+    passes = float(config.local_epochs) if config.admm == "paper_sgd" else 1.0
+    if config.model == "neural" and config.admm != "paper_sgd":
+        passes = float(config.lbfgs_iterations)
+    return Costs(
+        {
+            "read-table": (0.1, 0.0),
+            "encode": (_OVERHEAD, 2e-8),
+            "hash-keys": (_OVERHEAD, 5e-7),
+            "join": (0.01, 2e-7),
+            "factorise": (_OVERHEAD, 5e-10),
+            "predict": (_OVERHEAD, 1e-9),
+            "gradient": (_OVERHEAD, 2e-9),
+            "solve": (_OVERHEAD, 2e-9 * passes),
+            "gather": (_OVERHEAD, 2e-8),
+            "server-step": (_OVERHEAD, 3e-8),
+            "scatter": (_OVERHEAD, 5e-9),
+            "coordinate": (_OVERHEAD, 1e-9),
+            "centralised": (_OVERHEAD, 3e-9),
+        }
+    )

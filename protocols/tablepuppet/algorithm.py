@@ -1,17 +1,28 @@
-"""Server and coordinator mathematics of TablePuppet: losses, ADMM updates (Table 2), gradients and consensus (Table 3).
+"""Server and coordinator mathematics of TablePuppet: operators, losses, ADMM updates (Table 2), consensus (Table 3).
+
+    LoU gathers: predictions of the partitions -> of the vertical table        (concatenate, in partition order)
+    LoJ gathers: predictions of the vertical tables -> sum on joined rows      (h_j = sum_i h_i[p_i(j)])
+    LoJ scatters: a value on joined rows -> Y_i on each table's rows           (segment sums over G_i(j), Eq. 10, 14)
+    LoU scatters: Y_i, G_i of the vertical table -> of the partitions          (split)
+
+What a mini-batch touches is a `BatchRows`: the distinct rows of a table in the batch, alpha_i in total per epoch, which
+is all that a client computes on and sends (duplicate reduction).
 
 One scale of the loss everywhere: the problem is (1/N) sum_j l(sum_i h_ij; y_j) + beta sum_i R(theta_i) with
 R = |theta|^2 / 2 and N the number of *joined* rows; lambda is the dual of the unscaled l, so Eq. 7 has no 1/N and
 Eq. 9, 16 and 22 have it.
 
-Legend: N joined rows, n_i rows of table i, C outputs, M vertical tables, Q_i partitions, P parameters;
-h_NC sum of the tables' predictions, z_NC auxiliary variables, lambda_NC duals, y_N labels (class numbers for
-softmax), G_n duplicate counts, Y_nC aggregated linear terms, theta_P, w_P, u_P consensus variables.
+Legend: N joined rows, B rows of a batch, u distinct rows of a table in it, n_i rows of table i, C outputs, M vertical
+tables, Q_i partitions, P parameters; h_NC sum of the tables' predictions, z_NC auxiliary variables, lambda_NC duals,
+y_N labels (class numbers for softmax), G_n duplicate counts, Y_nC aggregated linear terms, theta_P, w_P, u_P consensus
+variables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -19,10 +30,118 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 Loss = Literal["squared", "logistic", "softmax"]
 AdmmMode = Literal["boyd", "paper_exact", "paper_sgd"]
 
 _BLOCK = 1 << 15
+
+
+# --- operators (Section 4.1) ---
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """The rows of one table in one batch: ``rows_u`` distinct, ``place_B`` the place in them of each batch row."""
+
+    rows_u: Index
+    place_B: Index
+
+    def counts(self) -> Index:
+        """Return how often each distinct row occurs in the batch (G_ij of the batch)."""
+        return np.bincount(self.place_B, minlength=len(self.rows_u))
+
+
+def gather_join(predictions: Sequence[Array], rows: Sequence[Index]) -> Array:
+    """Return h_NC = sum_i h_i[p_i(j)], tables added in the given order (LoJ gather)."""
+    h_NC = np.take(predictions[0], rows[0], axis=0)
+    for prediction, row in zip(predictions[1:], rows[1:], strict=True):
+        h_NC += np.take(prediction, row, axis=0)
+    return h_NC
+
+
+def scatter_join(values_NC: Array, rows_N: Index, num_rows: int) -> Array:
+    """Return the sums over G_i(j) of a value on joined rows, for each row of a table (LoJ scatter, Eq. 10 and 14)."""
+    if values_NC.shape[1] == 1:
+        return np.asarray(np.bincount(rows_N, weights=values_NC[:, 0], minlength=num_rows), dtype=np.float64)[:, None]
+    columns = [np.bincount(rows_N, weights=values_NC[:, c], minlength=num_rows) for c in range(values_NC.shape[1])]
+    return np.stack(columns, axis=1)
+
+
+def batch_rows(rows_B: Index, scratch_n: Index) -> BatchRows:
+    """Return the distinct rows of a batch, O(B) whatever the table's size; `scratch_n` is overwritten.
+
+    The distinct rows come in the order of their last occurrence in the batch, which depends on nothing else.
+    """
+    places = np.arange(len(rows_B))
+    scratch_n[rows_B] = places
+    rows_u = rows_B[scratch_n[rows_B] == places]
+    scratch_n[rows_u] = np.arange(len(rows_u))
+    return BatchRows(rows_u=rows_u, place_B=scratch_n[rows_B])
+
+
+def touch_tables(chosen: Sequence[Index], scratch: Sequence[Index]) -> list[BatchRows]:
+    """Return the distinct rows of every table in a batch, from p_i of its joined rows."""
+    return [batch_rows(rows_B, scratch_n) for rows_B, scratch_n in zip(chosen, scratch, strict=True)]
+
+
+def epoch_batches(num_joined: int, batch_size: int, rng: np.random.Generator) -> list[Index]:
+    """Return the joined rows of each mini-batch of an epoch in random order; the last may be smaller."""
+    order = rng.permutation(num_joined)
+    return [order[start : start + batch_size] for start in range(0, num_joined, batch_size)]
+
+
+def gather_union(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the partitions' arrays as the vertical table's, in partition order (LoU gather)."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def scatter_union(values_n: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+    """Return the vertical table's array split by partition (LoU scatter)."""
+    return np.split(values_n, np.cumsum(sizes)[:-1])
+
+
+def split_rows(rows_u: NDArray[np.integer[Any]], sizes: Sequence[int]) -> list[tuple[Index, Index]]:
+    """Return for each partition (places in `rows_u`, row numbers inside the partition) of a batch's distinct rows."""
+    ends = np.cumsum(sizes)
+    owner = np.searchsorted(ends, rows_u, side="right")
+    found = []
+    for q, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+        places = np.flatnonzero(owner == q)
+        found.append((places, rows_u[places] - (end - size)))
+    return found
+
+
+# --- losses and scores ---
+
+SCORE_NAMES: dict[Loss, str] = {"squared": "rmse", "logistic": "accuracy", "softmax": "accuracy"}
+
+
+def score_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
+    """Return the sum of squared errors, or how many classes are right."""
+    if loss == "squared":
+        return float(np.sum((h_NC[:, 0] - y_N) ** 2))
+    if loss == "logistic":
+        return float(np.count_nonzero((h_NC[:, 0] > 0) == (y_N > 0.5)))
+    return float(np.count_nonzero(np.argmax(h_NC, axis=1) == y_N))
+
+
+def mean_score(loss: Loss, total: float, count: int) -> float:
+    """Return the RMSE or the accuracy over all partitions."""
+    return sqrt(total / count) if loss == "squared" else total / count
+
+
+def trivial_outputs(loss: Loss, train_y_N: NDArray[Any], num_outputs: int) -> Array:
+    """Return the outputs (C) of the predictor that knows only the training labels: their mean, or their frequencies."""
+    if loss == "softmax":
+        counts = np.bincount(train_y_N, minlength=num_outputs)
+        made: Array = np.log(np.maximum(counts, 0.5) / len(train_y_N))
+        return made
+    mean = float(np.mean(train_y_N))
+    if loss == "logistic":
+        mean = float(np.clip(mean, 1e-9, 1 - 1e-9))
+        return np.full(num_outputs, np.log(mean / (1 - mean)))
+    return np.full(num_outputs, mean)
 
 
 def mean_loss(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
@@ -131,11 +250,49 @@ def update_u(u_P: Array, theta_P: Array, w_P: Array) -> Array:
     return u_P + theta_P - w_P
 
 
-def centralised_ridge(x_ND: Array, y_NC: Array, beta: float) -> Array:
-    """Return (X^T X / N + beta I)^-1 X^T y / N, the minimiser of Eq. 1 for the squared loss on the joined table."""
-    N, D = x_ND.shape
-    made: Array = np.linalg.solve(x_ND.T @ x_ND / N + beta * np.eye(D), x_ND.T @ y_NC / N)
-    return made
+# --- what an operator computes in one go ---
+
+
+def admm_server_step(loss: Loss, y_N: NDArray[Any], dual_NC: Array, total_NC: Array, rho: float) -> tuple[Array, Array]:
+    """Return the new lambda (Eq. 8, after z of Eq. 7) and what every table's Y_i shares (Eq. 14)."""
+    z_NC = update_z(loss, y_N, dual_NC, total_NC, rho)
+    updated_NC = update_lambda(dual_NC, total_NC, z_NC, rho)
+    return updated_NC, shared_term(updated_NC, total_NC, z_NC, rho)
+
+
+def scatter_auxiliary(
+    mode: AdmmMode,
+    shared_NC: Array,
+    rows_N: NDArray[np.int64],
+    G_n: NDArray[Any],
+    h_nC: Array,
+    rho: float,
+    num_tables: int,
+) -> Array:
+    """Return Y_i (Eq. 14) on the rows of one table."""
+    summed_nC = scatter_join(shared_NC, rows_N, len(h_nC))
+    return linear_term(mode, summed_nC, G_n, h_nC, rho, num_tables)
+
+
+def sgd_server_step(
+    loss: Loss, predictions: list[Array], touched: list[BatchRows], y_B: NDArray[Any]
+) -> tuple[float, list[Array]]:
+    """Return a batch's summed loss, and for each table the derivatives summed over its rows' partners (Eq. 4, 10)."""
+    total_BC = gather_join(predictions, [t.place_B for t in touched])
+    derivative_BC = loss_gradient(loss, total_BC, y_B)
+    summed = [scatter_join(derivative_BC, t.place_B, len(t.rows_u)) for t in touched]
+    return mean_loss(loss, total_BC, y_B) * len(y_B), summed
+
+
+def consensus_step(
+    theta_QP: Sequence[Array], u_QP: Sequence[Array], beta: float, rho: float
+) -> tuple[Array, list[Array]]:
+    """Return the new w (Eq. 20) and u of every partition (Eq. 21)."""
+    w = update_consensus(theta_QP, u_QP, beta, rho)
+    return w, [update_u(u, theta, w) for u, theta in zip(u_QP, theta_QP, strict=True)]
+
+
+# --- inside ---
 
 
 def _logistic_root(c_NC: Array, start_NC: Array, rho: float) -> Array:

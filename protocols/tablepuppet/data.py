@@ -1,46 +1,54 @@
-"""How a named data set, the user's own file or a scenario becomes a training set with a source for every client."""
+"""From a description of organisations' tables to one client's rows as numbers.
+
+    parties.toml, a named data set or a scenario's `stated` --> RelationalData        (the driver)
+    --seat_clients--> Seat: a client with one partition and its source                (the driver)
+    --read_rows--> OwnRows --column_facts--> Facts --design_matrix--> x_nD, y_n       (that client alone)
+
+Partitions of one vertical table must agree on categories, means and deviations: each tells its `Facts`, which the
+first of them merges.
+
+Legend: n rows of a client, D columns of the design matrix.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from numpy.typing import NDArray
+from sqlglot import exp
 
 from fedactors.data.own import load_own_as
-from fedactors.data.partitions import RelationalData, RelationalPartition, relational
-from fedactors.data.relational import TableSource, parse_address
+from fedactors.data.partitions import RelationalData, RelationalPartition, RelationalQuery, relational
+from fedactors.data.relational import TableSource, in_memory, parse_address
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
+from fedactors.privacy.mechanisms import randomised_labels, randomised_values
 from protocols.tablepuppet.algorithm import Loss
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.faults import UnknownTableError
-from protocols.tablepuppet.plan import Encoding, JoinPlan, Partition, Query, Schema, make_plan
-from protocols.tablepuppet.sql import parse_query
+from protocols.tablepuppet.messages import Facts, Schemas
+from protocols.tablepuppet.query import (
+    Encoding,
+    Feature,
+    FeatureTypeError,
+    JoinPlan,
+    LabelError,
+    Query,
+    UnknownTableError,
+    VerticalTable,
+    make_plan,
+    parse_query,
+)
 
+Array = NDArray[np.float64]
 
-@dataclass(frozen=True)
-class TrainingSet:
-    """What every party knows of the training set: the query with one source for each partition, label and loss."""
-
-    query: Query
-    label: str
-    categorical: tuple[str, ...]
-    loss: Loss
-
-    def plan(self, schemas: Mapping[str, Schema]) -> JoinPlan:
-        """Resolve the query; see `plan.make_plan`."""
-        encodings: dict[str, Encoding] = dict.fromkeys(self.categorical, "one_hot")
-        return make_plan(self.query, schemas, self.label, encodings)
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One client: the actor's name, its table and partition in the query, and where its rows lie."""
-
-    name: str
-    table: str
-    partition: int
-    source_name: str
-    source: TableSource
+# --- who holds what ------------------------------------------------------------------------------------------------
 
 
 def load_data(config: TablePuppetConfig, name: str, seed: int) -> RelationalData:
@@ -59,7 +67,7 @@ def load_data(config: TablePuppetConfig, name: str, seed: int) -> RelationalData
 
 
 def stated(
-    sql: str,
+    sql: str | exp.Expression,
     addresses: Mapping[str, str | TableSource],
     *,
     label: str,
@@ -70,7 +78,7 @@ def stated(
     """Return a training set stated in a scenario: SQL, and for each table in it the organisation's database.
 
     Args:
-        sql: the union of conjunctive queries.
+        sql: the union of conjunctive queries, as text or as a tree made with sqlglot.
         addresses: table (or partition) in the SQL to its address (see `fedactors.data.relational.parse_address`); the
             organisation is called like the table.
         label: ``table.column``, or ``column`` where one table has it.
@@ -85,7 +93,7 @@ def stated(
         raise BadInput(f"task: {task!r} is not allowed: give one of regression, binary, multiclass")
     return RelationalData(
         name="stated",
-        sql=sql,
+        sql=sql if isinstance(sql, str) else sql.sql(dialect="duckdb"),
         label=label,
         task=task,  # type: ignore[arg-type]
         num_classes=num_classes,
@@ -102,7 +110,7 @@ def stated(
     )
 
 
-def loss_of(config: TablePuppetConfig, data: RelationalData) -> Loss:
+def loss_of(config: TablePuppetConfig, query: RelationalQuery) -> Loss:
     """Return the loss that the model and the task imply.
 
     Raises:
@@ -110,14 +118,25 @@ def loss_of(config: TablePuppetConfig, data: RelationalData) -> Loss:
     """
     by_task: dict[str, Loss] = {"regression": "squared", "binary": "logistic", "multiclass": "softmax"}
     by_model: dict[str, Loss] = {"linear": "squared", "logistic": "logistic", "softmax": "softmax"}
-    loss = by_model.get(config.model, by_task[data.task])
+    loss = by_model.get(config.model, by_task[query.task])
     if config.label_dp is not None and loss == "squared" and config.label_range is None:
         raise BadInput("label_dp: numeric labels need a declared label_range=LOW,HIGH to be clipped to")
     return loss
 
 
-def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[TrainingSet, tuple[Seat, ...]]:
-    """Return the training set and a client for each horizontal partition, tables in the order of the query.
+@plain
+class Seat:
+    """One client: the actor's name, its table and partition in the query, and its own partition of the data."""
+
+    name: str
+    table: str
+    index: int
+    """Of the partition, in the order of the query's."""
+    own: RelationalPartition
+
+
+def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Seat, ...]:
+    """Return a client for each horizontal partition, tables in the order of the query.
 
     A table that several parties hold is the union of their partitions. An actor is called like its party, or
     ``party/table`` where a party takes several seats.
@@ -126,40 +145,247 @@ def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Train
         QueryError: the SQL is at fault, or names a table that nobody holds.
         BadInput: partitions where the algorithm needs whole tables.
     """
-    query = parse_query(data.sql)
-    taken: list[tuple[str, int, str, RelationalPartition]] = []
-    tables = []
-    for table in query.tables:
-        partitions: list[Partition] = []
-        for stated_partition in table.partitions:
-            holders = _holders(data, stated_partition.source)
-            for holder in holders:
-                source_name = stated_partition.source if len(holders) == 1 else f"{holder.table}#{holder.partition}"
-                taken.append((table.name, len(partitions), source_name, holder))
-                partitions.append(replace(stated_partition, source=source_name))
-        tables.append(replace(table, partitions=tuple(partitions)))
+    by_source = {_source_name(data.query, p.table, p.partition): p for p in data.partitions}
+    query = held_query(data.query)
+    taken = [(t, i, by_source[source]) for t, parts in query.tables.items() for i, (source, _) in enumerate(parts)]
+    for table, partitions in query.tables.items():
         if len(partitions) > 1 and config.algorithm in ("rfl-sgd-v", "rfl-admm-v", "vfl-sgd", "vfl-admm"):
             allowed = "rfl-admm" if config.is_admm else "rfl-sgd"
             raise BadInput(
-                f"algorithm: {config.algorithm!r} is not allowed: table {table.name!r} has {len(partitions)}"
+                f"algorithm: {config.algorithm!r} is not allowed: table {table!r} has {len(partitions)}"
                 f" partitions; use {allowed} or centralised"
             )
-    parties = [holder.party for _, _, _, holder in taken]
     seats = []
-    for name, index, source_name, holder in taken:
-        own = holder.party
-        if parties.count(own) > 1:
-            several = sum(t == name and h.party == own for t, _, _, h in taken) > 1
-            own = f"{own}/{name}-{index}" if several else f"{own}/{name}"
-        seats.append(Seat(own, name, index, source_name, holder.source))
-    training = TrainingSet(replace(query, tables=tuple(tables)), data.label, data.categorical, loss_of(config, data))
-    return training, tuple(seats)
+    for table, index, own in taken:
+        name = own.party
+        if sum(other.party == own.party for _, _, other in taken) > 1:
+            several = sum(t == table and other.party == own.party for t, _, other in taken) > 1
+            name = f"{name}/{table}-{index}" if several else f"{name}/{table}"
+        seats.append(Seat(name=name, table=table, index=index, own=own))
+    return tuple(seats)
 
 
-def _holders(data: RelationalData, table: str) -> list[RelationalPartition]:
-    found = [p for p in data.partitions if p.table == table] or [
-        p for p in data.partitions if p.table.lower() == table.lower()
-    ]
-    if not found:
-        raise UnknownTableError(f"sql: unknown table {table!r} (known: {', '.join(data.tables) or 'none'})")
-    return sorted(found, key=lambda p: p.partition)
+def held_query(stated_query: RelationalQuery) -> Query:
+    """Return the query over one source for each partition that somebody holds.
+
+    Raises:
+        QueryError: the SQL is at fault, or names a table that nobody holds.
+    """
+    query = parse_query(stated_query.sql)
+    sources: dict[str, list[str]] = {}
+    for source in {source for parts in query.tables.values() for source, _ in parts}:
+        held = [(t, p) for _, t, p in stated_query.holders if t == source]
+        held = held or [(t, p) for _, t, p in stated_query.holders if t.lower() == source.lower()]
+        if not held:
+            known = ", ".join(stated_query.tables) or "none"
+            raise UnknownTableError(f"sql: unknown table {source!r} (known: {known})")
+        held.sort(key=lambda one: one[1])
+        sources[source] = [_source_name(stated_query, table, partition) for table, partition in held]
+    return query.held_in(sources)
+
+
+def resolve_plan(stated_query: RelationalQuery, schemas: Schemas) -> JoinPlan:
+    """Return what the query means over the columns of all sources; see `query.make_plan`."""
+    kinds = {name: dict(zip(s.columns, s.kinds, strict=True)) for name, s in schemas.by_source.items()}
+    encodings: dict[str, Encoding] = dict.fromkeys(stated_query.categorical, "one_hot")
+    return make_plan(held_query(stated_query), kinds, stated_query.label, encodings)
+
+
+def _source_name(query: RelationalQuery, table: str, partition: int) -> str:
+    return table if sum(t == table for _, t, _ in query.holders) == 1 else f"{table}#{partition}"
+
+
+# --- a client's own rows -------------------------------------------------------------------------------------------
+
+
+class RowsChangedError(BadInput):
+    """A table's rows are others than when the run began, so a resumed run would train on the wrong ones."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows of one client in the order of this run."""
+
+    data: pa.Table
+    num_null: int
+    """Rows left out because a key was NULL."""
+    fingerprint: bytes
+    """SHA-256 of the rows, whatever their order in the database."""
+
+
+def read_rows(source: TableSource, table: VerticalTable, index: int, order: np.random.Generator) -> OwnRows:
+    """Read the columns and rows that the plan needs from the client's own database, and shuffle them.
+
+    They are ordered by their content first, keys before features: a database may give them in another order each
+    time, and row k must be the same row after a resume.
+    """
+    found = source.load(table.needed_columns(), table.partitions[index].where)
+    kept = rows_with_keys(found.select(table.keys)) if table.keys else np.ones(found.num_rows, dtype=bool)
+    data = _ordered(found if kept.all() else found.filter(pa.array(kept)))
+    fingerprint = hashlib.sha256(in_memory(data).rows).digest()
+    shuffled = data.take(pa.array(order.permutation(data.num_rows)))
+    return OwnRows(shuffled, int(np.count_nonzero(~kept)), fingerprint)
+
+
+def rows_with_keys(keys: pa.Table) -> NDArray[np.bool_]:
+    """Return which rows have no NULL in any key column; the others join with nothing and are left out."""
+    complete = np.ones(keys.num_rows, dtype=bool)
+    for column in keys.columns:
+        if column.null_count:
+            complete &= column.is_valid().to_numpy(zero_copy_only=False)
+    return complete
+
+
+def _ordered(data: pa.Table) -> pa.Table:
+    sortable = {
+        f"c{i}": column
+        if pa.types.is_primitive(column.type) or pa.types.is_decimal(column.type)
+        else column.cast("str")
+        for i, column in enumerate(data.columns)
+    }
+    keys = [(name, "ascending") for name in sortable]
+    places = pyarrow.compute.sort_indices(pa.table(sortable), sort_keys=keys) if keys else pa.array([], pa.int64())
+    return data.take(places).combine_chunks() if keys else data
+
+
+def choose_test(num_rows: int, test_share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return which rows of a partition of the label's table are kept for the test."""
+    chosen = np.ones(num_rows, dtype=bool)
+    chosen[rng.permutation(num_rows)[: int(num_rows * (1.0 - test_share))]] = False
+    return chosen
+
+
+def noisy_labels(
+    y_n: NDArray[Any], config: TablePuppetConfig, loss: Loss, num_classes: int, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Return labels as `label_dp` asks: as they are, through Eq. 25, or clipped numbers with additive noise."""
+    if config.label_dp is None:
+        return y_n
+    if loss != "squared":
+        return randomised_labels(y_n.astype(np.int64), max(num_classes, 2), config.label_dp, rng).astype(y_n.dtype)
+    low, high = config.label_range or (0.0, 0.0)  # `loss_of` refuses a run without one
+    return randomised_values(y_n, low, high, config.label_dp, rng)
+
+
+# --- rows as numbers -----------------------------------------------------------------------------------------------
+
+
+def column_facts(data: pa.Table, features: Sequence[Feature], partition: int = 0, classes: Sequence[str] = ()) -> Facts:
+    """Return what a partition knows of its features: categories (one_hot), or count, sum and sum of squares (numeric).
+
+    Raises:
+        FeatureTypeError: a numeric feature holds NULL or NaN.
+    """
+    categories: list[tuple[str, ...]] = []
+    numbers = np.zeros((3, len(features)))
+    for i, feature in enumerate(features):
+        if feature.encoding == "one_hot":
+            categories.append(tuple(sorted(set(_texts(data, feature)))))
+        else:
+            values = _numbers(data, feature)
+            categories.append(())
+            numbers[:, i] = len(values), values.sum(), values @ values
+    return Facts(partition, tuple(categories), numbers[0].astype(np.int64), numbers[1], numbers[2], tuple(classes))
+
+
+def merge_facts(parts: Sequence[Facts]) -> Facts:
+    """Return the facts of the vertical table from those of its partitions, added in their order."""
+    parts = sorted(parts, key=lambda part: part.partition)
+    categories = tuple(
+        tuple(sorted(set().union(*found))) for found in zip(*(part.categories for part in parts), strict=True)
+    )
+    counts, totals, squares = (
+        np.sum([getattr(part, name) for part in parts], axis=0) for name in ("counts", "totals", "squares")
+    )
+    return Facts(0, categories, counts, totals, squares, merge_classes([part.classes for part in parts]))
+
+
+def label_classes(labels: pa.ChunkedArray) -> tuple[str, ...]:
+    """Return the distinct labels of a partition as texts, sorted (numbers by value); the coordinator merges them."""
+    values = pyarrow.compute.unique(labels).drop_null().to_pylist()
+    return tuple(str(value) for value in sorted(values))
+
+
+def merge_classes(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the classes of the vertical table: numbers by value, then texts."""
+
+    def rank(text: str) -> tuple[int, float, str]:
+        try:
+            return (0, float(text), text)
+        except ValueError:
+            return (1, 0.0, text)
+
+    return tuple(sorted({c for part in parts for c in part}, key=rank))
+
+
+def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequence[str] = ()) -> NDArray[Any]:
+    """Return y_n: numbers for the squared loss, 0 or 1 for the logistic, places in `classes` for the softmax.
+
+    Raises:
+        LabelError: a missing label, a text where a number is needed, or a class that is not known.
+    """
+    if labels.null_count:
+        raise LabelError(f"label: {name} is missing in {labels.null_count} of {len(labels)} rows; filter them out")
+    if loss == "softmax":
+        places = {text: i for i, text in enumerate(classes)}
+        texts = [str(value) for value in labels.to_pylist()]
+        unknown = sorted(set(texts) - set(places))
+        if unknown:
+            raise LabelError(f"label: {name} holds {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
+        return np.array([places[text] for text in texts], dtype=np.int64)
+    try:
+        values = np.asarray(pyarrow.compute.cast(labels, pa.float64()).to_numpy(), dtype=np.float64)
+    except pa.ArrowInvalid:
+        raise LabelError(f"label: {name} is {labels.type}, not a number") from None
+    if not np.isfinite(values).all():
+        raise LabelError(f"label: {name} holds values that are no finite numbers")
+    if loss == "logistic" and not np.isin(values, (0.0, 1.0)).all():
+        raise LabelError(f"label: {name} must hold 0 and 1 only for the logistic loss")
+    return values
+
+
+def design_matrix(
+    data: pa.Table, features: Sequence[Feature], facts: Facts, bias: bool, standardise: bool = True
+) -> Array:
+    """Return x_nD: each feature's columns in order, and a last column of ones for the label's table (`bias`).
+
+    Standardised numbers have mean 0 and deviation 1 over the vertical table (a constant column becomes 0). NULL is
+    a category of its own, written as an empty text; a category that `facts` lacks gives zeros.
+    """
+    columns = []
+    for i, feature in enumerate(features):
+        if feature.encoding == "one_hot":
+            known = {category: place for place, category in enumerate(facts.categories[i])}
+            texts = _texts(data, feature)
+            hot = np.zeros((len(texts), len(known)))
+            places = np.array([known.get(text, -1) for text in texts], dtype=np.int64)
+            rows = np.flatnonzero(places >= 0)
+            hot[rows, places[rows]] = 1.0
+            columns.append(hot)
+        else:
+            values = _numbers(data, feature)
+            if standardise:
+                count = max(int(facts.counts[i]), 1)
+                mean = float(facts.totals[i]) / count
+                deviation = np.sqrt(max(float(facts.squares[i]) / count - mean * mean, 0.0))
+                values = (values - mean) / deviation if deviation > 1e-12 * (1.0 + abs(mean)) else np.zeros(len(values))
+            columns.append(values[:, None])
+    if bias:
+        columns.append(np.ones((data.num_rows, 1)))
+    return np.hstack(columns) if columns else np.zeros((data.num_rows, 0))
+
+
+def _texts(data: pa.Table, feature: Feature) -> list[str]:
+    found: list[str] = data.column(feature.column).cast(pa.string()).fill_null("").to_pylist()
+    return found
+
+
+def _numbers(data: pa.Table, feature: Feature) -> Array:
+    column = data.column(feature.column)
+    values = np.asarray(pyarrow.compute.cast(column, pa.float64()).to_numpy(), dtype=np.float64)
+    if not np.isfinite(values).all():
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        raise FeatureTypeError(
+            f"features: {feature.column} has no finite number in {bad} of {len(values)} rows; filter them in the query"
+        )
+    return values

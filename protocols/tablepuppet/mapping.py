@@ -3,8 +3,10 @@
     Client: key columns --hash_keys--> 16-byte keyed hashes, one column for each edge of the join tree
     Server: hashes of all tables --table_mapping (DuckDB)--> p_i(j), counts G_ij; never a feature
 
-Row ids are positions: before anything is sent a client shuffles its rows with `shuffle_order`, so that row k of
-what it sends is row k of the table in every later message and tells nothing about the order in its database.
+    `JoinSplit`: the mapping's training and test rows; a joined row is a test row if its row of the label's table is one
+
+Row ids are positions: before anything is sent a client shuffles its rows (`data.read_rows`), so that row k of what it
+sends is row k of the table in every later message and tells nothing about the order in its database.
 
 Legend: M tables, N joined rows, n_i rows of table i; p_i in [0, n_i)^N; G_ij = |{g : p_i(g) = j}|, sum_j G_ij = N.
 """
@@ -21,13 +23,21 @@ import pyarrow as pa
 import scipy.sparse
 from numpy.typing import NDArray
 
-from protocols.tablepuppet.faults import EmptyJoinError, JoinTooLargeError
-from protocols.tablepuppet.plan import Edge, JoinPlan
+from fedactors.data.sql import QueryError
+from protocols.tablepuppet.query import Edge, JoinPlan
 
 Rows = NDArray[np.int32]
 HASH_BYTES = 16
 _HMAC_BLOCK = 64
 _BLOCK_ROWS = 1 << 16
+
+
+class EmptyJoinError(QueryError):
+    """No row of the join exists, so there is nothing to train on."""
+
+
+class JoinTooLargeError(QueryError):
+    """The join has more rows than row numbers can count."""
 
 
 @dataclass(frozen=True)
@@ -38,38 +48,55 @@ class TableMapping:
     same hashes give the same mapping on any machine and any number of threads.
     """
 
-    tables: tuple[str, ...]
     rows: tuple[Rows, ...]
     num_rows: tuple[int, ...]
-    duplicate_counts: tuple[NDArray[np.int64], ...]
 
     @property
     def num_joined(self) -> int:
         """N, the number of joined rows."""
         return len(self.rows[0])
 
-    def num_matched(self) -> tuple[int, ...]:
-        """Return for each table how many of its rows join at all (G_ij > 0)."""
-        return tuple(int(np.count_nonzero(count)) for count in self.duplicate_counts)
-
-    def reverse(self, index: int) -> tuple[NDArray[np.int64], Rows]:
-        """Return the reverse mapping of table `index`: (start_S, joined_N), G_i(j) = joined[start[j]:start[j + 1]]."""
-        starts = np.concatenate([[0], np.cumsum(self.duplicate_counts[index])])
-        return starts, _order_by(self.rows[index], self.num_rows[index])
+    @property
+    def duplicate_counts(self) -> tuple[NDArray[np.int64], ...]:
+        """G_i of each table: how often each of its rows occurs in the join."""
+        return tuple(np.bincount(rows, minlength=n) for rows, n in zip(self.rows, self.num_rows, strict=True))
 
 
-def shuffle_order(num_rows: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the random order in which a client lists its rows for this run."""
-    return rng.permutation(num_rows)
+@dataclass(frozen=True)
+class JoinSplit:
+    """p_i of each table over the training join and over the test join; `num_rows` are the tables' rows."""
 
+    train: tuple[Rows, ...]
+    test: tuple[Rows, ...]
+    num_rows: tuple[int, ...]
 
-def rows_with_keys(keys: pa.Table) -> NDArray[np.bool_]:
-    """Return which rows have no NULL in any key column; the others join with nothing and are left out."""
-    complete = np.ones(keys.num_rows, dtype=bool)
-    for column in keys.columns:
-        if column.null_count:
-            complete &= column.is_valid().to_numpy(zero_copy_only=False)
-    return complete
+    def counts(self) -> list[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
+        """Return for each table G_i of the training join (n), and which rows are in the test join (n)."""
+        made = []
+        for train, test, n in zip(self.train, self.test, self.num_rows, strict=True):
+            in_test = np.zeros(n, dtype=bool)
+            in_test[test] = True
+            made.append((np.bincount(train, minlength=n).astype(np.int32), in_test))
+        return made
+
+    def renumbered(self) -> JoinSplit:
+        """Return the same join with the rows that take part in it numbered without gaps, as the clients keep them."""
+        train, test, sizes = [], [], []
+        for (G_n, in_test), train_N, test_N in zip(self.counts(), self.train, self.test, strict=True):
+            active = G_n > 0
+            train.append((np.cumsum(active, dtype=np.int32) - 1)[train_N])
+            test.append((np.cumsum(in_test, dtype=np.int32) - 1)[test_N])
+            sizes.append(int(np.count_nonzero(active)))
+        return JoinSplit(tuple(train), tuple(test), tuple(sizes))
+
+    def vertical_slices(self) -> JoinSplit:
+        """Return the join as every table's own rows, as traditional vertical FL has them (Section 6.1).
+
+        There are N rows in each, in the order of the join: row j is row j in every table and nothing is reduced.
+        """
+        num_tables, num_train, num_test = len(self.train), len(self.train[0]), len(self.test[0])
+        train, test = (np.arange(count, dtype=np.int32) for count in (num_train, num_test))
+        return JoinSplit((train,) * num_tables, (test,) * num_tables, (num_train,) * num_tables)
 
 
 def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: int | None = None) -> NDArray[np.uint8]:
@@ -101,6 +128,35 @@ def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: in
     return _fixed_bytes(found.column("digest"))
 
 
+def hash_rows(data: pa.Table, edges: Sequence[Edge], table: str, secret: bytes) -> tuple[NDArray[np.uint8], ...]:
+    """Return the keyed hashes of every row, one array for each edge at the table."""
+    return tuple(hash_keys(data, edge, table, secret, threads=1) for edge in edges)
+
+
+def join_tables(
+    plan: JoinPlan,
+    hashes: Mapping[str, Sequence[NDArray[np.uint8]]],
+    num_rows: Mapping[str, int],
+    is_test: NDArray[np.bool_],
+    label_side: int,
+    threads: int | None = None,
+    memory_limit: str | None = None,
+) -> JoinSplit:
+    """Join the hashed keys (`mapping.table_mapping`) and split the join by the label's rows.
+
+    Raises:
+        EmptyJoinError: no rows join, or none of the training rows, or none of the test rows.
+    """
+    mapping = table_mapping(plan, hashes, threads, memory_limit, num_rows)
+    in_test = is_test[mapping.rows[label_side]]
+    train = tuple(rows[~in_test] for rows in mapping.rows)
+    test = tuple(rows[in_test] for rows in mapping.rows)
+    for part, rows in (("training", train), ("test", test)):
+        if len(rows[0]) == 0:
+            raise EmptyJoinError(f"join: none of the {mapping.num_joined} joined rows is a {part} row; see test_share")
+    return JoinSplit(train, test, mapping.num_rows)
+
+
 def table_mapping(
     plan: JoinPlan,
     hashes: Mapping[str, Sequence[NDArray[np.uint8]]],
@@ -128,11 +184,9 @@ def table_mapping(
     rows = expand_join(len(names), sizes, root, [(p, c, *k) for (p, c, _), k in zip(steps, codes, strict=True)])
     if len(rows[0]) == 0:
         raise EmptyJoinError(f"join: no row of {', '.join(names)} joins (are the keys of the same kind of thing?)")
-    counts = tuple(_count_rows(r, n, i == root) for i, (r, n) in enumerate(zip(rows, sizes, strict=True)))
-    for row, count in zip(rows, counts, strict=True):
+    for row in rows:
         row.setflags(write=False)
-        count.setflags(write=False)
-    return TableMapping(tables=names, rows=tuple(rows), num_rows=sizes, duplicate_counts=counts)
+    return TableMapping(rows=tuple(rows), num_rows=sizes)
 
 
 def join_order(plan: JoinPlan, num_rows: Sequence[int]) -> tuple[int, list[tuple[int, int, Edge]]]:
@@ -186,18 +240,6 @@ def expand_join(
         else:
             rows = _repeat_rows(rows, child, listed, starts[wanted], partners.astype(np.int32)[wanted])
     return [rows[i] for i in range(num_tables)]
-
-
-def _count_rows(rows: Rows, size: int, ascending: bool) -> NDArray[np.int64]:
-    """Return how often each number in [0, size) occurs, in blocks, which spares a copy of the whole as 64 bits."""
-    counts = np.zeros(size, dtype=np.int64)
-    length = 1 << 18 if ascending else max(1 << 18, size)
-    for first in range(0, len(rows), length):
-        block = rows[first : first + length]
-        low = int(block[0]) if ascending else 0
-        found = np.bincount(block - low if low else block)
-        counts[low : low + len(found)] += found
-    return counts
 
 
 def _repeat_rows(rows: Mapping[int, Rows], child: int, listed: Rows, starts: Rows, repeats: Rows) -> dict[int, Rows]:
@@ -273,7 +315,12 @@ def _fixed_bytes(column: pa.ChunkedArray) -> NDArray[np.uint8]:
 
 
 def _settings(threads: int | None, memory_limit: str | None) -> dict[str, str | int | bool]:
-    settings: dict[str, str | int | bool] = {"enable_external_access": False, "preserve_insertion_order": False}
+    settings: dict[str, str | int | bool] = {
+        "enable_external_access": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "preserve_insertion_order": False,
+    }
     if threads is not None:
         settings["threads"] = threads
     if memory_limit is not None:

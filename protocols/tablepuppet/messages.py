@@ -1,8 +1,8 @@
 """Everything that leaves a party in TablePuppet: this file is the privacy review.
 
-Row numbers are positions in a permutation of each client's rows that is drawn for the run, from the run's seed: they
-tell nothing about the database's order to whoever does not know the seed and that order. No message but `DesignMatrix`,
-which only the centralised baseline sends, holds a feature.
+Row numbers are positions in a permutation of each client's rows that is drawn for the run, from the run's seed, over
+rows ordered by their content: they tell nothing to whoever does not know the seed. No message but `DesignMatrix`, which
+only the centralised baseline sends, holds a feature.
 
 Shapes: n rows of a client or table, n_i those of them that join, u distinct rows of a batch, C outputs, P parameters,
 N joined rows, E edges of the join tree at a table.
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
 
 
-@message(receiver="server, then every client", reveals="names and types of the table's columns; no row")
+@message(reveals="names and types of the table's columns; no row")
 class Schema:
     """The columns of one partition and their kinds."""
 
@@ -30,14 +30,14 @@ class Schema:
     kinds: tuple[str, ...]
 
 
-@message(receiver="every client", reveals="names and types of all tables' columns; no row")
+@message(reveals="names and types of all tables' columns; no row")
 class Schemas:
     """The schema of each source of the query, by the source's name."""
 
     by_source: dict[str, Schema]
 
 
-@message(receiver="every other client, never the server", reveals="the key of the hashes, to those who hash with it")
+@message(reveals="the key of the hashes, to those who hash with it")
 class HashSecret:
     """The random key under which all clients hash their join keys."""
 
@@ -45,12 +45,13 @@ class HashSecret:
 
 
 @message(
-    receiver="first client of the same organisation",
     reveals="which categories occur, and count, sum and sum of squares of each numeric column; no row",
 )
 class Facts:
     """What partitions of one table must agree on; one entry for each feature (shapes F)."""
 
+    partition: int
+    """Whose facts these are, in the order of the table's partitions; 0 for those of the whole table."""
     categories: tuple[tuple[str, ...], ...]
     counts: Integers
     totals: Floats
@@ -58,7 +59,7 @@ class Facts:
     classes: tuple[str, ...]
 
 
-@message(receiver="the other clients of the same organisation", reveals="the same facts over the whole table")
+@message(reveals="the same facts over the whole table")
 class Agreement:
     """The merged facts, and the seed of the first theta."""
 
@@ -67,7 +68,6 @@ class Agreement:
 
 
 @message(
-    receiver="server (or the organisation's coordinator)",
     reveals="which rows have equal keys, with which rows of other tables they join, and how often each key occurs; "
     "not the keys themselves, unless the receiver gets the secret from a client",
 )
@@ -80,7 +80,6 @@ class KeyHashes:
 
 
 @message(
-    receiver="server (or the organisation's coordinator)",
     reveals="the label of each training row, after label noise if label_dp is set; which rows are kept for the test",
 )
 class Labels:
@@ -92,7 +91,6 @@ class Labels:
 
 
 @message(
-    receiver="client (through the organisation's coordinator)",
     reveals="how often each of its rows occurs in the join, that is how many partners it has in other tables",
 )
 class DuplicateCounts:
@@ -105,7 +103,6 @@ class DuplicateCounts:
 
 
 @message(
-    receiver="client, in VFL-SGD and VFL-ADMM only",
     reveals="which of its rows stands in which joined row: the join itself, which these baselines assume",
 )
 class JoinedRows:
@@ -117,7 +114,6 @@ class JoinedRows:
 
 
 @message(
-    receiver="server (or the organisation's coordinator)",
     reveals="one number for each row and output; together with theta over d rounds the linear features themselves",
 )
 class Predictions:
@@ -127,7 +123,6 @@ class Predictions:
 
 
 @message(
-    receiver="server (or the organisation's coordinator)",
     reveals="as Predictions, on the rows of the test join; only evaluation needs it",
 )
 class TestPredictions:
@@ -137,7 +132,6 @@ class TestPredictions:
 
 
 @message(
-    receiver="client (through the organisation's coordinator)",
     reveals="the sum over a row's partners of the loss's derivative; with the predictions it tells labels",
 )
 class Derivatives:
@@ -152,7 +146,6 @@ class Derivatives:
 
 
 @message(
-    receiver="the table's coordinator (in the server, or in the organisation)",
     reveals="the partition's gradient over its rows of a batch, noisy if feature_dp is set",
 )
 class PartialGradient:
@@ -161,7 +154,7 @@ class PartialGradient:
     values: Floats
 
 
-@message(receiver="clients of one organisation", reveals="the gradient over all partitions of the table")
+@message(reveals="the gradient over all partitions of the table")
 class AggregatedGradient:
     """Eq. 17 (P), and the rows that the next batch touches."""
 
@@ -170,7 +163,6 @@ class AggregatedGradient:
 
 
 @message(
-    receiver="client (through the organisation's coordinator)",
     reveals="for each row a sum over its partners of duals and residuals: of labels and other tables' predictions",
 )
 class Auxiliary:
@@ -179,9 +171,7 @@ class Auxiliary:
     values: Floats
 
 
-@message(
-    receiver="clients of one organisation", reveals="the table's consensus theta, and the receiver's own dual variable"
-)
+@message(reveals="the table's consensus theta, and the receiver's own dual variable")
 class Consensus:
     """w and u^q of the inner rounds (P each)."""
 
@@ -190,7 +180,6 @@ class Consensus:
 
 
 @message(
-    receiver="the table's coordinator (in the server, or in the organisation)",
     reveals="the partition's theta, noisy if feature_dp is set; with predictions of d rounds it reveals the rows",
 )
 class LocalParameters:
@@ -200,7 +189,6 @@ class LocalParameters:
 
 
 @message(
-    receiver="client with labels (through the organisation's coordinator)",
     reveals="which of its test rows stands in which joined test row",
 )
 class TestRows:
@@ -209,18 +197,14 @@ class TestRows:
     rows: Integers
 
 
-@message(
-    receiver="client with labels (through the organisation's coordinator)", reveals="the model's output on test rows"
-)
+@message(reveals="the model's output on test rows")
 class TestOutputs:
     """h of joined test rows (rows x C), in the order of `TestRows`."""
 
     values: Floats
 
 
-@message(
-    receiver="server (or the organisation's coordinator)", reveals="the sum of squared errors, or how many were right"
-)
+@message(reveals="the sum of squared errors, or how many were right")
 class Score:
     """What the outputs scored, and their loss: sums over `count` joined test rows."""
 
@@ -229,13 +213,66 @@ class Score:
     count: int
 
 
-@message(receiver="server, in the centralised baseline only", reveals="every feature of every row that joins")
+@message(reveals="every feature of every row that joins")
 class DesignMatrix:
     """The encoded rows of the training join and of the test join (rows x D), and the first theta (P)."""
 
     train: Floats
     test: Floats
     theta: Floats
+
+
+# --- orders of the run's driver, and what it learns ---
+
+
+@message(reveals="how many rows each table has, how many of them join or lack a key, and how large the join is")
+class JoinFacts:
+    """Sizes of the join, and by table: its rows, those that join, and those left out for a NULL key."""
+
+    joined_rows: int
+    joined_test_rows: int
+    outputs: int
+    rows: dict[str, int]
+    rows_that_join: dict[str, int]
+    rows_with_null_keys: dict[str, int]
+
+
+@message(reveals="the number of the round")
+class RoundOrder:
+    """Train this round."""
+
+    number: int
+
+
+@message(reveals="the mean loss on the training join")
+class TrainingLoss:
+    """Mean loss over the joined training rows."""
+
+    value: float
+
+
+@message(reveals="the model's score and mean loss on the test join")
+class TestScore:
+    """RMSE or accuracy, and mean loss, over the joined test rows."""
+
+    score: float
+    loss: float
+
+
+def sent(config: TablePuppetConfig) -> tuple[type, ...]:
+    """Return the messages that a run with this configuration can send."""
+    found = [Schema, Schemas, HashSecret, KeyHashes, Labels, TestRows, TestOutputs, Score]
+    found += [JoinFacts, RoundOrder, TrainingLoss, TestScore]
+    found += [JoinedRows] if config.is_vertical else [DuplicateCounts]
+    may_be_partitioned = config.algorithm in ("rfl-admm", "rfl-sgd", "centralised")
+    if may_be_partitioned:
+        found += [Facts, Agreement]
+    if config.algorithm == "centralised":
+        return (*found, DesignMatrix)
+    found += [Predictions, TestPredictions, Auxiliary if config.is_admm else Derivatives]
+    if may_be_partitioned:
+        found += [Consensus, LocalParameters] if config.is_admm else [PartialGradient, AggregatedGradient]
+    return tuple(found)
 
 
 def shapes(config: TablePuppetConfig) -> dict[str, dict[str, Any]]:

@@ -1,112 +1,432 @@
-"""The physical operators LoJ and LoU of Section 4.1 as functions on arrays: gather, (compute), scatter.
+"""The physical operators of Section 4.1 that coordinate: LoJ in the server, LoU of each partitioned table.
 
-    LoU.gather: predictions of the partitions -> of the vertical table        (concatenate, in partition order)
-    LoJ.gather: predictions of the vertical tables -> sum on joined rows      (h_j = sum_i h_i[p_i(j)])
-    LoJ.scatter: a value on joined rows -> Y_i on each table's rows           (segment sums over G_i(j), Eq. 10, 14)
-    LoU.scatter: Y_i, G_i of the vertical table -> of the partitions          (split)
+    gather   predictions: partitions --LoU--> vertical tables --LoJ--> h of every joined row
+    compute  LoJ: dl/dh (SGD, Eq. 4) or z, lambda (ADMM, Eq. 7, 8); LoU: gradients (Eq. 17) or w, u (Eq. 20, 21)
+    scatter  sums over each row's partners (Eq. 10, 14) --LoJ--> vertical tables --LoU--> partitions
 
-compute() of each is in `algorithm`. What a mini-batch touches is a `BatchRows`: the distinct rows of a table in the
-batch, alpha_i in total per epoch, which is all that a client computes on and sends (duplicate reduction).
+To LoJ a vertical table is one thing with the doors of one client: a client (`TableClient`), or the union of several
+(`UnionOperator`), which lives in the server or is an actor of the organisation (`UnionCoordinator`).
 
-Legend: N joined rows, B rows of a batch, u distinct rows of a table in the batch, n_i rows, C outputs.
+Who waits for whom: the server waits for every table in each batch or round; tables never wait for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.tablepuppet.mapping import TableMapping
+from fedactors.data.partitions import RelationalQuery
+from fedactors.network.codec import plain
+from fedactors.remote import DRIVER, SERVER, remote
+from fedactors.roles import Server
+from fedactors.runtime.base import Work, derived_rng
+from protocols.tablepuppet import algorithm, data
+from protocols.tablepuppet.actors import TableClient
+from protocols.tablepuppet.algorithm import Array
+from protocols.tablepuppet.baselines import centralised
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.mapping import JoinSplit, join_tables
+from protocols.tablepuppet.messages import (
+    AggregatedGradient,
+    Auxiliary,
+    Consensus,
+    Derivatives,
+    DesignMatrix,
+    DuplicateCounts,
+    JoinedRows,
+    JoinFacts,
+    KeyHashes,
+    Labels,
+    Predictions,
+    RoundOrder,
+    Schemas,
+    Score,
+    TestOutputs,
+    TestPredictions,
+    TestRows,
+    TestScore,
+    TrainingLoss,
+)
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
+C = TypeVar("C")
+T = TypeVar("T")
+_NOTHING = np.zeros(0, dtype=np.int32)
 
 
-@dataclass(frozen=True)
-class BatchRows:
-    """The rows of one table in one batch: ``rows_u`` distinct, ``place_B`` the place in them of each batch row."""
-
-    rows_u: Index
-    place_B: Index
-
-    def counts(self) -> Index:
-        """Return how often each distinct row occurs in the batch (G_ij of the batch)."""
-        return np.bincount(self.place_B, minlength=len(self.rows_u))
+async def _all(called: Iterable[C], call: Callable[[C], Awaitable[T]]) -> list[T]:
+    """Call everybody at once, and return their replies in order."""
+    return list(await asyncio.gather(*(call(one) for one in called)))
 
 
-def row_index(mapping: TableMapping, index: int) -> Index:
-    """Return p_i as numpy's own index type, made once so that no later gather or scatter converts it."""
-    return mapping.rows[index].astype(np.int64)
+async def _each(called: Iterable[C], call: Callable[[C, Any], Awaitable[T]], messages: Iterable[Any]) -> list[T]:
+    """Call everybody at once, each with a message of its own."""
+    return list(await asyncio.gather(*(call(one, given) for one, given in zip(called, messages, strict=True))))
 
 
-def gather_join(predictions: Sequence[Array], rows: Sequence[Index]) -> Array:
-    """Return h_NC = sum_i h_i[p_i(j)], tables added in the given order (LoJ gather)."""
-    h_NC = np.take(predictions[0], rows[0], axis=0)
-    for prediction, row in zip(predictions[1:], rows[1:], strict=True):
-        h_NC += np.take(prediction, row, axis=0)
-    return h_NC
+class UnionOperator:
+    """LoU over the clients of one table; see `TableClient` for what each method answers.
 
-
-def scatter_join(values_NC: Array, rows_N: Index, num_rows: int) -> Array:
-    """Return the sums over G_i(j) of a value on joined rows, for each row of a table (LoJ scatter, Eq. 10 and 14)."""
-    if values_NC.shape[1] == 1:
-        return np.asarray(np.bincount(rows_N, weights=values_NC[:, 0], minlength=num_rows), dtype=np.float64)[:, None]
-    columns = [np.bincount(rows_N, weights=values_NC[:, c], minlength=num_rows) for c in range(values_NC.shape[1])]
-    return np.stack(columns, axis=1)
-
-
-def batch_rows(rows_B: Index, scratch_n: Index) -> BatchRows:
-    """Return the distinct rows of a batch, O(B) whatever the table's size; `scratch_n` is overwritten.
-
-    The distinct rows come in the order of their last occurrence in the batch, which depends on nothing else.
+    Args:
+        config: the run's settings.
+        clients: the partitions' clients, in partition order.
+        compute: the hosting actor's.
+        memory: all that is kept between rounds, part of the hosting actor's state: the partitions' sizes, and w and u
+            of the consensus, which carry over the outer rounds (resetting them would pull theta to 0).
     """
-    places = np.arange(len(rows_B))
-    scratch_n[rows_B] = places
-    rows_u = rows_B[scratch_n[rows_B] == places]
-    scratch_n[rows_u] = np.arange(len(rows_u))
-    return BatchRows(rows_u=rows_u, place_B=scratch_n[rows_B])
+
+    def __init__(
+        self,
+        config: TablePuppetConfig,
+        clients: Sequence[TableClient],
+        compute: Callable[..., Awaitable[Any]],
+        memory: dict[str, Any],
+    ) -> None:
+        self._config, self._clients, self._compute, self.memory = config, clients, compute, memory
+        self._batch: NDArray[Any] = _NOTHING
+
+    # --- before training ---
+
+    @remote(caller=SERVER)
+    async def send_keys(self) -> KeyHashes:
+        """Return the key hashes of all partitions, one after the other."""
+        parts = await _all(self._clients, lambda client: client.send_keys())
+        self.memory["sizes"] = [part.num_rows for part in parts]
+        hashes = tuple(algorithm.gather_union(columns) for columns in zip(*(p.hashes for p in parts), strict=True))
+        return KeyHashes(sum(p.num_rows for p in parts), sum(p.num_null for p in parts), hashes)
+
+    @remote(caller=SERVER)
+    async def send_labels(self) -> Labels:
+        """Return the labels of all partitions."""
+        parts = await _all(self._clients, lambda client: client.send_labels())
+        train, is_test = (
+            algorithm.gather_union(column) for column in zip(*((p.train, p.is_test) for p in parts), strict=True)
+        )
+        return Labels(train, is_test, parts[0].num_classes)
+
+    @remote(caller=SERVER)
+    async def receive_counts(self, counts: DuplicateCounts) -> None:
+        """Give each partition its G, and remember how many of its rows join."""
+        train, in_test = (algorithm.scatter_union(n, self.memory["sizes"]) for n in (counts.train, counts.in_test))
+        self.memory["active"] = [int(np.count_nonzero(part)) for part in train]
+        sent = [
+            DuplicateCounts(a, b, counts.num_joined, counts.num_classes) for a, b in zip(train, in_test, strict=True)
+        ]
+        await _each(self._clients, lambda client, given: client.receive_counts(given), sent)
+
+    @remote(caller=SERVER)
+    async def receive_test_rows(self, test_rows: TestRows) -> None:
+        """Give each partition the joined test rows whose labels it has."""
+        found = algorithm.split_rows(test_rows.rows, self.memory["sizes"])
+        self.memory["test_places"] = [places for places, _ in found]
+        sent = [TestRows(own) for _, own in found]
+        await _each(self._clients, lambda client, given: client.receive_test_rows(given), sent)
+
+    # --- training ---
+
+    @remote(caller=SERVER)
+    async def predict_all(self) -> Predictions:
+        """Gather the predictions of all partitions."""
+        return _gather(await _all(self._clients, lambda client: client.predict_all()))
+
+    @remote(caller=SERVER)
+    async def exchange(self, derivatives: Derivatives) -> Predictions:
+        """Scatter derivatives, gather partial gradients, add them (Eq. 17), and gather the next predictions."""
+        total = np.zeros(0)
+        if derivatives.batch_size:
+            split = algorithm.split_rows(self._batch, self.memory["active"])
+            sizes = [derivatives.batch_size, *[0] * (len(split) - 1)]  # beta R once in the sum over the partitions
+            sent = [Derivatives(derivatives.values[p], n, _NOTHING) for (p, _), n in zip(split, sizes, strict=True)]
+            found = await _each(self._clients, lambda client, given: client.partial(given), sent)
+            parts = [part.values for part in found]
+            work = Work("coordinate", float(len(parts) * len(parts[0])))
+            total = await self._compute(algorithm.combine_gradients, parts, derivatives.batch_size, work=work)
+        self._batch = derivatives.next_rows
+        split = algorithm.split_rows(self._batch, self.memory["active"])
+        steps = [AggregatedGradient(total, own.astype(np.int32)) for _, own in split]
+        replies = await _each(self._clients, lambda client, given: client.apply(given), steps)
+        merged = np.empty((len(self._batch), replies[0].values.shape[1]))
+        for (places, _), reply in zip(split, replies, strict=True):
+            merged[places] = reply.values
+        return Predictions(merged)
+
+    @remote(caller=SERVER)
+    async def solve(self, auxiliary: Auxiliary) -> Predictions:
+        """Run the inner rounds of consensus (Eq. 20-22) and gather the predictions of the agreed theta."""
+        config, memory, clients = self._config, self.memory, self._clients
+        if "w" not in memory:
+            first = (await _all(clients, lambda client: client.first_theta()))[0].theta
+            memory["w"], memory["u"] = first, [np.zeros_like(first) for _ in clients]
+        parts = algorithm.scatter_union(auxiliary.values, memory["active"])
+        await _each(clients, lambda client, given: client.receive_auxiliary(given), map(Auxiliary, parts))
+        for _ in range(config.inner_rounds):
+            sent = [Consensus(memory["w"], u) for u in memory["u"]]
+            found = await _each(clients, lambda client, given: client.consensus(given), sent)
+            thetas = [part.theta for part in found]
+            args = (thetas, memory["u"], config.beta, config.inner_rho or config.rho)
+            work = Work("coordinate", float(2 * len(thetas) * len(thetas[0])))
+            memory["w"], memory["u"] = await self._compute(algorithm.consensus_step, *args, work=work)
+        agreed = [Consensus(memory["w"], u) for u in memory["u"]]
+        return _gather(await _each(clients, lambda client, given: client.adopt(given), agreed))
+
+    # --- evaluation ---
+
+    @remote(caller=SERVER)
+    async def predict_test(self) -> TestPredictions:
+        """Gather the test predictions of all partitions."""
+        return TestPredictions(_gather(await _all(self._clients, lambda client: client.predict_test())).values)
+
+    @remote(caller=SERVER)
+    async def score(self, outputs: TestOutputs) -> Score:
+        """Let each partition score the joined test rows that it has labels of."""
+        sent = [TestOutputs(outputs.values[places]) for places in self.memory["test_places"]]
+        found = await _each(self._clients, lambda client, given: client.score(given), sent)
+        return Score(sum(s.total for s in found), sum(s.loss for s in found), sum(s.count for s in found))
+
+    @remote(caller=SERVER)
+    async def give_rows(self) -> DesignMatrix:
+        """Gather every feature (centralised baseline)."""
+        parts = await _all(self._clients, lambda client: client.give_rows())
+        train, test = (
+            algorithm.gather_union(column) for column in zip(*((p.train, p.test) for p in parts), strict=True)
+        )
+        return DesignMatrix(train, test, parts[0].theta)
 
 
-def touch_tables(chosen: Sequence[Index], scratch: Sequence[Index]) -> list[BatchRows]:
-    """Return the distinct rows of every table in a batch, from p_i of its joined rows."""
-    return [batch_rows(rows_B, scratch_n) for rows_B, scratch_n in zip(chosen, scratch, strict=True)]
+def _gather(parts: Sequence[Predictions | TestPredictions]) -> Predictions:
+    return Predictions(algorithm.gather_union([part.values for part in parts]))
 
 
-def epoch_batches(num_joined: int, batch_size: int, rng: np.random.Generator) -> list[Index]:
-    """Return the joined rows of each mini-batch of an epoch in random order; the last may be smaller."""
-    order = rng.permutation(num_joined)
-    return [order[start : start + batch_size] for start in range(0, num_joined, batch_size)]
+class UnionCoordinator(UnionOperator, Server):
+    """The LoU operator inside the organisation: the server is then sent neither theta nor partial gradients."""
+
+    state: ClassVar[tuple[str, ...]] = ("memory",)
+
+    def __init__(self, config: TablePuppetConfig, names: tuple[str, ...]) -> None:
+        self._names = names
+        UnionOperator.__init__(self, config, (), self.compute, {})
+
+    async def open(self) -> None:
+        """Make the clients' handles."""
+        self._clients = [self.peer(name, TableClient) for name in self._names]
 
 
-def touched_rows(mapping: TableMapping, batches: Sequence[Index]) -> tuple[int, ...]:
-    """Return alpha_i of each table: its distinct rows summed over the batches (n_i <= alpha_i <= N, Table 6)."""
-    totals = []
-    for rows, num_rows in zip(mapping.rows, mapping.num_rows, strict=True):
-        scratch = np.empty(num_rows, dtype=np.int64)
-        totals.append(sum(len(batch_rows(rows[batch].astype(np.int64), scratch).rows_u) for batch in batches))
-    return tuple(totals)
+@plain
+class Side:
+    """A vertical table as the server addresses it: its clients, and its coordinator's name if it has one."""
+
+    table: str
+    clients: tuple[str, ...]
+    coordinator: str | None
 
 
-def gather_union(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return the partitions' arrays as the vertical table's, in partition order (LoU gather)."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+class JoinServer(Server):
+    """The server: it joins hashed keys, and trains over the join without ever having a row of it.
 
+    Args:
+        config: the run's settings.
+        query: what every party knows of the training set.
+        sides: the vertical tables in the order of the query.
+        batch_seed: decides the order of the batches, wherever the server lives.
+    """
 
-def scatter_union(values_n: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
-    """Return the vertical table's array split by partition (LoU scatter)."""
-    return np.split(values_n, np.cumsum(sizes)[:-1])
+    state: ClassVar[tuple[str, ...]] = (
+        "train_rows", "test_rows", "num_rows", "label_index", "y", "num_outputs", "dual", "predictions", "thetas",
+        "memory", "matrices",
+    )  # fmt: skip
 
+    def __init__(
+        self, config: TablePuppetConfig, query: RelationalQuery, sides: tuple[Side, ...], batch_seed: int
+    ) -> None:
+        self._config, self._query, self._sides, self._batch_seed = config, query, sides, batch_seed
+        self._loss = data.loss_of(config, query)
+        self.train_rows: list[NDArray[np.int32]] = []
+        self.test_rows: list[NDArray[np.int32]] = []
+        self.num_rows: list[int] = []
+        self.y: NDArray[Any] = np.zeros(0)
+        self.num_outputs = 1
+        self.label_index = 0
+        self.dual = np.zeros((0, 1))
+        self.predictions: list[Array] = []
+        self.thetas: list[Array] = []
+        self.memory: dict[str, dict[str, Any]] = {}
+        self.matrices: list[DesignMatrix] = []
 
-def split_rows(rows_u: Index, sizes: Sequence[int]) -> list[tuple[Index, Index]]:
-    """Return for each partition (places in `rows_u`, row numbers inside the partition) of a batch's distinct rows."""
-    ends = np.cumsum(sizes)
-    owner = np.searchsorted(ends, rows_u, side="right")
-    found = []
-    for q, (end, size) in enumerate(zip(ends, sizes, strict=True)):
-        places = np.flatnonzero(owner == q)
-        found.append((places, rows_u[places] - (end - size)))
-    return found
+    async def open(self) -> None:
+        """Make an operator for each vertical table, and what follows from a restored mapping."""
+        self._clients = {side.table: [self.peer(name, TableClient) for name in side.clients] for side in self._sides}
+        self._tables = [self._vertical_table(side) for side in self._sides]
+        if self.train_rows:
+            self._index()
+
+    def _vertical_table(self, side: Side) -> TableClient | UnionOperator:
+        clients = self._clients[side.table]
+        if side.coordinator is not None:
+            return self.peer(side.coordinator, UnionCoordinator)
+        if len(clients) == 1:
+            return clients[0]
+        return UnionOperator(self._config, clients, self.compute, self.memory.setdefault(side.table, {}))
+
+    # --- table mapping (Section 3.1.1) ---
+
+    @remote(caller=DRIVER)
+    async def agree(self) -> None:
+        """Check the query against everybody's columns, then let each table's partitions agree on their encoding."""
+        everybody = [client for clients in self._clients.values() for client in clients]
+        found = await _all(everybody, lambda client: client.describe())
+        held = data.held_query(self._query)
+        sources = [source for partitions in held.tables.values() for source, _ in partitions]
+        schemas = Schemas(dict(zip(sources, found, strict=True)))
+        self._plan = data.resolve_plan(self._query, schemas)
+        self.label_index = self._plan.tables.index(self._plan.label_table)
+        await _all(everybody, lambda client: client.prepare(schemas))
+        await _all([c for clients in self._clients.values() for c in clients[1:]], lambda client: client.tell_facts())
+        await _all([clients[0] for clients in self._clients.values()], lambda client: client.agree())
+
+    @remote(caller=DRIVER)
+    async def map_tables(self) -> JoinFacts:
+        """Join the hashed keys, split the join into training and test rows, and give every table its G_i."""
+        config, tables, label_table = self._config, self._tables, self._tables[self.label_index]
+        keys = await _all(tables, lambda table: table.send_keys())
+        labels = await label_table.send_labels()
+        names = [side.table for side in self._sides]
+        hashes = {name: list(k.hashes) for name, k in zip(names, keys, strict=True)}
+        sizes = {name: k.num_rows for name, k in zip(names, keys, strict=True)}
+        args = (self._plan, hashes, sizes, labels.is_test, self.label_index, config.threads, config.memory_limit)
+        split: JoinSplit = await self.compute(join_tables, *args, work=Work("join", float(sum(sizes.values()))))
+        self.num_outputs = labels.num_classes
+        train_y = np.zeros(len(labels.is_test), dtype=labels.train.dtype)
+        train_y[~labels.is_test] = labels.train
+        self.y = train_y[split.train[self.label_index]]
+        if config.is_vertical:
+            whole = [clients[0] for clients in self._clients.values()]
+            given = [JoinedRows(a, b, self.num_outputs) for a, b in zip(split.train, split.test, strict=True)]
+            await _each(whole, lambda client, rows: client.receive_joined_rows(rows), given)
+        else:
+            sent = [DuplicateCounts(c, t, len(self.y), self.num_outputs) for c, t in split.counts()]
+            await _each(tables, lambda table, counts: table.receive_counts(counts), sent)
+        await label_table.receive_test_rows(TestRows(split.test[self.label_index]))
+        joined = split.vertical_slices() if config.is_vertical else split.renumbered()
+        self.train_rows, self.test_rows, self.num_rows = list(joined.train), list(joined.test), list(joined.num_rows)
+        self._index()
+        self.dual = np.zeros((len(self.y), self.num_outputs)) if config.is_admm else np.zeros((0, 1))
+        if config.algorithm == "centralised":
+            self.matrices = await _all(tables, lambda table: table.give_rows())
+            self.thetas = [matrix.theta for matrix in self.matrices]
+        elif config.is_admm:
+            self.predictions = [p.values for p in await _all(tables, lambda table: table.predict_all())]
+        return JoinFacts(
+            joined_rows=len(self.y),
+            joined_test_rows=len(self.test_rows[0]),
+            outputs=self.num_outputs,
+            rows=sizes,
+            rows_that_join=dict(zip(sizes, self.num_rows, strict=True)),
+            rows_with_null_keys={name: k.num_null for name, k in zip(names, keys, strict=True)},
+        )
+
+    # --- training (Algorithm 1) ---
+
+    @remote(caller=DRIVER)
+    async def train_round(self, order: RoundOrder) -> TrainingLoss:
+        """Train one epoch of SGD or one round of ADMM, as Table 5 composes them, and return the training loss."""
+        if self._config.algorithm == "centralised":
+            return TrainingLoss(await self._train_centralised(order.number))
+        if self._config.is_admm:
+            return TrainingLoss(await self._admm_round())
+        return TrainingLoss(await self._sgd_epoch(order.number))
+
+    async def _admm_round(self) -> float:
+        """RFL-ADMM(-V), VFL-ADMM: LoJ gathers, updates z and lambda, scatters Y; the tables solve for theta."""
+        config, loss = self._config, self._loss
+        total_NC = await self._join(self.predictions)
+        args = (loss, self.y, self.dual, total_NC, config.rho)
+        self.dual, shared_NC = await self.compute(algorithm.admm_server_step, *args, work=self._work("server-step"))
+        sent = []
+        for i, h_nC in enumerate(self.predictions):
+            args_i = (config.admm, shared_NC, self._rows[i], self._G[i], h_nC, config.rho, len(self._tables))
+            sent.append(Auxiliary(await self.compute(algorithm.scatter_auxiliary, *args_i, work=self._work("scatter"))))
+        found = await _each(self._tables, lambda table, auxiliary: table.solve(auxiliary), sent)
+        self.predictions = [p.values for p in found]
+        total_NC = await self._join(self.predictions)
+        return algorithm.mean_loss(loss, total_NC, self.y)
+
+    async def _sgd_epoch(self, number: int) -> float:
+        """RFL-SGD(-V), VFL-SGD: for each batch LoJ gathers, differentiates the loss and scatters."""
+        order = derived_rng(self._batch_seed, "batches", str(number))
+        batches = algorithm.epoch_batches(len(self.y), self._config.batch_size, order)
+        scratch = [np.empty(n, dtype=np.int64) for n in self.num_rows]
+        touched = await self._touch(batches[0], scratch)
+        sent = [Derivatives(np.zeros((0, self.num_outputs)), 0, t.rows_u.astype(np.int32)) for t in touched]
+        loss_sum = 0.0
+        for index, batch in enumerate(batches):
+            found = await _each(self._tables, lambda table, given: table.exchange(given), sent)
+            args = (self._loss, [f.values for f in found], touched, self.y[batch])
+            work = self._work("server-step", len(batch))
+            value, Y = await self.compute(algorithm.sgd_server_step, *args, work=work)
+            loss_sum += value
+            touched = await self._touch(batches[index + 1], scratch) if index + 1 < len(batches) else []
+            following = [t.rows_u.astype(np.int32) for t in touched] or [_NOTHING] * len(Y)
+            sent = [Derivatives(y, len(batch), rows) for y, rows in zip(Y, following, strict=True)]
+        await _each(self._tables, lambda table, given: table.exchange(given), sent)
+        return loss_sum / len(self.y)
+
+    async def _train_centralised(self, number: int) -> float:
+        """The baseline: the server has every row, and trains on the join in the clear."""
+        work = self._work("centralised", len(self.y) * sum(len(theta) for theta in self.thetas))
+        order = derived_rng(self._batch_seed, "batches", str(number))
+        args = (self._config, self._loss, self._joined_table, self.thetas, order)
+        self.thetas = await self.compute(centralised.train, *args, work=work)
+        matrices = [matrix.train for matrix in self.matrices]
+        total_NC = await self._join(centralised.predict_tables(self._joined_table.models, self.thetas, matrices))
+        return algorithm.mean_loss(self._loss, total_NC, self.y)
+
+    @property
+    def _joined_table(self) -> centralised.JoinedTable:
+        x = tuple(matrix.train for matrix in self.matrices)
+        models = centralised.describe_models(self._config, x, self.label_index, self.num_outputs)
+        return centralised.JoinedTable(models, x, tuple(self._rows), self.y)
+
+    # --- evaluation ---
+
+    @remote(caller=DRIVER)
+    async def evaluate(self) -> TestScore:
+        """Return the scores on the joined test rows, which the label's owner computes from the summed outputs."""
+        if self._config.algorithm == "centralised":
+            matrices = [matrix.test for matrix in self.matrices]
+            predictions = centralised.predict_tables(self._joined_table.models, self.thetas, matrices)
+        else:
+            predictions = [p.values for p in await _all(self._tables, lambda table: table.predict_test())]
+        work = self._work("gather", len(self._test_rows[0]))
+        return await self._score(await self.compute(algorithm.gather_join, predictions, self._test_rows, work=work))
+
+    @remote(caller=DRIVER)
+    async def trivial(self) -> TestScore:
+        """Return the scores of the predictor that knows only the training labels (as the server has them)."""
+        constant_C = algorithm.trivial_outputs(self._loss, self.y, self.num_outputs)
+        return await self._score(np.tile(constant_C, (len(self._test_rows[0]), 1)))
+
+    async def _score(self, outputs: Array) -> TestScore:
+        found = await self._tables[self.label_index].score(TestOutputs(outputs))
+        return TestScore(algorithm.mean_score(self._loss, found.total, found.count), found.loss / found.count)
+
+    # --- inside ---
+
+    async def _join(self, predictions: list[Array]) -> Array:
+        return await self.compute(algorithm.gather_join, predictions, self._rows, work=self._work("gather"))
+
+    async def _touch(self, batch: NDArray[Any], scratch: list[NDArray[Any]]) -> list[algorithm.BatchRows]:
+        chosen = [rows[batch] for rows in self._rows]
+        work = self._work("gather", len(batch))
+        return await self.compute(algorithm.touch_tables, chosen, scratch, work=work)
+
+    def _work(self, kind: str, num_rows: int | None = None) -> Work:
+        count = len(self.y) if num_rows is None else num_rows
+        return Work(kind, float(count * self.num_outputs))
+
+    def _index(self) -> None:
+        self._rows = [rows.astype(np.int64) for rows in self.train_rows]
+        self._test_rows = [rows.astype(np.int64) for rows in self.test_rows]
+        self._G = [np.bincount(rows, minlength=n) for rows, n in zip(self._rows, self.num_rows, strict=True)]

@@ -15,57 +15,117 @@ Table 5, with the rows that the tables hold:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.data.partitions import RelationalData
-from fedactors.errors import Diverged
+from fedactors.errors import BadInput, Diverged
 from fedactors.plugins import RunResult
-from fedactors.runtime.base import Runtime
-from protocols.tablepuppet.accounts import account_communication, account_privacy
-from protocols.tablepuppet.cast import Cast, assemble
+from fedactors.privacy.releases import budgets
+from fedactors.rounds import Rounds, RunState
+from fedactors.runtime.base import Runtime, derived_seed
+from protocols.tablepuppet.accounts import account_communication, default_costs
+from protocols.tablepuppet.actors import TableClient
+from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.costs import default_costs
-from protocols.tablepuppet.scoring import SCORE_NAMES
+from protocols.tablepuppet.data import loss_of, seat_clients
+from protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
+from protocols.tablepuppet.operators import JoinServer, Side, UnionCoordinator
+
+
+@dataclass
+class State(RunState):
+    """What the driver keeps between rounds."""
+
+    facts: JoinFacts = field(default_factory=lambda: JoinFacts(0, 0, 0, {}, {}, {}))
+    trivial: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    curve: list[float] = field(default_factory=list)
 
 
 async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime) -> RunResult:
     """Train over the join that the data's query states, and return the score on the joined test rows."""
     runtime.use_costs(default_costs(config))
-    cast = assemble(config, data, runtime)
-    await runtime.start()
-    state = runtime.state
-    if not runtime.resumed:
-        state["facts"] = await map_tables(cast)  # line 3
-        state["trivial"] = await cast.server.trivial()
-        state["round"], state["metrics"], state["curve"] = 0, {}, []
-        await runtime.checkpoint()
-    score = SCORE_NAMES[cast.training.loss]
-    while state["round"] < num_rounds(config, cast):
-        number = state["round"] + 1
-        metrics = await cast.server.train_round(number)  # lines 4-16
-        check_divergence(config, number, metrics["train_loss"], state["trivial"]["test_loss"])
-        metrics = {**await cast.server.evaluate(), **metrics}
-        state.update(round=number, metrics=metrics, curve=[*state["curve"], metrics[score]])
-        await runtime.record_round(number, metrics)
-        await runtime.checkpoint()
-    privacy = await account_privacy(config, cast, runtime)
-    communication = await account_communication(config, state, runtime)
-    await runtime.checkpoint("final")
-    return RunResult(
-        rounds=state["round"],
-        metrics={
-            **state["metrics"],
-            **{f"trivial_{name}": value for name, value in state["trivial"].items()},
-            **left_out(state["facts"]),
-        },
-        extra={
-            **state["facts"],
+    loss = loss_of(config, data.query)
+    server, clients = assemble(config, data, runtime)
+    rounds = Rounds(runtime, State(), num_rounds=num_rounds(config, loss))
+    state = rounds.state
+    if await rounds.start():
+        await server.agree()
+        await next(iter(clients.values())).share_secret()
+        state.facts = await server.map_tables()  # line 3
+        state.trivial = named(loss, await server.trivial())
+        await rounds.checkpoint()
+    async for number in rounds:
+        train_loss = (await server.train_round(RoundOrder(number))).value  # lines 4-16
+        check_divergence(config, number, train_loss, state.trivial["test_loss"])
+        state.metrics = {**named(loss, await server.evaluate()), "train_loss": train_loss}
+        state.curve = [*state.curve, state.metrics[SCORE_NAMES[loss]]]
+        rounds.record(state.metrics)
+    for client in clients.values():
+        await client.account()
+    communication = await account_communication(config, state.facts, state.round, runtime)
+    trivial = {f"trivial_{name}": value for name, value in state.trivial.items()}
+    facts = {name: getattr(state.facts, name) for name in JoinFacts.__dataclass_fields__}
+    return await rounds.result(
+        {**state.metrics, **trivial, **left_out(state.facts)},
+        {
+            **facts,
             "task": data.task,
-            "curve": state["curve"],
-            "privacy": privacy,
+            "curve": state.curve,
+            "privacy": guarantees(config, len(state.facts.rows), runtime),
             "communication": communication,
         },
     )
+
+
+def actors(config: TablePuppetConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that a run with this configuration has."""
+    found: dict[str, type] = {"tables' clients": TableClient, "server": JoinServer}
+    may_be_partitioned = config.algorithm in ("rfl-admm", "rfl-sgd", "centralised")
+    if config.lou_coordinator == "organisation" and may_be_partitioned:
+        found["tables' coordinators"] = UnionCoordinator
+    return found
+
+
+def assemble(
+    config: TablePuppetConfig, data: RelationalData, runtime: Runtime
+) -> tuple[JoinServer, dict[str, TableClient]]:
+    """Spawn a client for each partition, coordinators where they live in the organisation, and the server.
+
+    The server is a party of its own, or an actor of the party that holds the first partition of `server_in`.
+
+    Raises:
+        BadInput: the query or a name is at fault; nothing has been spawned then.
+    """
+    seats, query = seat_clients(config, data), data.query
+    names = tuple(seat.name for seat in seats)
+    tables: dict[str, tuple[str, ...]] = {}
+    for seat in seats:
+        tables[seat.table] = (*tables.get(seat.table, ()), seat.name)
+    server_name = "server"
+    if config.server_in is not None:
+        if config.server_in not in tables:
+            raise BadInput(f"server_in: {config.server_in!r} is not allowed: one of the tables {', '.join(tables)}")
+        server_name = f"{_party(tables[config.server_in][0])}/server"
+    if server_name in names:
+        raise BadInput(f"parties: the name {server_name!r} is the server's")
+    clients = {
+        seat.name: runtime.spawn(TableClient, seat.name, config, query, seat, tables[seat.table], names)
+        for seat in seats
+    }
+    sides = []
+    for table, own in tables.items():
+        coordinator = None
+        if config.lou_coordinator == "organisation" and len(own) > 1:
+            coordinator = f"{_party(own[0])}/union-{table}"
+            runtime.spawn(UnionCoordinator, coordinator, config, own)
+        sides.append(Side(table=table, clients=own, coordinator=coordinator))
+    batch_seed = derived_seed(runtime.seed, "all parties", "batches")
+    server = runtime.spawn(JoinServer, server_name, config, query, tuple(sides), batch_seed)
+    runtime.on_loss(config.on_party_loss)
+    return server, clients
 
 
 def check_divergence(config: TablePuppetConfig, number: int, loss: float, trivial: float) -> None:
@@ -97,21 +157,34 @@ def check_divergence(config: TablePuppetConfig, number: int, loss: float, trivia
     )
 
 
-def left_out(facts: dict[str, Any]) -> dict[str, float]:
+def guarantees(config: TablePuppetConfig, num_tables: int, runtime: Runtime) -> dict[str, Any]:
+    """Return the budgets by party, and that of a joined tuple, which has a row in every table: the sums."""
+    made: dict[str, Any] = dict(budgets(runtime.privacy_records))
+    if config.feature_dp is not None:
+        made["joined tuple"] = {"epsilon": num_tables * config.feature_dp, "delta": num_tables * config.feature_delta}
+    if config.algorithm == "centralised":
+        made["centralised"] = "every feature was given away"
+    if runtime.reproducible_noise:
+        made["reproducible_noise"] = "no privacy guarantee"
+    return made
+
+
+def left_out(facts: JoinFacts) -> dict[str, float]:
     """Return how many rows a NULL key kept out of the join, to be printed with the result; nothing if none."""
-    count = sum(facts["rows_with_null_keys"].values())
+    count = sum(facts.rows_with_null_keys.values())
     return {"rows_with_null_keys": float(count)} if count else {}
 
 
-async def map_tables(cast: Cast) -> dict[str, Any]:
-    """Let the clients agree on columns and on a hash key, and the server join the hashes (Section 3.1.1)."""
-    await cast.server.agree()
-    first, *others = cast.clients
-    await cast.clients[first].share_secret(tuple(others))
-    return await cast.server.map_tables()
+def named(loss: Loss, found: TestScore) -> dict[str, float]:
+    """Return a score under its metric's name, beside the mean loss."""
+    return {SCORE_NAMES[loss]: found.score, "test_loss": found.loss}
 
 
-def num_rounds(config: TablePuppetConfig, cast: Cast) -> int:
+def num_rounds(config: TablePuppetConfig, loss: Loss) -> int:
     """Return the rounds to run; the closed form of the ridge needs one."""
-    is_closed = config.centralised == "exact" and cast.training.loss == "squared" and config.model != "neural"
+    is_closed = config.centralised == "exact" and loss == "squared" and config.model != "neural"
     return 1 if config.algorithm == "centralised" and is_closed else config.rounds
+
+
+def _party(name: str) -> str:
+    return name.partition("/")[0]

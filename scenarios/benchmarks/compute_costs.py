@@ -1,8 +1,8 @@
 """Measures what the parties' computes take on one core and fits the cost model of the simulated runtime.
 
 Seconds are CPU seconds of the computing thread, the least of many repetitions, so that a busy machine changes little.
-Fitted per kind of work: seconds = fixed + per_layer x layers + per_operation x units (`models.operations`; non-negative
-least squares on relative errors over all sizes), and the power law lambda B^gamma for the paper's sizes (Table 8).
+Fitted per kind of work: seconds = fixed + per_layer x layers + per_operation x units (`algorithm.operations`;
+non-negative least squares on relative errors over all sizes), and the power law lambda B^gamma for Table 8.
 Usage: python scenarios/benchmarks/compute_costs.py --to docs/results/data/pubsub_vfl/cost_model.json
 """
 
@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from fedactors.learning.split_network import BottomNetwork, TopNetwork
+from fedactors.learning.network import Network
+from fedactors.learning.split_network import Publication, joint_output, loss_gradients
 from fedactors.runtime.simulation.pool import one_torch_thread
-from protocols.pubsub_vfl import algorithm, models
-from protocols.pubsub_vfl.averages import weighted_mean
+from protocols.pubsub_vfl import algorithm
+from protocols.pubsub_vfl.averaging import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 
@@ -48,9 +49,9 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
     """Return seconds of each kind of work at each batch size for one size of models."""
     config = PubSubVflConfig(num_layers=num_layers, hidden_size=hidden)
     data = load_data(config, "synthetic:100x10", 0)
-    spec, rng = models.optimizer(config), np.random.default_rng(0)
-    bottom = BottomNetwork(models.bottom_spec(config, features), spec, 0)
-    top = TopNetwork(models.top_spec(config, data), spec, 0, task="binary")
+    spec, rng = algorithm.optimizer(config), np.random.default_rng(0)
+    bottom = Network(algorithm.bottom_spec(config, features), spec, 0)
+    top = Network(algorithm.top_spec(config, data), spec, 0)
     sizes = {"bottom": bottom.vector.size, "top": top.vector.size}
     rows = []
     for batch_size in BATCH_SIZES:
@@ -59,25 +60,26 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
         y = rng.integers(0, 2, size=batch_size)
 
         def backward(x: Any = x, z: Any = z) -> float:
-            publication, _ = algorithm.forward(bottom, x)
+            publication = Publication(bottom.model, x)
+            algorithm.embed(publication)
             start = time.thread_time()
-            bottom.apply(algorithm.backward(bottom, publication, z))
+            bottom.apply(algorithm.backward(publication, z))
             return time.thread_time() - start
 
         def active(x: Any = x, z: Any = z, y: Any = y) -> None:
-            found = algorithm.active_gradients(bottom, top, x, [z], y)
+            found = algorithm.active_gradients(bottom.model, top.model, "binary", x, [z], y)
             bottom.apply(found.bottom)
             top.apply(found.top)
 
         def top_step(z: Any = z, y: Any = y) -> None:
-            top.apply(top.gradient([z, z], y).gradient)
+            top.apply(loss_gradients(top.model, [z, z], y, "binary").gradient)
 
         seconds = {
-            "bottom-forward": least_seconds(lambda x=x: algorithm.forward(bottom, x), repetitions),  # type: ignore[misc]
+            "bottom-forward": least_seconds(lambda x=x: algorithm.embed(Publication(bottom.model, x)), repetitions),
             "bottom-backward": min(backward() for _ in range(repetitions)),
             "active-step": least_seconds(active, repetitions),
             "top-step": least_seconds(top_step, repetitions),
-            "top-forward": least_seconds(lambda z=z: top.output([z, z]), repetitions),  # type: ignore[misc]
+            "top-forward": least_seconds(lambda z=z: joint_output(top.model, [z, z]), repetitions),
         }
         for kind, value in seconds.items():
             part = {"active-step": sum(sizes.values()), "top-step": sizes["top"], "top-forward": sizes["top"]}
@@ -99,7 +101,7 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
 def operations(row: dict[str, Any]) -> float:
     """Return the units of work of one measurement."""
     updates = row["kind"] in ("bottom-backward", "active-step", "top-step")
-    return models.operations(row["batch_size"], row["parameters"], updates=updates)
+    return algorithm.operations(row["batch_size"], row["parameters"], updates=updates)
 
 
 def fit(rows: list[dict[str, Any]]) -> dict[str, float]:

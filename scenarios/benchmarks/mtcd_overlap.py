@@ -10,13 +10,13 @@ processes share them by time slices: visits still overlap, but do not end sooner
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 from fedactors.config import build
-from fedactors.records.study import Study, study_flags, write_summary
+from fedactors.records.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.sweeps.study import Study, study_flags
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import load_data
 from protocols.mtcd.run import run
@@ -96,7 +96,7 @@ def draw(visits: list[Visit], path: Path) -> None:
 
 def main() -> None:
     """Run, measure the overlap, draw."""
-    given = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
+    given = study_flags(__doc__, "mtcd", RESULTS).parse_args(namespace=Study())
     settings: dict[str, Any] = {**SETTINGS, **given.settings}
     if given.smoke:
         settings |= {"num_samples": 2000, "num_local_steps": 20, "num_rounds": 1}
@@ -107,15 +107,16 @@ def main() -> None:
     runtime.execute(lambda: run(config, data, runtime))
     visits = timeline.visits
     found = shares(visits)
-    summary = {
+    metrics = {
         "visits": len(visits),
         "mean_visit_seconds": round(sum(end - start for _, start, end in visits) / len(visits), 4),
         **{f"share_of_{least}_or_more": round(share, 3) for least, share in enumerate(found, start=1)},
-        "settings": settings,
     }
-    write_summary(given.out / "data" / "mtcd" / "overlap.json", summary)
+    row = RunRow(
+        protocol="mtcd", seed=given.seeds[0], runtime="ray", data="synthetic", config=settings, metrics=metrics
+    )
+    given.put("overlap", "overlap", [row])
     draw(visits, given.out / "figures" / "mtcd" / "overlap.png")
-    print(json.dumps(summary))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     bound      a NebulaFL run on Fashion-MNIST with a pool of two, and the same local trainings back to back in two
                single-thread processes without any framework; both from process start to exit
-    peer       FedAvg as Flower's Ray simulation does it (same split, model, seeds rule), both from start to exit
+    peer       FedAvg as Flower's Ray simulation does it (same kind of split, same model), both from start to exit
     overhead   the linear model: seconds per client task beyond bare training; and thousands of tiny containers
 
 Usage: FEDACTORS_DATA=<folder> python scenarios/benchmarks/nebulafl_speed.py bound [--repeats 2]
@@ -22,7 +22,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,43 +35,11 @@ import psutil  # noqa: E402
 BOUND_TRAININGS = 48
 
 
-@dataclass(frozen=True)
-class PeerShards:
-    """The split of the peer's script: class-wise Dirichlet 0.5 for up to 100 clients, equal random shares for more."""
-
-    num_partitions: int
-
-    def over(self, labels_N: np.ndarray) -> PeerPartitions:
-        """Cut the rows."""
-        generator = np.random.default_rng(0)
-        if self.num_partitions > 100:
-            return PeerPartitions(tuple(np.array_split(generator.permutation(len(labels_N)), self.num_partitions)))
-        parts: list[list[int]] = [[] for _ in range(self.num_partitions)]
-        for label in range(10):
-            rows = generator.permutation(np.flatnonzero(labels_N == label))
-            shares = generator.dirichlet([0.5] * self.num_partitions)
-            pieces = np.split(rows, (np.cumsum(shares)[:-1] * len(rows)).astype(int))
-            for part, piece in zip(parts, pieces, strict=True):
-                part.extend(piece.tolist())
-        return PeerPartitions(tuple(np.array(part) for part in parts))
-
-
-@dataclass(frozen=True)
-class PeerPartitions:
-    """The rows of each client."""
-
-    rows: tuple[np.ndarray, ...]
-
-    def load_partition(self, index: int) -> np.ndarray:
-        """Return one client's rows."""
-        return self.rows[index]
-
-
 def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: int) -> dict[str, Any]:
     """Run FedAvg with one center in this process; return accuracy, samples trained, seconds inside the run."""
     from fedactors.runtime.simulated import SimulatedRuntime
     from protocols.nebulafl.config import NebulaFLConfig
-    from protocols.nebulafl.data import NebulaData
+    from protocols.nebulafl.data import load_data
     from protocols.nebulafl.run import run
 
     config = NebulaFLConfig(
@@ -87,16 +54,9 @@ def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: in
         evaluation_interval=1e8,
         checkpoint_interval=0,
         resource_policy="fastest",
+        dirichlet=0.5 if clients <= 100 else None,  # as the peer's script splits
     )
-    data = NebulaData(
-        name="fashion-mnist",
-        seed=0,
-        num_containers=clients,
-        partitioner=PeerShards(clients),  # type: ignore[arg-type]
-        num_proxy=0,
-        shape=(1, 28, 28),
-        num_classes=10,
-    )
+    data = load_data(config, "fashion-mnist", 0)
     begun = time.perf_counter()
     runtime = SimulatedRuntime(seed=0, pool=pool)
     result = runtime.execute(lambda: run(config, data, runtime))
@@ -156,14 +116,12 @@ def plain_worker(place: int, num_tasks: int) -> None:
     torch.set_num_threads(1)
     sys.path.insert(0, str(ROOT))
     from protocols.nebulafl.config import NebulaFLConfig
-    from protocols.nebulafl.data import load_data, load_rows
+    from protocols.nebulafl.data import load_data
 
     data = load_data(bound_config(NebulaFLConfig), "fashion-mnist", 0)
-    shards = data.shards()
-    images, labels = (torch.from_numpy(part) for part in load_rows(shards[0].key))
     for task in range(num_tasks):
-        rows = torch.from_numpy(shards[(place + 2 * task) % len(shards)].rows)
-        x, y = images[rows], labels[rows]
+        block = data.client((place + 2 * task) % data.num_clients).load()
+        x, y = torch.from_numpy(block.features), torch.from_numpy(block.labels.astype(np.int64))
         torch.manual_seed(0)
         model = nn.Sequential(
             nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(),
@@ -280,7 +238,9 @@ def compare_peer(args: argparse.Namespace) -> dict[str, Any]:
 
 def measure_overhead(args: argparse.Namespace) -> dict[str, Any]:
     """Return milliseconds per task of a FedAvg run of the linear model beyond the training functions themselves."""
-    from protocols.nebulafl import training, workshop
+    from fedactors.data.images import load_images
+    from protocols.nebulafl import actors, training
+    from protocols.nebulafl.baselines import actors as baselines
 
     inside = [0.0, 0.0, 0]  # wall seconds, processor seconds, calls
     bare = training.train
@@ -293,9 +253,11 @@ def measure_overhead(args: argparse.Namespace) -> dict[str, Any]:
         inside[2] += 1
         return found
 
-    training.cached_rows("train:0:fashion-mnist")  # type: ignore[attr-defined]
-    training.cached_rows("test:0:fashion-mnist")  # type: ignore[attr-defined]
-    vars(workshop)["train"] = watched
+    watched.__name__ = bare.__name__
+    vars(training)["train"] = watched
+    for center in (actors.NebulaCenter, baselines.OrderCenter):
+        setattr(center, "jobs", (watched,))  # noqa: B010
+    load_images("fashion-mnist")  # read once before the clock starts
     begun = time.process_time()
     if args.rotate:
         found = run_tiny_containers(args.containers)

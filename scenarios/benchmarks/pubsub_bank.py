@@ -20,9 +20,10 @@ from fedactors.data.blocks import prepare, split
 from fedactors.learning.metrics import auc
 from fedactors.learning.models import build_model
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.pubsub_vfl import algorithm, cast, models, run
+from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.data import batches, load_data, num_batches
+from protocols.pubsub_vfl.run import assemble
 
 FLOWER_MS = (103.0, 204.0)
 """Milliseconds a mini-batch of Flower's vertical example: one round trip, and as published."""
@@ -38,8 +39,8 @@ def bare_pytorch(config: PubSubVflConfig, data: Any) -> dict[str, float]:
     parts = split(len(blocks[0].ids), seed=0, test_share=config.test_share, validation_share=config.validation_share)
     order = np.arange(len(blocks[0].ids))
     ready = [prepare(block, order, parts, data.task) for block in blocks]
-    bottoms = [build_model(models.bottom_spec(config, r.num_features), i) for i, r in enumerate(ready)]
-    top = build_model(models.top_spec(config, data), 9)
+    bottoms = [build_model(algorithm.bottom_spec(config, r.num_features), i) for i, r in enumerate(ready)]
+    top = build_model(algorithm.top_spec(config, data), 9)
     parameters = [p for module in (*bottoms, top) for p in module.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=config.learning_rate)
     x = [torch.from_numpy(r.train.features) for r in ready]
@@ -47,7 +48,7 @@ def bare_pytorch(config: PubSubVflConfig, data: Any) -> dict[str, float]:
     seconds, count = 0.0, 0
     for epoch in range(config.num_epochs):
         start = time.perf_counter()
-        for rows in algorithm.batches(len(y), config.batch_size, 0, epoch):
+        for rows in batches(len(y), config.batch_size, 0, epoch):
             index = torch.from_numpy(rows)
             z = torch.cat([bottom(part[index]) for bottom, part in zip(bottoms, x, strict=True)], dim=1)
             loss = nn.functional.binary_cross_entropy_with_logits(top(z).squeeze(-1), y[index])
@@ -70,15 +71,15 @@ def over_ray(config: PubSubVflConfig, data: Any) -> dict[str, float]:
     facts: dict[str, float] = {}
 
     async def main() -> None:
-        actors = cast.assemble(config, data, runtime)
+        actors = assemble(config, data, runtime)
         await runtime.start()
-        num_rows = await actors.first_active.align(actors.first_passive)
+        num_rows = await actors.align()
         for epoch in range(1, config.num_epochs + 1):
             start = time.perf_counter()
-            await run.train_epoch(config, epoch, num_rows, actors)
+            await actors.train_epoch(epoch, num_rows)
             taken.append(time.perf_counter() - start)
-        facts["test_auc"] = (await run.evaluate("test", actors))["auc"]
-        facts["batches"] = algorithm.num_batches(num_rows, config.batch_size)
+        facts["test_auc"] = (await actors.evaluate("test"))["auc"]
+        facts["batches"] = num_batches(num_rows, config.batch_size)
 
     runtime.execute(main)
     seconds = float(np.median(taken[1:]))

@@ -22,33 +22,36 @@ import psutil
 from fedactors.config import build
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.pool import one_torch_thread
-from protocols.pubsub_vfl import algorithm, cast, models, run
+from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.data import load_data, num_batches
+from protocols.pubsub_vfl.run import assemble
 
 
 def seconds_alone(role: str, config: PubSubVflConfig, num_batches: int = 150) -> float:
     """Return one party's median seconds per batch: forward, backward and step on its own arrays."""
     one_torch_thread()
-    from fedactors.learning.split_network import BottomNetwork, TopNetwork
+    from fedactors.learning.network import Network
+    from fedactors.learning.split_network import Publication
 
     data = load_data(config, "synthetic:2000x500", 0)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(config.batch_size * 40, 250)).astype(np.float32)
     y = rng.integers(0, 2, size=len(x))
     z = rng.normal(size=(config.batch_size, config.embedding_size)).astype(np.float32)
-    spec = models.optimizer(config)
-    bottom = BottomNetwork(models.bottom_spec(config, 250), spec, 0)
-    top = TopNetwork(models.top_spec(config, data), spec, 0, task="binary")
+    spec = algorithm.optimizer(config)
+    bottom = Network(algorithm.bottom_spec(config, 250), spec, 0)
+    top = Network(algorithm.top_spec(config, data), spec, 0)
     taken = []
     for index in range(num_batches):
         rows = rng.permutation(len(x))[: config.batch_size]
         start = time.perf_counter()
         if role == "passive":
-            publication, _ = algorithm.forward(bottom, x[rows])
-            bottom.apply(algorithm.backward(bottom, publication, z))
+            publication = Publication(bottom.model, x[rows])
+            algorithm.embed(publication)
+            bottom.apply(algorithm.backward(publication, z))
         else:
-            found = algorithm.active_gradients(bottom, top, x[rows], [z], y[rows])
+            found = algorithm.active_gradients(bottom.model, top.model, "binary", x[rows], [z], y[rows])
             top.apply(found.top)
             bottom.apply(found.bottom)
         if index >= 20:
@@ -79,28 +82,28 @@ def measure_protocol(config: PubSubVflConfig, rows: int, epochs: int) -> dict[st
         return {name: times.user + times.system for name, times in used.items()}
 
     async def main() -> None:
-        actors = cast.assemble(config, data, runtime)
+        actors = assemble(config, data, runtime)
         await runtime.start()
-        num_rows = await actors.first_active.align(actors.first_passive)
+        num_rows = await actors.align()
         for epoch in range(1, epochs + 1):
             if epoch == 2:
                 facts["cpu"] = cpu_seconds()
             start = time.perf_counter()
-            await run.train_epoch(config, epoch, num_rows, actors)
+            await actors.train_epoch(epoch, num_rows)
             taken.append(time.perf_counter() - start)
         facts["cpu"] = {name: seconds - facts["cpu"][name] for name, seconds in cpu_seconds().items()}
-        facts["auc"] = (await run.evaluate("validation", actors))["auc"]
+        facts["auc"] = (await actors.evaluate("validation"))["auc"]
         facts["num_rows"] = num_rows
 
     runtime.execute(main)
     usage = runtime.usage()
     seconds = statistics.median(taken[1:])
-    num_batches = algorithm.num_batches(facts["num_rows"], config.batch_size) * (epochs - 1)
+    num_trained = num_batches(facts["num_rows"], config.batch_size) * (epochs - 1)
     return {
-        "cpu_ms_per_batch": {name: round(1000 * s / num_batches, 3) for name, s in facts["cpu"].items()},
+        "cpu_ms_per_batch": {name: round(1000 * s / num_trained, 3) for name, s in facts["cpu"].items()},
         "samples_per_second": facts["num_rows"] / seconds,
         "epoch_seconds": [round(t, 3) for t in taken],
-        "ms_per_batch": 1000 * seconds / algorithm.num_batches(facts["num_rows"], config.batch_size),
+        "ms_per_batch": 1000 * seconds / num_batches(facts["num_rows"], config.batch_size),
         "validation_auc": facts["auc"],
         "messages": usage.messages,
         "bytes": usage.bytes,

@@ -21,8 +21,7 @@ from pydantic import Field
 
 from fedactors.config import build, config, parse_words
 from protocols.tablepuppet.mapping import hash_keys, table_mapping
-from protocols.tablepuppet.plan import make_plan
-from protocols.tablepuppet.sql import parse_query
+from protocols.tablepuppet.query import make_plan, parse_query
 
 QUERY = "SELECT f.y FROM facts f JOIN doubles d ON f.a = d.a JOIN singles s ON f.b = s.b"
 SCHEMAS = {

@@ -27,13 +27,19 @@ import pyarrow as pa
 import torch
 
 from fedactors.errors import DataMissing
-from protocols.tablepuppet import algorithm, operators
+from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.baselines.centralised import JoinedTable, predict_tables, solve_ridge
 from protocols.tablepuppet.mapping import TableMapping, hash_keys, table_mapping
-from protocols.tablepuppet.models import TableModel, predict
-from protocols.tablepuppet.plan import make_plan
-from protocols.tablepuppet.sql import parse_query
-from protocols.tablepuppet.subproblem import Subproblem, factorise, partial_gradient, solve_linear, solve_sgd
+from protocols.tablepuppet.models import (
+    Subproblem,
+    TableModel,
+    factorise,
+    partial_gradient,
+    predict,
+    solve_linear,
+    solve_sgd,
+)
+from protocols.tablepuppet.query import make_plan, parse_query
 
 QUERY = "SELECT r.rating FROM ratings r JOIN movies m ON r.movie = m.movie JOIN users u ON r.user = u.user"
 SCHEMAS = {
@@ -60,7 +66,7 @@ def centralised_loss(joined: Joined) -> float:
     """Return half the mean squared error of the ridge on the joined table."""
     models = tuple(TableModel("linear", a.shape[1], 1) for a in joined.x)
     table = JoinedTable(models, tuple(joined.x), tuple(joined.rows), joined.y)
-    h = operators.gather_join(predict_tables(models, solve_ridge(BETA, table), joined.x), joined.rows)
+    h = algorithm.gather_join(predict_tables(models, solve_ridge(BETA, table), joined.x), joined.rows)
     return algorithm.mean_loss("squared", h, joined.y)
 
 
@@ -126,12 +132,12 @@ def train_admm(mode: Mode, rounds: int, joined: Joined) -> tuple[list[np.ndarray
     for _ in range(rounds):
         start, clients = time.perf_counter(), 0.0
         h = [predict(p.model, t, p.x_nD) for p, t in zip(parts, theta, strict=True)]
-        total = operators.gather_join(h, rows)
+        total = algorithm.gather_join(h, rows)
         z = algorithm.update_z("squared", y, dual, total, RHO)
         dual = algorithm.update_lambda(dual, total, z, RHO)
         shared = algorithm.shared_term(dual, total, z, RHO)
         for i, p in enumerate(parts):
-            summed = operators.scatter_join(shared, rows[i], mapping.num_rows[i])
+            summed = algorithm.scatter_join(shared, rows[i], mapping.num_rows[i])
             Y = algorithm.linear_term(mode, summed, p.G_n, h[i], RHO, len(x))
             before = time.perf_counter()
             theta[i] = solve_linear(p, systems[i], Y) if mode == "boyd" else solve_sgd(p, Y, theta[i], rng)
@@ -147,13 +153,13 @@ def sgd_epoch(joined: Joined, batches: list[np.ndarray]) -> list[np.ndarray]:
     theta = [np.zeros(m.num_parameters) for m in models]
     scratch = [np.empty(n, dtype=np.int64) for n in joined.mapping.num_rows]
     for batch in batches:
-        touched = [operators.batch_rows(r[batch], s) for r, s in zip(rows, scratch, strict=True)]
+        touched = [algorithm.batch_rows(r[batch], s) for r, s in zip(rows, scratch, strict=True)]
         part = [a[b.rows_u] for a, b in zip(x, touched, strict=True)]
         h = [predict(m, t, a) for m, t, a in zip(models, theta, part, strict=True)]
-        total = operators.gather_join(h, [b.place_B for b in touched])
+        total = algorithm.gather_join(h, [b.place_B for b in touched])
         gradient = algorithm.loss_gradient("squared", total, joined.y[batch])
         for i, b in enumerate(touched):
-            Y = operators.scatter_join(gradient, b.place_B, len(b.rows_u))
+            Y = algorithm.scatter_join(gradient, b.place_B, len(b.rows_u))
             partial = partial_gradient(models[i], theta[i], part[i], Y, b.counts(), BETA)
             theta[i] = algorithm.gradient_step(theta[i], algorithm.combine_gradients([partial], len(batch)), RATE)
     return theta
@@ -208,7 +214,7 @@ def main() -> None:
     x, rating, keys = generate() if args.smoke else load()
     plan = make_plan(parse_query(QUERY), SCHEMAS, "rating")
     mapping = table_mapping(plan, {n: [hash_keys(t, e, n, b"k") for e in plan.edges_of(n)] for n, t in keys.items()})
-    rows = [operators.row_index(mapping, i) for i in range(3)]
+    rows = [r.astype(np.int64) for r in mapping.rows]
     joined = Joined(x, mapping, rows, rating[rows[0]])
     made = {"joined_rows": float(mapping.num_joined), "trivial": float(joined.y.std())}
     print(f"joined rows {mapping.num_joined:,}; trivial predictor {joined.y.std():.4f}")
@@ -216,7 +222,7 @@ def main() -> None:
     runs: tuple[tuple[Mode, int], ...] = (("boyd", 10), ("paper_sgd", 4))
     for mode, rounds in runs:
         theta, spent, clients = train_admm(mode, rounds, joined)
-        h = operators.gather_join([a @ t[:, None] for a, t in zip(x, theta, strict=True)], rows)
+        h = algorithm.gather_join([a @ t[:, None] for a, t in zip(x, theta, strict=True)], rows)
         rmse = float(np.sqrt(np.mean((h[:, 0] - joined.y) ** 2)))
         made |= {f"{mode}_round_s": spent, f"{mode}_clients_s": clients, f"{mode}_rmse": rmse, "ridge_rmse": ridge}
         print(
@@ -233,7 +239,7 @@ def main() -> None:
 def compare_epochs(joined: Joined) -> dict[str, float]:
     """Time an epoch of RFL-SGD-V and one of PyTorch on the materialised join, which take the same steps."""
     x, rows = joined.x, joined.rows
-    batches = operators.epoch_batches(joined.mapping.num_joined, BATCH_SIZE, np.random.default_rng(0))
+    batches = algorithm.epoch_batches(joined.mapping.num_joined, BATCH_SIZE, np.random.default_rng(0))
     found = np.concatenate(sgd_epoch(joined, batches))
     ours = best_seconds(lambda: sgd_epoch(joined, batches), 4)
     materialised = torch.from_numpy(np.hstack([a[r] for a, r in zip(x, rows, strict=True)]))

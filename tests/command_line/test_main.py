@@ -1,10 +1,10 @@
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedactors import launch as launch_module
@@ -260,27 +260,34 @@ def test_compare_and_report_of_real_runs(capsys):
     assert "tiny-one batch_size=16" in page.read_text()
 
 
-def test_inspect_shows_every_message(capsys, monkeypatch):
-    import types
+def test_inspect_shows_who_receives_every_message_and_what_the_driver_learns(capsys, monkeypatch):
+    from tests import tiny_parties
 
-    from fedactors.network import codec
+    def shapes(config):
+        return {"Step": {"values": (config.num_rounds, 16)}}
 
-    @codec.message(receiver="server", reveals="the cut layer's output")
-    class Embedding:
-        batch_id: int
-        values: np.ndarray
-
-    module = types.ModuleType("tiny_messages")
-    Embedding.__module__ = "tiny_messages"
-    vars(module)["Embedding"] = Embedding
-    vars(module)["shapes"] = lambda config: {"Embedding": {"values": (config.batch_size, 64)}}
-    monkeypatch.setattr(tiny, "PROTOCOL", tiny.with_changes(messages=module))
-    assert cli.main(["inspect", "tiny-one", "batch_size=32", "--format", "json"]) == 0
-    (entry,) = last_json(capsys)["messages"]
-    assert (entry["message"], entry["receiver"], entry["reveals"]) == ("Embedding", "server", "the cut layer's output")
-    assert entry["fields"][1] == {"name": "values", "type": "ndarray", "shape": "32 x 64"}
+    monkeypatch.setattr(tiny_parties, "shapes", shapes, raising=False)
+    walk = dataclasses.replace(tiny_parties.PROTOCOL, messages=tiny_parties, actors=tiny_parties.cast)
+    monkeypatch.setattr(tiny, "PROTOCOL", walk)
+    assert cli.main(["inspect", "tiny-one", "num_rounds=32", "--format", "json"]) == 0
+    distance, step = last_json(capsys)["messages"]
+    assert (step["message"], step["receiver"], step["reveals"]) == ("Step", "adder", "the step itself")
+    assert step["fields"] == [{"name": "values", "type": "NDArray[np.float64]", "shape": "32 x 16"}]
+    assert (distance["message"], distance["receiver"], distance["control"]) == ("Distance", "the run's driver", True)
     assert cli.main(["inspect", "tiny-one"]) == 0
-    assert "Embedding -> server" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert text.index("Between parties") < text.index("Step -> adder") < text.index("What the run's driver learns")
+    assert text.index("What the run's driver learns") < text.index("Distance -> the run's driver")
+
+
+def test_inspect_leaves_out_what_a_configuration_cannot_send(capsys, monkeypatch):
+    from tests import tiny_parties
+
+    monkeypatch.setattr(tiny_parties, "sent", lambda config: (tiny_parties.Distance,), raising=False)
+    walk = dataclasses.replace(tiny_parties.PROTOCOL, messages=tiny_parties, actors=tiny_parties.cast)
+    monkeypatch.setattr(tiny, "PROTOCOL", walk)
+    assert cli.main(["inspect", "tiny-one", "--format", "json"]) == 0
+    assert [entry["message"] for entry in last_json(capsys)["messages"]] == ["Distance"]
 
 
 def test_full_disk_is_one_line_and_leaves_nothing(capsys):

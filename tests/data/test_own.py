@@ -1,7 +1,5 @@
-import numpy as np
 import pytest
 
-from fedactors.data.alignment import align
 from fedactors.data.own import load_own, load_own_as
 from fedactors.data.partitions import HorizontalData, RelationalData, VerticalData
 from fedactors.errors import BadInput
@@ -32,24 +30,38 @@ def folder(tmp_path):
     return tmp_path
 
 
+RELATIONAL = """
+[task]
+type = "binary"
+layout = "relational"
+sql = "SELECT * FROM orders JOIN cards ON orders.card = cards.card"
+label = "orders.bad"
+[parties.east]
+path = "orders-1.csv"
+table = "orders"
+[parties.west]
+path = "orders-2.csv"
+table = "orders"
+[parties.cards]
+path = "cards.csv"
+"""
+
+
 def own(folder, text):
     path = folder / "parties.toml"
     path.write_text(text)
     return load_own(path)
 
 
-def test_vertical_files_of_two_parties_align(folder):
+def test_vertical_files_of_two_parties_share_ids(folder):
     data = own(folder, VERTICAL)
     assert isinstance(data, VerticalData)
     assert (data.parties, data.label_party, data.alignment, data.task) == (("bank", "shop"), "bank", "psi", "binary")
-    blocks = {party: data.load(party) for party in data.parties}
-    ids = {party: block.ids for party, block in blocks.items()}
-    rows = align(ids, "bank", data.alignment, np.random.default_rng(0))
-    joined = {
-        str(ids["bank"][b]): (blocks["bank"].features[b, 0], blocks["shop"].features[s, 0])
-        for b, s in zip(rows["bank"], rows["shop"], strict=True)
-    }
-    assert joined == {"a": (31, 1.5), "c": (52, 3.5)}
+    bank, shop = (data.load(party) for party in ("bank", "shop"))
+    shared = sorted(set(bank.ids.tolist()) & set(shop.ids.tolist()))
+    assert shared == ["a", "c"]
+    joined = [(bank.features[bank.ids == id_, 0][0], shop.features[shop.ids == id_, 0][0]) for id_ in shared]
+    assert joined == [(31, 1.5), (52, 3.5)]
 
 
 @pytest.mark.parametrize(
@@ -130,21 +142,7 @@ def test_relational_files(folder):
     (folder / "orders-1.csv").write_text("id,card,bad\n1,7,0\n")
     (folder / "orders-2.csv").write_text("id,card,bad\n2,7,1\n")
     (folder / "cards.csv").write_text("card,limit\n7,100\n")
-    text = """
-[task]
-type = "binary"
-layout = "relational"
-sql = "SELECT * FROM orders JOIN cards ON orders.card = cards.card"
-label = "orders.bad"
-[parties.east]
-path = "orders-1.csv"
-table = "orders"
-[parties.west]
-path = "orders-2.csv"
-table = "orders"
-[parties.cards]
-path = "cards.csv"
-"""
+    text = RELATIONAL
     data = own(folder, text)
     assert isinstance(data, RelationalData)
     assert [(p.party, p.table, p.partition) for p in data.partitions] == [
@@ -157,6 +155,21 @@ path = "cards.csv"
         own(folder, text.split("[parties.cards]")[0])
     with pytest.raises(BadInput, match=r"parties.east.table: 'shops' is not allowed: give one of orders, cards"):
         own(folder, text.replace('table = "orders"', 'table = "shops"', 1))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("postgresql://reader:hunter2@h/d", "a password is not allowed in a file"),
+        ("postgresql://reader@h/d?sslpassword=hunter2", "a password is not allowed in a file"),
+        ("postgresql://reader@h/d?sslmodes=require", "option 'sslmodes' of a PostgreSQL address is not allowed"),
+    ],
+)
+def test_a_file_holds_no_password_and_no_option_that_nobody_knows(folder, address, words):
+    text = RELATIONAL.replace('path = "cards.csv"', f'path = "{address}"')
+    with pytest.raises(BadInput, match=words) as caught:
+        own(folder, text)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_another_layout_than_the_protocol_needs(folder):

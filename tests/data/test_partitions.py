@@ -160,7 +160,7 @@ def test_graph_bad_input():
 
 def test_relational_partitions_share_out_all_rows():
     data = relational("orders:500", num_partitions=2)
-    assert data.tables == ("orders", "items", "cards")
+    assert data.query.tables == ("orders", "items", "cards")
     assert [p.party for p in data.of("orders")] == ["orders-0", "orders-1"]
     ids = [set(p.source.load(["order_id"])["order_id"].to_pylist()) for p in data.of("orders")]
     assert ids[0] | ids[1] == set(range(500))
@@ -174,8 +174,8 @@ def test_relational_partitions_share_out_all_rows():
 
 def test_relational_query_chooses_the_tables():
     data = relational("orders:500", sql="SELECT * FROM items JOIN orders ON items.order_id = orders.order_id")
-    assert data.tables == ("items", "orders")
-    with pytest.raises(BadInput, match=r"sql: not a query"):
+    assert data.query.tables == ("items", "orders")
+    with pytest.raises(BadInput, match=r"sql: line 1, column"):
         relational("orders", sql="SELECT FROM WHERE (")
 
 
@@ -186,7 +186,7 @@ def test_default_queries_join_the_real_tables(real_data, name, rows):
 
     data = relational(name)
     with duckdb.connect() as connection:
-        for table in data.tables:
+        for table in data.query.tables:
             connection.register(table, data.of(table)[0].source.load())
         column = data.label.partition(".")[2]
         counted = connection.sql(f"SELECT count(*), count({column}), min({column}) FROM ({data.sql})").fetchall()[0]

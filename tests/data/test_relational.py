@@ -10,7 +10,15 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from fedactors.data.relational import SourceError, TableSource, _postgres, count_nulls, parse_address
+from fedactors.data.relational import (
+    SourceError,
+    TableSource,
+    _duckdb,
+    _postgres,
+    in_memory,
+    parse_address,
+    postgres_settings,
+)
 from fedactors.errors import BadInput, DataMissing
 from tests.databases import fill_postgres, postgres_address
 
@@ -52,7 +60,7 @@ def make_csv(folder):
 
 
 def make_arrow(folder):
-    return TableSource(kind="memory", rows=DATA)
+    return in_memory(DATA)
 
 
 MAKERS = {"duckdb": make_duckdb, "sqlite": make_sqlite, "parquet": make_parquet, "csv": make_csv, "arrow": make_arrow}
@@ -86,12 +94,6 @@ def test_more_rows_than_one_batch_arrive(tmp_path):
     connection.commit()
     connection.close()
     assert TableSource(kind="sqlite", where=path, table="t").load(["n"]).column("n").to_pylist() == list(range(120_001))
-
-
-def test_null_keys_are_counted():
-    assert count_nulls(DATA, ["id"]) == 1
-    assert count_nulls(DATA, ["id", "town"]) == 1
-    assert count_nulls(DATA, []) == 0
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
@@ -152,6 +154,58 @@ def test_the_address_may_come_from_the_environment(postgres, monkeypatch):
     monkeypatch.delenv("SHOP_DATABASE")
     with pytest.raises(SourceError, match="no such environment variable"):
         hidden.describe()
+
+
+def test_every_option_of_a_postgres_address_is_passed_on_and_an_unknown_one_refused(postgres):
+    made = fill_postgres(postgres, DATA, NAME, COLUMNS)
+    named = parse_address(f"{made.where}?application_name=the%20shop&table=x")
+    with _postgres(named) as connection:
+        assert connection.execute("SHOW application_name").fetchone() == ("the shop",)
+    encrypted = parse_address(f"{made.where}?table=x&sslmode=verify-full&connect_timeout=3")
+    assert encrypted.where == f"{made.where}?sslmode=verify-full&connect_timeout=3"
+    settings = postgres_settings(encrypted.where)
+    assert (settings["sslmode"], settings["connect_timeout"]) == ("verify-full", "3")
+    with pytest.raises(SourceError):  # the server of the tests speaks no TLS
+        encrypted.describe()
+    for option in ("sslmodes=verify-full", "host=elsewhere", "password=hidden"):
+        with pytest.raises(SourceError, match="of a PostgreSQL address is not allowed") as caught:
+            parse_address(f"postgresql://h/d?table=x&{option}")
+        assert "hidden" not in str(caught.value)
+
+
+def test_no_option_makes_postgres_writable(postgres):
+    made = fill_postgres(postgres, DATA, NAME, COLUMNS)
+    opened = replace(made, where=f"{made.where}?options=-c%20default_transaction_read_only%3Doff")
+    with pytest.raises(SourceError, match="read-only"), _postgres(opened) as connection:
+        connection.execute(f"DELETE FROM {QUOTED}")
+
+
+def test_a_view_reaches_no_file_but_the_one_that_was_named(tmp_path):
+    (tmp_path / "secret.csv").write_text("id\n7\n")
+    path = str(tmp_path / "a.duckdb")
+    with duckdb.connect(path) as connection:
+        connection.execute(f"CREATE VIEW files AS SELECT * FROM read_csv('{tmp_path}/secret.csv')")
+        connection.execute("CREATE VIEW accounts AS SELECT content FROM read_text('/etc/passwd')")
+        assert connection.execute("SELECT id FROM files").fetchall() == [(7,)]
+    for view in ("files", "accounts"):
+        with pytest.raises(SourceError, match="disabled by configuration"):
+            TableSource(kind="duckdb", where=path, table=view).load()
+
+
+@pytest.mark.parametrize("make", [make_csv, make_parquet, make_arrow, make_duckdb], ids=lambda make: make.__name__)
+def test_duckdb_opens_no_other_file_and_loads_no_extension(make, tmp_path):
+    (tmp_path / "secret.csv").write_text("id\n7\n")
+    with _duckdb(make(tmp_path)) as (connection, relation):
+        assert len(connection.sql(f"SELECT * FROM {relation}").fetchall()) == 4
+        for statement in (
+            f"SELECT * FROM read_csv('{tmp_path}/secret.csv')",
+            f"COPY (SELECT 1) TO '{tmp_path}/out.csv'",
+            f"ATTACH '{tmp_path}/other.duckdb'",
+            "SET enable_external_access = true",
+            "LOAD httpfs",
+        ):
+            with pytest.raises(duckdb.Error):
+                connection.execute(statement)
 
 
 def test_postgres_is_opened_read_only(postgres):

@@ -1,10 +1,21 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from sklearn.datasets import load_digits
 
 from fedactors.errors import BadInput
-from fedactors.learning.averaging import LocalTraining, batches, evaluate_model, model_outputs, train_locally
+from fedactors.learning.averaging import (
+    LocalTraining,
+    batches,
+    blend,
+    evaluate_model,
+    model_outputs,
+    train_locally,
+    weighted_mean,
+)
 from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.parameters import to_vector
 from fedactors.learning.split_network import initial_vector
@@ -98,3 +109,32 @@ def test_no_samples_is_an_error():
         train_locally(
             LINEAR, initial_vector(LINEAR, 0), np.zeros((0, 4)), np.zeros(0), seed=0, training=LocalTraining()
         )
+
+
+vectors = arrays(np.float32, 3, elements=st.floats(-1e3, 1e3, width=32))
+
+
+@given(vectors, vectors, st.floats(0, 1))
+def test_blend_stays_between(first, second, share):
+    made = blend(first, second, share)
+    assert (made >= np.minimum(first, second)).all()
+    assert (made <= np.maximum(first, second)).all()
+
+
+def test_blend_of_far_numbers_loses_neither():
+    far, near = np.array([1e8], np.float32), np.array([1.0], np.float32)
+    assert blend(far, near, 1.0) == 1.0
+    assert blend(far, near, 0.99999999) >= 1.0
+
+
+def test_blend_and_mean_by_hand():
+    one, two = np.array([1.0, -2.0], np.float32), np.array([3.0, 2.0], np.float32)
+    np.testing.assert_array_equal(blend(one, two, 0.25), [1.5, -1.0])
+    np.testing.assert_array_equal(blend(one, two, 0.75), [2.5, 1.0])
+    np.testing.assert_array_equal(blend(one, two, 0.0), one)
+    np.testing.assert_array_equal(blend(one, two, 1.0), two)
+    np.testing.assert_array_equal(weighted_mean([one, two], [3, 1]), [1.5, -1.0])
+    with pytest.raises(ValueError, match="negative"):
+        weighted_mean([one, two], [1, -1])
+    with pytest.raises(ValueError, match="do not make a mean"):
+        weighted_mean([], [])

@@ -9,8 +9,6 @@ from fedactors.records.curves import make_curve, shared_metrics
 from fedactors.records.metrics import Summary
 from fedactors.records.plots import plot_comparison
 from fedactors.records.recorder import FolderRecorder
-from fedactors.records.results import main as results_main
-from fedactors.records.results import markdown_table, render_document
 from fedactors.records.run_folder import SUMMARY, RunFolder
 from fedactors.runtime.base import Usage
 
@@ -144,44 +142,3 @@ def test_plot_is_a_png(tmp_path):
         plot_comparison(runs, tmp_path / "plot.doc")
     with pytest.raises(BadInput, match="'f1' was recorded in no round"):
         plot_comparison(runs, tmp_path / "plot.png", metric="f1")
-
-
-@pytest.fixture
-def document(tmp_path):
-    (tmp_path / "vfl").mkdir()
-    for name, auc in (("b-sync", 0.8), ("a-pubsub", 0.91)):
-        summary = json.loads((make_run(tmp_path / "runs", auc, 0) / SUMMARY).read_text())
-        (tmp_path / "vfl" / f"{name}.json").write_text(json.dumps(summary))
-    document = tmp_path / "vfl.md"
-    document.write_text("# R\n<!-- results: folder=vfl columns=auc,bytes -->\nold\n<!-- end -->\ntext\n")
-    return document
-
-
-def test_tables_are_generated_and_checked(document, capsys):
-    assert results_main([str(document.parent), "--check"]) == 1
-    assert "not current" in capsys.readouterr().out
-    assert results_main([str(document.parent)]) == 0
-    text = document.read_text()
-    assert text == (
-        "# R\n<!-- results: folder=vfl columns=auc,bytes -->\n"
-        "|  | auc | bytes | seeds |\n| --- | --- | --- | --- |\n"
-        "| a-pubsub | 0.9100 | 20 | 1 |\n| b-sync | 0.8000 | 20 | 1 |\n<!-- end -->\ntext\n"
-    )
-    assert results_main([str(document.parent), "--check"]) == 0
-    document.write_text(text.replace("0.9100", "0.9900"))
-    assert results_main([str(document.parent), "--check"]) == 1
-
-
-def test_table_of_several_seeds_and_its_errors(document):
-    folder = document.parent / "vfl"
-    run = json.loads((folder / "b-sync.json").read_text())
-    several = {"runs": [run, run], "mean": {"metrics": {"auc": 0.5}, "bytes": 20.0}, "std": {"metrics": {"auc": 0.1}}}
-    (folder / "b-sync.json").write_text(json.dumps(several))
-    assert "| b-sync | 0.5000 ± 0.1000 | 2 |" in markdown_table(folder, ["auc"])
-    with pytest.raises(BadInput, match="has no 'f1'"):
-        markdown_table(folder, ["f1"])
-    with pytest.raises(BadInput, match="holds no summary"):
-        render_document("<!-- results: folder=none columns=auc -->\n<!-- end -->", document.parent)
-    (folder / "a-pubsub.json").write_text("{")
-    with pytest.raises(BadInput, match="not valid JSON"):
-        markdown_table(folder, ["auc"])

@@ -14,7 +14,7 @@ from fedactors.data.sources import ArraySource
 from fedactors.errors import BadInput, PartyFailed, PartyLost, PayloadGone, Refused
 from fedactors.network.codec import decode, encode_parts, message
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
+from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Ref, Runtime
 from fedactors.runtime.simulated import SimulatedRuntime
@@ -56,6 +56,11 @@ class Bank(Client):
         self.heard.append(say.word)
         return Say("heard")
 
+    @remote(caller=(DRIVER, CLIENT, SERVER))
+    async def who(self) -> Say:
+        await self.clock.sleep(0.01)
+        return Say(self.caller)
+
     @remote(caller=OWN_PARTY)
     async def parameters(self) -> Say:
         return Say("secret")
@@ -83,6 +88,10 @@ class Bank(Client):
 
 class Hub(Server):
     """A server that tries to call what is for clients."""
+
+    @remote(caller=DRIVER)
+    async def ask_who(self) -> Say:
+        return await self.peer("bank", Bank).who()
 
     @remote(caller=DRIVER)
     async def intrude(self) -> None:
@@ -116,6 +125,10 @@ class Thief(Client):
         ref = Ref(say.ref.owner, int(say.word), 0, say.ref.place) if say.word else say.ref
         found: Vector = await self.get(ref)
         return Say(f"{found.values.sum():g}")
+
+    @remote(caller=DRIVER)
+    async def ask_who(self) -> Say:
+        return await self.peer("bank", Bank).who()
 
     @remote(caller=DRIVER)
     async def smuggle(self) -> Say:
@@ -228,6 +241,15 @@ def test_the_driver_too_uses_doors_only(make: Any) -> None:
             await bank.tell(say=Say("x"))
 
     play_with_bank(make, drive)
+
+
+@pytest.mark.parametrize("make", RUNTIMES)
+def test_an_actor_knows_who_calls_it(make: Any) -> None:
+    async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> list[str]:
+        asked = await asyncio.gather(thief.ask_who(), hub.ask_who(), bank.who(), thief.ask_who())
+        return [answer.word for answer in asked]
+
+    assert play_with_bank(make, drive)[0] == ["thief", "hub", "driver", "thief"]
 
 
 @pytest.mark.parametrize("make", RUNTIMES)

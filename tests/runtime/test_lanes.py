@@ -12,7 +12,7 @@ import pytest
 from fedactors.errors import PartyLost
 from fedactors.network.codec import decode, encode, encode_parts
 from fedactors.remote import PEERS, Door, Doors
-from fedactors.runtime.base import UnawaitedCall
+from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.ray.lanes import Address, Lanes
 from fedactors.runtime.ray.transport import HELLO, REPLY, REQUEST, Caller, Incoming, ticket
 from tests.runtime.cast import Carry

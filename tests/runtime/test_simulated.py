@@ -211,7 +211,7 @@ def test_names() -> None:
     async def twice(runtime: SimulatedRuntime, a: Any, b: Any) -> None:
         line(runtime, "a")
 
-    with pytest.raises(BadInput, match="actor name 'a' is taken"):
+    with pytest.raises(BadInput, match="party: 'a' is not allowed: the name is taken"):
         play(twice)
 
 
@@ -232,3 +232,11 @@ def test_payloads_travel_from_their_owner_and_are_counted_there() -> None:
     assert [(t.sender, t.receiver, t.type, t.bytes) for t in runtime.ledger.totals() if t.kind != "driver"] == [
         ("a", "b", "Update", size)
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "my bank", "..", "../x", "/bank", "bank/", "-bank", "bank\0", "bänk", "driver", "driver/1"]
+)
+def test_names_that_no_actor_may_have(name: str) -> None:
+    with pytest.raises(BadInput, match=r"party: .* is not allowed"):
+        SimulatedRuntime().spawn(Echo, name)

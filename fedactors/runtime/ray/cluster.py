@@ -5,36 +5,53 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from fedactors.errors import BadInput
 from fedactors.runtime.base import Casting
+from fedactors.runtime.ray import leftovers
 
 CONNECT_SECONDS = 10.0
 _EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
-def join(address: str | None, num_cpus: int | None) -> bool:
-    """Join the cluster at `address` (or RAY_ADDRESS), else start one in this process; say whether it is ours to stop.
+@dataclass(frozen=True)
+class Joined:
+    """How this process came to its cluster, and what has to be undone."""
 
-    An embedded cluster listens on the loopback only and takes `num_cpus` cores (all by default).
+    ours: bool
+    """Whether this process joined it, and not somebody before."""
+    folder: Path | None = None
+    """Of an embedded cluster."""
+
+
+def join(address: str | None, num_cpus: int | None) -> Joined:
+    """Join the cluster at `address` (or RAY_ADDRESS), else start one in this process.
+
+    An embedded cluster listens on the loopback only, takes `num_cpus` cores (all by default), and keeps its files in a
+    folder of its own; what drivers that were killed left of theirs is removed first.
 
     Raises:
         BadInput: nobody answers at the address.
     """
     if ray.is_initialized():
-        return False
+        return Joined(ours=False)
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address is None:
         # inherited by all worker processes: more threads change results and fight for cores
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(name, "1")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        leftovers.remove_leftovers()
+        folder = leftovers.make_folder("ray")
         with _loopback_only():
             ray.init(
                 address="local",
@@ -43,9 +60,10 @@ def join(address: str | None, num_cpus: int | None) -> bool:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
+                _temp_dir=str(folder),
             )
         _keep_output_clean()
-        return True
+        return Joined(ours=True, folder=folder)
     check_reachable(address)
     # a failure is told in one line below; Ray's own client would print each of its attempts
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -54,7 +72,7 @@ def join(address: str | None, num_cpus: int | None) -> bool:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {_first_line(error)}") from None
     _keep_output_clean()
-    return True
+    return Joined(ours=True)
 
 
 @contextlib.contextmanager
@@ -141,9 +159,12 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def leave(ours: bool, actors: Iterable[Any]) -> None:
+def leave(joined: Joined, actors: Iterable[Any]) -> None:
     """Kill what is left of the actors, and stop an embedded cluster."""
     for actor in actors:
         ray.kill(actor, no_restart=True)
-    if ours:
+    if joined.ours:
         ray.shutdown()
+    if joined.folder is not None:
+        leftovers.end_processes_of(joined.folder)
+        shutil.rmtree(joined.folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from fedactors import errors
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost
 from fedactors.network.codec import decode, encode_parts
 from fedactors.remote import Door, Doors
-from fedactors.runtime.base import UnawaitedCall, as_party_error
+from fedactors.runtime.failures import UnawaitedCall, as_party_error
 from fedactors.runtime.ray.transport import ERROR, REPLY, Outgoing, Parts, connect
 
 

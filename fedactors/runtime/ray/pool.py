@@ -29,7 +29,7 @@ class RayPool:
     """
 
     def __init__(self, address: str | None = None, num_workers: int | None = None) -> None:
-        self._ours = cluster.join(address, num_workers)
+        self._joined = cluster.join(address, num_workers)
         count = num_workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._workers = [ray.remote(_Worker).options(num_cpus=1).remote() for _ in range(count)]
         self._next = 0
@@ -43,4 +43,4 @@ class RayPool:
 
     def close(self) -> None:
         """See `fedactors.runtime.simulation.pool.Pool`."""
-        cluster.leave(self._ours, self._workers)
+        cluster.leave(self._joined, self._workers)

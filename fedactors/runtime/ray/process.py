@@ -15,8 +15,8 @@ import enum
 import gc
 import hmac
 import os
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,22 +30,13 @@ from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, 
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, Row, kind_of
 from fedactors.network.links import Network
-from fedactors.remote import DRIVER, Door, doors
+from fedactors.remote import DRIVER, Door, current_caller, doors
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import (
-    NOWHERE,
-    Casting,
-    Clock,
-    Context,
-    CostModel,
-    Job,
-    Ref,
-    UnawaitedCall,
-    Work,
-    check_reader,
-)
+from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, CostModel, Job, Ref, Work, check_reader
+from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
+from fedactors.runtime.ray.leftovers import make_folder
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, ticket
 
@@ -324,7 +315,7 @@ class ActorProcess:
         self._key = key
         self._life = Life.CREATED
         self._context: RayContext
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
         self._server: asyncio.AbstractServer | None = None
 
     # --- for the driver, who shows its ticket ---
@@ -339,8 +330,8 @@ class ActorProcess:
         self._loaded = asyncio.Event()
         path = ""
         if self._settings.use_sockets:
-            self._folder = tempfile.TemporaryDirectory(prefix="fedactors-")
-            path = str(Path(self._folder.name) / "lane")
+            self._folder = make_folder("lane")
+            path = str(self._folder / "lane")
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(lambda: Incoming(self._recognise, self._serve), path)
         self._life = Life.PREPARED
@@ -409,7 +400,7 @@ class ActorProcess:
             self._server.close()
         self._context.close()
         if self._folder is not None:
-            self._folder.cleanup()
+            shutil.rmtree(self._folder, ignore_errors=True)
         return error
 
     def _check_driver(self, shown: bytes, least: Life) -> None:
@@ -480,6 +471,7 @@ class ActorProcess:
                 raise refusal from None
             if not self._loaded.is_set():
                 await self._loaded.wait()
+            current_caller.set(caller.name)
             do = getattr(self._actor, door.name)
             reply = await (do() if value is None else do(value))
             context.doors.check_reply(door, name, reply)

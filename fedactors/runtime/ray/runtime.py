@@ -29,16 +29,8 @@ from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import (
-    Casting,
-    CostModel,
-    RecorderLike,
-    Runtime,
-    Snapshot,
-    UnawaitedCall,
-    Usage,
-    first_error,
-)
+from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Accounts, Used
 from fedactors.runtime.ray.gauges import RunGauges
@@ -264,7 +256,7 @@ class RayRuntime(Runtime):
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        ours = cluster.join(self._address, self._num_cpus)
+        joined = cluster.join(self._address, self._num_cpus)
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if self._address or os.environ.get("RAY_ADDRESS") else None
         for number, handler in handlers.items():
@@ -274,7 +266,7 @@ class RayRuntime(Runtime):
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:
-            cluster.leave(ours, self._left)
+            cluster.leave(joined, self._left)
 
     async def _run(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
         self._loop = asyncio.get_running_loop()

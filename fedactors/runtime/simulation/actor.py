@@ -13,18 +13,8 @@ from fedactors.errors import BadInput, FedactorsError, PayloadGone
 from fedactors.network.codec import carry, freeze, type_name
 from fedactors.remote import doors
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import (
-    NOWHERE,
-    Casting,
-    Clock,
-    Context,
-    Job,
-    Ref,
-    Work,
-    as_party_error,
-    check_reader,
-    derived_rng,
-)
+from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, Job, Ref, Work, check_reader, derived_rng
+from fedactors.runtime.failures import as_party_error
 from fedactors.runtime.simulation.virtual_loop import Instant, current_actor, finish
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from fedactors.network.codec import HEADER_BYTES, freeze, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
 from fedactors.network.links import Link, SharedTransfers
-from fedactors.remote import DRIVER, Door
-from fedactors.runtime.base import as_party_error, first_error
+from fedactors.remote import DRIVER, Door, current_caller
+from fedactors.runtime.failures import as_party_error, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import Instant, finish
 
@@ -113,7 +113,9 @@ class Wire:
         self._start(call, self._serve(call))
 
     def _start(self, call: Call, coroutine: Coroutine[Any, Any, None]) -> None:
-        call.task = self._runtime.loop.create_task(coroutine, context=call.receiver.variables.copy())
+        variables = call.receiver.variables.copy()
+        variables.run(current_caller.set, call.sender)
+        call.task = self._runtime.loop.create_task(coroutine, context=variables)
 
     async def _travel_and_serve(self, call: Call, size: int, link: Link) -> None:
         try:

@@ -1,1 +1,1 @@
-"""What NebulaFL is measured against: decision rules and aggregation arithmetic, one method a file."""
+"""What NebulaFL is measured against: methods as states with one interface, their coordinator, and their actors."""

@@ -18,9 +18,9 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from protocols.tablepuppet import algorithm
+from protocols.tablepuppet.algorithm import epoch_batches, gather_join, scatter_join
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.models import Array, TableModel, predict, pull_back
-from protocols.tablepuppet.operators import epoch_batches, gather_join, scatter_join
+from protocols.tablepuppet.models import Array, TableModel, describe_model, predict, pull_back
 
 _BLOCK = 1 << 16
 
@@ -43,11 +43,7 @@ def describe_models(
     config: TablePuppetConfig, matrices: Sequence[Array], label_index: int, num_outputs: int
 ) -> tuple[TableModel, ...]:
     """Return the model of each table, from its number of columns."""
-    kind = "neural" if config.model == "neural" else "linear"
-    return tuple(
-        TableModel(kind, x.shape[1], num_outputs, config.num_hidden, i == label_index)  # type: ignore[arg-type]
-        for i, x in enumerate(matrices)
-    )
+    return tuple(describe_model(config, x.shape[1], num_outputs, i == label_index) for i, x in enumerate(matrices))
 
 
 def predict_tables(models: Sequence[TableModel], thetas: Sequence[Array], matrices: Sequence[Array]) -> list[Array]:

@@ -1,30 +1,23 @@
-"""What GLASU's tables share: settings chosen on validation nodes, runs over the US-UK link, summaries written as JSON.
+"""What GLASU's tables share: settings chosen on validation nodes, and runs over the US-UK link.
 
-Every row is run once per seed in the simulated runtime (arithmetic real, time virtual) and written to
-``docs/results/data/glasu/<table>-<data>/<row>.json``, or below the folder that --out names; rows that are there
-already are left alone unless ``--again`` is given.
+Every row is run once per seed in the simulated runtime (arithmetic real, time virtual), into ``glasu.parquet`` of
+docs/results or of the folder that --out names; its study is ``<table>-<data>``.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
+from fedactors.records.table import RunRow
+from fedactors.sweeps.runs import Done, run_once
+from fedactors.sweeps.study import Study, study_flags
+from protocols.glasu.plugin import PROTOCOL
+from protocols.glasu.run import us_uk
 
-from fedactors.config import build
-from fedactors.launch import combine
-from fedactors.records.metrics import Summary
-from fedactors.records.study import Study, study_flags, write_summary
-from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import load_data
-from protocols.glasu.run import run, us_uk
-
-RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "data" / "glasu"
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 
 COMMON = {"hidden_size": 64, "dropout": 0.5, "evaluate_every": 5, "num_rounds": 150, "patience": 8}
 FULL = {"hidden_size": 192, "num_rounds": 400, "patience": 20}
@@ -39,14 +32,8 @@ LEARNING_RATES = {
 best in an earlier grid on Cora; the others follow their course."""
 
 WEIGHT_DECAY = {"cora": 3e-3, "pubmed": 1e-3}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a table: its name and what it sets beside the common settings."""
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+Rows = Mapping[str, Mapping[str, Any]]
+"""Name to what a row sets beside the common settings."""
 
 
 class GlasuStudy(Study):
@@ -64,19 +51,17 @@ class GlasuStudy(Study):
             made.setdefault("learning_rate", rates[made["num_local_updates"]])
         return made
 
-    def folder(self, table: str) -> Path:
-        """Return where the summaries of a table lie."""
-        return self.out / f"{table}-{self.data.partition(':')[0]}"
+    def study(self, table: str) -> str:
+        """Return the study of a table on the graph."""
+        return f"{table}-{self.data.partition(':')[0]}"
 
 
 def asked(description: str | None, argv: Sequence[str] | None = None) -> GlasuStudy:
     """Read the command line of a script of this folder."""
-    torch.set_num_threads(1)
-    flags = study_flags(description, RESULTS, seeds=range(5))
+    flags = study_flags(description, "glasu", RESULTS, seeds=range(5))
     flags.add_argument("--data", help="graph (default: cora, in smoke mode a small generated one)")
     given = flags.parse_args(argv, namespace=GlasuStudy())
     given.data = given.data or ("blocks:120x9x3" if given.smoke else "cora")
-    given.seeds = given.seeds[:1] if given.smoke else given.seeds
     return given
 
 
@@ -86,40 +71,31 @@ def glasu(num_local_updates: int, **more: Any) -> dict[str, Any]:
 
 
 def measure(
-    study: GlasuStudy, table: str, rows: Sequence[Row], *, target: Mapping[str, float] | None = None, **common: Any
+    study: GlasuStudy, table: str, rows: Rows, *, target: Mapping[str, float] | None = None, **common: Any
 ) -> None:
-    """Run the rows of a table that are asked for and write one summary file for each.
+    """Run the rows of a table that are asked for.
 
     Args:
         study: what the command line asks for.
-        table: folder of the summaries, followed by the data set's name.
+        table: first part of the study's name.
         rows: what to run.
         target: test accuracy by data set; what it took to reach it is measured too.
         common: settings of this table beside the common ones.
     """
-    for row in rows:
-        path = study.folder(table) / f"{row.name}.json"
-        if not (study.wants(row.name) and study.lacks(path)):
-            continue
-        config = build(GlasuConfig, study.layered(common, row.settings))
-        goal = (target or {}).get(study.data)
-        made = combine([once(row.name, config, study.data, seed, goal) for seed in study.seeds])
-        write_summary(path, made)
-        shown = {name: round(value, 4) for name, value in made["mean"]["metrics"].items()}
-        print(row.name, json.dumps(shown), f"{made['mean']['wall_seconds']:.1f} s a run", flush=True)
+    points = {name: study.layered(common, settings) for name, settings in rows.items()}
+    run = functools.partial(once, study.data, (target or {}).get(study.data))
+    study.measure(study.study(table), points, run)
 
 
-def once(name: str, config: GlasuConfig, data: str, seed: int, target: float | None) -> Summary:
+def once(data: str, target: float | None, settings: Mapping[str, Any], seed: int) -> RunRow:
     """Run one row with one seed."""
-    runtime = SimulatedRuntime(seed=seed, network=us_uk(), checkpoint_every=0)
-    source = load_data(config, data, seed)
-    result = runtime.execute(lambda: run(config, source, runtime))
-    usage, training = runtime.usage(), result.extra["training"]
-    updates = result.rounds * config.num_local_updates
+    done = run_once(PROTOCOL, settings, data, seed, network=us_uk(), checkpoint_every=0)
+    result, training = done.result, done.result.extra["training"]
+    updates = result.rounds * done.config.num_local_updates
     metrics = {
         **result.metrics,
         "updates": updates,
-        "tensors_per_update": tensors(runtime, config, len(result.extra["curve"])) / updates,
+        "tensors_per_update": tensors(done) / updates,
         "training_seconds": training["seconds"],
         "training_messages": training["messages"],
         "training_megabytes": training["bytes"] / 1e6,
@@ -129,17 +105,15 @@ def once(name: str, config: GlasuConfig, data: str, seed: int, target: float | N
     }
     if target is not None:
         metrics |= until(target, result.extra["curve"])
-    extra = {"settings": {key: str(value) for key, value in sorted(vars(config).items())}}
-    facts = {"run": f"{name}-{seed}", "protocol": "glasu", "runtime": "simulated"}
-    return Summary.of(result, usage, seed=seed, metrics=metrics, extra=extra, **facts)
+    return done.row(metrics, extra={})
 
 
-def tensors(runtime: SimulatedRuntime, config: GlasuConfig, num_evaluations: int) -> float:
+def tensors(done: Done) -> float:
     """Return the ledger's count of representations, aggregates and gradients that training sent."""
     kinds = ("Representation", "Aggregated", "GradientPart", "GradientShare")
-    total = sum(entry.messages for entry in runtime.ledger.totals() if entry.type in kinds)
-    one_inference = total and 2 * config.num_networks * len(config.resolved_layers)
-    return float(total - num_evaluations * one_inference)
+    total = sum(entry.messages for entry in done.runtime.ledger.totals() if entry.type in kinds)
+    one_inference = total and 2 * done.config.num_networks * len(done.config.resolved_layers)
+    return float(total - len(done.result.extra["curve"]) * one_inference)
 
 
 def until(target: float, curve: Sequence[Mapping[str, float]]) -> dict[str, float]:

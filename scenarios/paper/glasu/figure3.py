@@ -5,10 +5,10 @@ python scenarios/paper/glasu/figure3.py --data cora [--seeds 0,1,2,3,4] [--full]
 It draws ``figures/glasu-figure3-cora.svg``, with the rows of Table 2 for GCNII.
 """
 
-import json
+import statistics
 from pathlib import Path
 
-from _study import RESULTS, GlasuStudy, Row, asked, glasu, measure
+from _study import RESULTS, GlasuStudy, asked, glasu, measure
 
 BACKBONES = ("gcn", "gat", "gcnii")
 CASES = {
@@ -18,11 +18,11 @@ CASES = {
 }
 PLAIN = {"weight_decay": 5e-4}
 """Four plain layers collapse under the weight decay that suits GCNII."""
-ROWS = [
-    Row(f"{backbone}-{case}", {**settings, **PLAIN, "backbone": backbone})
+ROWS = {
+    f"{backbone}-{case}": {**settings, **PLAIN, "backbone": backbone}
     for backbone in BACKBONES[:2]
     for case, settings in CASES.items()
-]
+}
 
 
 def draw(study: GlasuStudy) -> Path:
@@ -34,18 +34,18 @@ def draw(study: GlasuStudy) -> Path:
     figure = Figure(figsize=(5, 3))
     axes = figure.add_subplot()
     for place, case in enumerate(CASES):
-        made = [study.folder("figure3") / f"{backbone}-{case}.json" for backbone in BACKBONES[:2]]
-        made.append(study.folder("table2") / f"{case}.json")
-        found = [(spot, json.loads(path.read_text())) for spot, path in enumerate(made) if path.exists()]
-        heights = [one["mean"]["metrics"]["accuracy"] for _, one in found]
-        spreads = [one["std"]["metrics"]["accuracy"] for _, one in found]
+        made = [study.rows(study.study("figure3"), f"{backbone}-{case}") for backbone in BACKBONES[:2]]
+        made.append(study.rows(study.study("table2"), case))
+        found = [(spot, [row.metrics["accuracy"] for row in rows]) for spot, rows in enumerate(made) if rows]
+        heights = [statistics.fmean(values) for _, values in found]
+        spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values in found]
         axes.bar([spot + 0.27 * place for spot, _ in found], heights, 0.25, yerr=spreads, capsize=2, label=case)
     axes.set_xticks([spot + 0.27 for spot in range(len(BACKBONES))], [name.upper() for name in BACKBONES])
     axes.set_ylim(*((0, 1) if study.smoke else (0.7, 0.9)))
     axes.set_ylabel(f"test accuracy, {study.data}")
     axes.legend(ncol=3, fontsize=8, loc="upper center")
     name = f"glasu-figure3-{study.data.partition(':')[0]}.svg"
-    pictures = RESULTS.parents[1] / "figures" if study.out == RESULTS else study.out / "figures"
+    pictures = RESULTS / "figures" if study.out == RESULTS else study.out / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "glasu"}):
         FigureCanvasSVG(figure).print_figure(pictures / name, bbox_inches="tight", metadata={"Date": None})

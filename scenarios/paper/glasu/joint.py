@@ -3,9 +3,9 @@
 python scenarios/paper/glasu/joint.py --data cora [--seeds 0,1,2,3,4] [--full]
 """
 
-from _study import Row, asked, glasu, measure
+from _study import asked, glasu, measure
 
-ROWS = [Row(f"GLASU-{q}-joint", glasu(q, mode="joint")) for q in (1, 4)]
+ROWS = {f"GLASU-{q}-joint": glasu(q, mode="joint") for q in (1, 4)}
 
 if __name__ == "__main__":
     measure(asked(__doc__), "joint", ROWS)

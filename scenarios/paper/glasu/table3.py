@@ -3,10 +3,10 @@
 python scenarios/paper/glasu/table3.py --data pubmed [--seeds 0,1,2,3,4] [--full]
 """
 
-from _study import Row, asked, glasu, measure
+from _study import asked, glasu, measure
 
 LAYERS = {4: "0,1,2,3", 2: "1,3", 1: "3"}
-ROWS = [Row(f"K={k}", glasu(1, aggregation_layers=layers)) for k, layers in LAYERS.items()]
+ROWS = {f"K={k}": glasu(1, aggregation_layers=layers) for k, layers in LAYERS.items()}
 
 if __name__ == "__main__":
     measure(asked(__doc__), "table3", ROWS)

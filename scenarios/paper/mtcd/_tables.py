@@ -1,43 +1,40 @@
-"""The tables of docs/results/mtcd.md, made from the committed curves and summaries."""
+"""The tables of docs/results/mtcd.md, made from the committed table of runs."""
 
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from _study import DATA
+from _study import by_name
 
 GRAPHS = ("complete", "erdos-renyi", "path")
 RATIOS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 GAP = 1e-3
 
 
-@functools.cache
-def summaries(folder: str) -> dict[str, dict[str, Any]]:
-    """Return the means over seeds of a folder's settings, by name; `runs` has the metrics of each seed."""
-    found = {}
-    for path in sorted((DATA / folder).glob("*.json")):
-        content = json.loads(path.read_text())
-        found[path.stem] = {**content["mean"]["metrics"], "seeds": len(content["runs"])}
-        found[path.stem]["runs"] = [run["metrics"] for run in content["runs"]]
+def summaries(study: str) -> dict[str, dict[str, Any]]:
+    """Return the means over seeds of a study's settings, by name; `runs` has the metrics of each seed."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, rows in by_name(study).items():
+        runs = [row.metrics for row in rows]
+        shared = [key for key in runs[0] if all(key in run for run in runs)]
+        found[name] = {key: float(np.mean([run[key] for run in runs])) for key in shared}
+        found[name] |= {"seeds": len(rows), "runs": runs}
     return found
 
 
-def load_curves(figure: str) -> dict[str, list[dict[str, list[float]]]]:
-    """Return a figure's curves by setting."""
-    found: dict[str, list[dict[str, list[float]]]] = json.loads((DATA / "curves" / f"{figure}.json").read_text())
-    return found
+def load_curves(study: str) -> dict[str, list[Mapping[str, Sequence[float]]]]:
+    """Return a study's curves by setting, one a seed."""
+    return {name: [row.curve for row in rows] for name, rows in by_name(study).items()}
 
 
 def load_dcpa(graph: str) -> list[dict[str, Any]]:
-    """Return DCPA's runs on a graph, one a seed."""
-    found: list[dict[str, Any]] = json.loads((DATA / "curves" / f"dcpa-{graph}.json").read_text())
-    return found
+    """Return the curves and dual steps of DCPA's runs on a graph, one a seed."""
+    return [{**row.curve, **row.extra} for row in by_name("dcpa")[graph]]
 
 
 def number(value: Any) -> str:
@@ -235,21 +232,21 @@ def network_table() -> str:
 def speed_table() -> str:
     """Return hops per second of the actors and of a plain loop."""
     rows = []
-    for path in sorted((DATA / "speed").glob("*.json")):
-        found = json.loads(path.read_text())
-        loop, actors = (f"{found[f'{name}_hops_per_second']:,}" for name in ("plain_loop", "actors"))
-        ratio = f"{found['ratio']:.2f} ({found['ratio_range'][0]:.2f} to {found['ratio_range'][1]:.2f})"
-        rows.append([found["algorithm"], str(found["local_steps"]), loop, actors, ratio])
+    for (row,) in by_name("speed").values():
+        loop, actors = (f"{row.metrics[f'{name}_hops_per_second']:,}" for name in ("plain_loop", "actors"))
+        low, high = row.extra["ratio_range"]
+        ratio = f"{row.metrics['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        rows.append([row.config["algorithm"], str(row.config["num_local_steps"]), loop, actors, ratio])
     return table("algorithm | local steps | plain loop, hops/s | actors, hops/s | ratio", rows)
 
 
 def overlap_table() -> str:
     """Return how long two, three and four visits were under way at once on Ray."""
-    found = json.loads((DATA / "overlap.json").read_text())
-    shares = [f"{100 * found[f'share_of_{least}_or_more']:.0f} %" for least in (2, 3, 4)]
+    (row,) = by_name("overlap")["overlap"]
+    shares = [f"{100 * row.metrics[f'share_of_{least}_or_more']:.0f} %" for least in (2, 3, 4)]
     return table(
         "visits | mean seconds of a visit | two or more at once | three or more | all four",
-        [[str(found["visits"]), f"{found['mean_visit_seconds']:.2f}", *shares]],
+        [[f"{row.metrics['visits']:.0f}", f"{row.metrics['mean_visit_seconds']:.2f}", *shares]],
     )
 
 

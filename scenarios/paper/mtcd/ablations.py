@@ -26,12 +26,9 @@ BASE = {
 def main() -> None:
     """Run the three ablations."""
     study = MtcdStudy.of(__doc__, seeds=(0, 1, 2))
-    for tokens in (1, 2, 4, 8, 20):
-        study.record("tokens", f"gamma-{tokens:02}", {**BASE, "num_tokens": tokens})
-    for hops in (0, 4, 9, 19, 39):
-        study.record("hops", f"s-{hops:02}", {**BASE, "num_hops": hops})
-    for steps in (1, 5, 10, 20, 40):
-        study.record("local-steps", f"q-{steps:02}", {**BASE, "num_local_steps": steps})
+    study.record("tokens", {f"gamma-{n:02}": {**BASE, "num_tokens": n} for n in (1, 2, 4, 8, 20)})
+    study.record("hops", {f"s-{n:02}": {**BASE, "num_hops": n} for n in (0, 4, 9, 19, 39)})
+    study.record("local-steps", {f"q-{n:02}": {**BASE, "num_local_steps": n} for n in (1, 5, 10, 20, 40)})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ that needs the fewest iterations on seed 0 (tried: 0.01, 0.03, 0.1 and the autom
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from _study import MtcdStudy, small
 
 from fedactors.config import build
 from fedactors.network import topology
+from fedactors.records.table import RunRow
 from protocols.mtcd import objective
 from protocols.mtcd.baselines import dcpa
-from protocols.mtcd.cast import make_graph
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import load_data, stack
+from protocols.mtcd.roaming import make_graph
 
 GRAPHS = ("complete", "erdos-renyi", "path")
 DUALS = (0.03, 0.01, 0.1, None)
@@ -33,7 +33,7 @@ def run_dcpa(settings: dict[str, Any], seed: int, dual: float | None, most: int)
     """Return one run's curve of gap and vectors, to 1e-3, divergence, or `most` iterations."""
     config = build(MtcdConfig, settings)
     data = load_data(config, "synthetic", seed)
-    x_NF, y_N = stack(data) or (np.zeros(0), np.zeros(0))
+    x_NF, y_N = stack(data)
     problem = objective.Ridge(config.ridge_penalty)
     _, optimum = objective.solve(problem, x_NF, y_N)
     blocks = [data.load(client).train for client in range(config.num_clients)]
@@ -71,8 +71,18 @@ def tuned_dcpa(study: MtcdStudy, settings: dict[str, Any]) -> list[dict[str, Any
         if best is None or rank < best[0]:
             best, chosen = (rank, curve), dual
             most = iterations if gap <= 1e-3 else most
-    rest = [run_dcpa(settings, seed, chosen, 2 if study.smoke else MOST_ITERATIONS) for seed in study.seeds[1:]]
+    rest = [] if study.smoke else [run_dcpa(settings, seed, chosen, MOST_ITERATIONS) for seed in study.seeds[1:]]
     return [best[1], *rest]
+
+
+def dcpa_row(settings: dict[str, Any], seed: int, run: dict[str, Any]) -> RunRow:
+    """Return the row of one of DCPA's runs."""
+    curve = {name: run[name] for name in ("iterations", "gap", "vectors")}
+    metrics = {name: values[-1] for name, values in curve.items()}
+    extra = {"dual_step": run["dual_step"]}
+    return RunRow(
+        protocol="mtcd", seed=seed, data="synthetic", config=settings, metrics=metrics, curve=curve, extra=extra
+    )
 
 
 def main() -> None:
@@ -85,14 +95,13 @@ def main() -> None:
         rounds = {"num_rounds": num_hops // 100, "record_every": 4}
         for rate in ("auto", "1e-4", "1e-5") if graph == "complete" else ("auto",):
             name = f"stcd-{graph}" if rate == "auto" else f"stcd-{graph}-{rate}"
-            study.record("decentralised", name, {**walk, **rounds, "learning_rate": rate})
-        path = study.out / "curves" / f"dcpa-{graph}.json"
-        if study.needs(path, f"decentralised/dcpa-{graph}"):
+            study.record("decentralised", {name: {**walk, **rounds, "learning_rate": rate}})
+        if study.wants(f"decentralised/dcpa-{graph}") and study.lacks("dcpa", graph, len(study.seeds)):
             settings = {**common, "algorithm": "dcpa"}
             runs = tuned_dcpa(study, small(settings) if study.smoke else settings)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(runs) + "\n")
-            print(f"dcpa {graph}: {[(run['iterations'][-1], run['gap'][-1]) for run in runs]}", flush=True)
+            study.put(
+                "dcpa", graph, [dcpa_row(settings, seed, run) for seed, run in zip(study.seeds, runs, strict=False)]
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the figures and write the tables of docs/results/mtcd.md from the committed curves and summaries.
+"""Draw the figures and write the tables of docs/results/mtcd.md from the committed table of runs.
 
 python scenarios/paper/mtcd/figures.py                       draw figures, renew tables
 python scenarios/paper/mtcd/figures.py --check               draw nothing; end with 1 if a table is not current
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _study import DATA, RESULTS
+from _study import RESULTS, TABLE, by_name
 from _tables import COMPARISONS, GRAPHS, cost_line, extremes, load_curves, load_dcpa, mean_of, render, summaries
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -147,7 +147,7 @@ def step_sizes() -> Figure:
 
 def networks() -> Figure:
     """Figure 6: accuracy against sync rounds and against weighted cost at two ratios."""
-    kinds = [k for k in ("table", "views", "quadrants") if (DATA / "curves" / f"networks-{k}.json").exists()]
+    kinds = [k for k in ("table", "views", "quadrants") if by_name(f"networks-{k}")]
     figure, plots = canvas(len(kinds), 3)
     for row, kind in enumerate(kinds):
         for column, (x, ratio) in enumerate((("round", 1.0), ("cost", 1.0), ("cost", 10.0))):
@@ -200,7 +200,7 @@ def main() -> int:
         FIGURES[name]().savefig(folder / f"{name}.png", dpi=100)
         print(folder / f"{name}.png")
     (args.out / "mtcd.md").write_text(made)
-    print(json.dumps({"data": str(DATA), "document": str(args.out / "mtcd.md")}))
+    print(json.dumps({"data": str(TABLE), "document": str(args.out / "mtcd.md")}))
     return 0
 
 

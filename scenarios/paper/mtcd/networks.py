@@ -68,20 +68,19 @@ CIFAR = Task(
 def main() -> None:
     """Train each network with both methods."""
     study = MtcdStudy.of(__doc__)
-    seeds = study.seeds
     tasks = {**TASKS, "cifar": CIFAR} if study.full else TASKS
     for name, task in tasks.items():
         if study.smoke and task.data == "fashion-mnist":
             task = dataclasses.replace(task, data="digits")
-        study.seeds = seeds[: task.num_seeds]
         shared = {**COMMON, **task.settings, "record_every": max(1, task.rounds_per_epoch // 2)}
         shared["num_rounds"] = task.epochs * task.rounds_per_epoch
         hops = int(shared["num_clients"]) // 2 - 1
+        rows = {}
         for aggregation in ("sum", "concatenation") if study.full or study.smoke else ("sum",):
             mtcd = {**shared, "num_tokens": 2, "num_hops": hops, "walk": "sweep"}
             for method, settings in (("mtcd", mtcd), ("svfl", {**shared, "algorithm": "svfl"})):
-                settings = {**settings, "aggregation": aggregation, "num_local_steps": Q}
-                study.record(f"networks-{name}", f"{method}-{aggregation}", settings, data=task.data)
+                rows[f"{method}-{aggregation}"] = {**settings, "aggregation": aggregation, "num_local_steps": Q}
+        study.record(f"networks-{name}", rows, data=task.data, seeds=study.seeds[: task.num_seeds])
 
 
 if __name__ == "__main__":

@@ -47,24 +47,25 @@ def main() -> None:
         for graph in ("path", "erdos-renyi"):
             where = {"num_clients": num_clients, "topology": graph}
             label = graph if num_clients == 40 else f"{graph}-{num_clients}"
-            for name, settings in settings_of(num_clients).items():
-                if graph != "path" and name in ("mtcd-4-sweep", "mtcd-2-sweep"):
-                    # clusters cut from a random graph: no route along edges need visit each client of a large one once
-                    settings = {**settings, "walk": "lazy"}
-                    study.record(f"semi-{label}", name.replace("sweep", "lazy"), {**settings, **where})
-                    continue
-                study.record(f"semi-{label}", name, {**settings, **where})
-                if name in COARSE:
-                    coarse = {**settings, **where, "learning_rate": COARSE[name], "target_gap": 1e-2}
-                    study.record(f"coarse-{label}", name, coarse)
-                if name in TUNED and graph == "path":
-                    study.record(f"tuned-{label}", name, {**settings, **where, "learning_rate": TUNED[name]})
+            rows = {name: {**settings, **where} for name, settings in settings_of(num_clients).items()}
+            if graph != "path":
+                # clusters cut from a random graph: no route along edges need visit each client of a large one once
+                for name in ("mtcd-4-sweep", "mtcd-2-sweep"):
+                    rows[name.replace("sweep", "lazy")] = {**rows.pop(name), "walk": "lazy"}
+            study.record(f"semi-{label}", rows)
+            coarse = {
+                name: {"learning_rate": step, "target_gap": 1e-2} for name, step in COARSE.items() if name in rows
+            }
+            study.record(f"coarse-{label}", {name: {**rows[name], **more} for name, more in coarse.items()})
+            if graph == "path":
+                study.record(f"tuned-{label}", {n: {**rows[n], "learning_rate": step} for n, step in TUNED.items()})
+    reach = {}
     for tokens, step in ((20, 8e-6), (8, 1e-5), (4, 2e-5)):
         settings = {**COMMON, "num_clients": 40, "topology": "complete", "num_tokens": tokens, "walk": "sweep"}
         hops = 40 // tokens - 1
         settings |= {"num_hops": hops, "num_rounds": 20_000 // (hops + 1), "record_every": 10}
-        settings |= {"learning_rate": step, "target_gap": 1e-6}
-        study.record("reach", f"mtcd-{tokens}-complete", settings, gaps=(1e-3, 1e-4, 1e-5, 1e-6))
+        reach[f"mtcd-{tokens}-complete"] = {**settings, "learning_rate": step, "target_gap": 1e-6}
+    study.record("reach", reach, gaps=(1e-3, 1e-4, 1e-5, 1e-6))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,37 @@
-"""Draws learning curves from committed summaries: one panel a setting, one line a method, a band of one deviation."""
+"""Draws learning curves from the table of runs: one panel a setting, one line a method, a band of one deviation."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from _study import RESULTS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedactors.records.study import Study
+from fedactors.records.table import RunRow
+from fedactors.sweeps.study import Study
 
-FIGURES = RESULTS.parents[1] / "figures" / "nebulafl"
+FIGURES = RESULTS / "figures" / "nebulafl"
+Panels = Mapping[str, Mapping[str, tuple[str, str]]]
+"""Title of a panel to its lines: a label to study and name of its rows."""
 COLUMNS = 4
 
 
-def draw(given: Study, name: str, panels: Mapping[str, Mapping[str, str]], *, columns: int = COLUMNS) -> None:
-    """Draw accuracy against virtual hours; what has no summary under the study's folder is left out.
+def draw(given: Study, name: str, panels: Panels, *, columns: int = COLUMNS) -> None:
+    """Draw accuracy against virtual hours; what is not in the table is left out, and nothing is drawn of nothing.
 
     Args:
         given: the command line.
         name: of the picture.
-        panels: title of a panel to its lines, a label to a summary's path without its ending.
+        panels: what to draw.
         columns: panels side by side.
     """
-    found = {title: {k: given.out / f"{v}.json" for k, v in lines.items()} for title, lines in panels.items()}
-    found = {title: {k: path for k, path in lines.items() if path.exists()} for title, lines in found.items()}
+    found = {title: {k: given.rows(*place) for k, place in lines.items()} for title, lines in panels.items()}
+    found = {title: {k: rows for k, rows in lines.items() if rows} for title, lines in found.items()}
     found = {title: lines for title, lines in found.items() if lines}
+    if not found:
+        return
     num_rows = -(-len(found) // columns)
     figure = Figure(figsize=(3.4 * min(columns, len(found)), 2.7 * num_rows), layout="constrained", dpi=110)
     FigureCanvasAgg(figure)
@@ -36,8 +39,8 @@ def draw(given: Study, name: str, panels: Mapping[str, Mapping[str, str]], *, co
     plots = []
     for index, (title, lines) in enumerate(found.items()):
         plot = figure.add_subplot(num_rows, min(columns, len(found)), index + 1)
-        for place, (label, path) in enumerate(lines.items()):
-            hours, mean, deviation = curve(path)
+        for place, (label, rows) in enumerate(lines.items()):
+            hours, mean, deviation = curve(rows)
             (line,) = plot.plot(hours, mean, label=label, color=f"C{place}", linewidth=1.4)
             low = [m - d for m, d in zip(mean, deviation, strict=True)]
             high = [m + d for m, d in zip(mean, deviation, strict=True)]
@@ -57,9 +60,8 @@ def draw(given: Study, name: str, panels: Mapping[str, Mapping[str, str]], *, co
     figure.savefig(folder / f"{name}.png")
 
 
-def curve(path: Path) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
+def curve(rows: Sequence[RunRow]) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
     """Return hours, and the mean and deviation over seeds of the accuracy measured then."""
-    runs = [run["extra"] for run in json.loads(path.read_text())["runs"]]
-    points = list(zip(*(run["accuracy"] for run in runs), strict=True))
+    points = list(zip(*(row.curve["accuracy"] for row in rows), strict=True))
     deviation = [statistics.stdev(point) if len(point) > 1 else 0.0 for point in points]
-    return [time / 3600 for time in runs[0]["time"]], [statistics.fmean(point) for point in points], deviation
+    return [time / 3600 for time in rows[0].curve["time"]], [statistics.fmean(point) for point in points], deviation

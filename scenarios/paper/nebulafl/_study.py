@@ -1,29 +1,27 @@
 """What NebulaFL's tables and figures share: rows, sizes, one run, and the settings that were chosen for each method.
 
 Every row is run once per seed in the simulated runtime (training real, time and money modelled by the illustrative
-"market" example) and written to ``docs/results/data/nebulafl/<table>/<row>.json``.
+"market" example) into ``docs/results/nebulafl.parquet``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedactors.config import build
-from fedactors.launch import combine
-from fedactors.records.metrics import Summary
+from fedactors.data.horizontal import HorizontalData
 from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.study import Study, study_flags, write_summary
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.records.table import RunRow
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import NebulaData, load_data
-from protocols.nebulafl.run import run
+from protocols.nebulafl.plugin import PROTOCOL
 
-RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "data" / "nebulafl"
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 BASELINES = (
     "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff",
 )  # fmt: skip
@@ -39,28 +37,31 @@ SMOKE: dict[str, Any] = {
 }  # fmt: skip
 
 
-More = Callable[[NebulaFLConfig, NebulaData, Mapping[str, bytes]], Mapping[str, float]]
+More = Callable[[NebulaFLConfig, HorizontalData, Mapping[str, bytes]], Mapping[str, float]]
 """Metrics of a finished run from its actors' states."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its name, what it sets beside the table's settings, and its data set."""
+    """What a row sets beside the table's settings, and its data set."""
 
-    name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     data: str = "digits"
 
 
 def chosen(method: str) -> dict[str, Any]:
-    """Return the settings that `choose.py` found best for a method on validation rows."""
-    settings: dict[str, Any] = json.loads((RESULTS / "choice.json").read_text())[method]["chosen"]
-    return {"algorithm": method, **settings}
+    """Return the settings that `choose.py` found best for a method on validation rows, the first at a tie."""
+    return dict(max(tried(RESULTS, method), key=lambda row: float(row.metrics["validation_accuracy"])).config)
+
+
+def tried(out: Path, method: str) -> list[RunRow]:
+    """Return what `choose.py` tried of a method: its settings, and the accuracy on validation rows."""
+    return [row for row in rows_of(out / "nebulafl.parquet", "choice") if row.config["algorithm"] == method]
 
 
 def flags(description: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
     """Return the parser of a study of this protocol."""
-    return study_flags(description, RESULTS, seeds=seeds)
+    return study_flags(description, "nebulafl", RESULTS, seeds=seeds)
 
 
 def resized(settings: Mapping[str, Any], given: Study, full: Mapping[str, Any] = FULL) -> dict[str, Any]:
@@ -72,20 +73,20 @@ def resized(settings: Mapping[str, Any], given: Study, full: Mapping[str, Any] =
 def measure(
     description: str | None,
     table: str,
-    rows: Sequence[Row],
+    rows: Mapping[str, Row],
     *,
     seeds: Sequence[int],
     targets: Sequence[float] = (),
     common: Mapping[str, Any] = DIGITS,
     full: Mapping[str, Any] = FULL,
-    more: More = lambda config, source, states: {},
+    more: More | None = None,
 ) -> Study:
-    """Run the rows of a table as the command line says, and write one summary for each.
+    """Run the rows of a table as the command line says; two of each study with ``--smoke``.
 
     Args:
         description: of the script.
-        table: folder of the summaries.
-        rows: what to run; two of them with ``--smoke``.
+        table: study of the rows; a row ``a/b`` is row b of the study ``<table>/a``.
+        rows: what to run.
         seeds: of a run that gives none.
         targets: test accuracies; when and for how much each was first measured is written too.
         common: settings of all rows.
@@ -93,54 +94,31 @@ def measure(
         more: metrics from the last checkpoint.
     """
     given = flags(description, seeds).parse_args(namespace=Study())
-    wanted = [row for row in rows if given.wants(row.name)]
-    for row in wanted[:2] if given.smoke else wanted:
-        path = given.out / table / f"{row.name}.json"
-        if not given.lacks(path):
-            continue
-        data = "digits" if given.smoke else row.data
-        settings = resized({**common, **row.settings}, given, full)
-        numbers = given.seeds[:1] if given.smoke else given.seeds
-        combined = combine([once(row.name, settings, data, seed, targets, more) for seed in numbers])
-        write_summary(path, combined)
-        shown = {name: round(value, 4) for name, value in combined["mean"]["metrics"].items()}
-        print(path.relative_to(given.out), shown, flush=True)
+    wanted = [name for name in rows if given.wants(name)][: 2 if given.smoke else None]
+    studies: dict[str, dict[str, Row]] = {}
+    for name in wanted:
+        settings = resized({**common, **rows[name].settings}, given, full)
+        *folder, last = name.split("/")
+        study = "/".join([table, *folder])
+        studies.setdefault(study, {})[last] = Row(settings, "digits" if given.smoke else rows[name].data)
+    for study, points in studies.items():
+        given.measure(study, points, functools.partial(once, targets=targets, more=more), whole=True)
     return given
 
 
-def once(
-    name: str,
-    settings: Mapping[str, Any],
-    data: str,
-    seed: int,
-    targets: Sequence[float] = (),
-    more: More = lambda config, source, states: {},
-) -> Summary:
+def once(row: Row, seed: int, targets: Sequence[float] = (), more: More | None = None) -> RunRow:
     """Run one row with one seed; `more` metrics come from its last checkpoint."""
-    config = build(NebulaFLConfig, dict(settings))
-    source, recorder = load_data(config, data, seed), MemoryRecorder()
-    runtime = SimulatedRuntime(seed=seed, recorder=recorder)
-    result = runtime.execute(lambda: run(config, source, runtime))
-    curve = result.extra["curve"]
-    metrics = {**result.metrics, **more(config, source, recorder.checkpoints["final"].actors)}
+    recorder = MemoryRecorder()
+    done = run_once(PROTOCOL, row.settings, row.data, seed, recorder=recorder)
+    curve = done.result.extra["curve"]
+    metrics = dict(done.result.metrics)
+    if more is not None:
+        metrics |= more(done.config, done.data, recorder.checkpoints["final"].actors)
     for target in targets:
         metrics |= until(target, curve)
-    return Summary.of(
-        result,
-        runtime.usage(),
-        run=f"{name}-{seed}",
-        protocol="nebulafl",
-        runtime="simulated",
-        seed=seed,
-        metrics=metrics,
-        extra={
-            "settings": {key: str(value) for key, value in sorted(settings.items())},
-            "data": data,
-            "time": [point["time"] for point in curve],
-            "accuracy": [round(point["accuracy"], 4) for point in curve],
-            "dollars": [round(point["dollars"], 3) for point in curve],
-        },
-    )
+    digits = {"time": 6, "accuracy": 4, "dollars": 3}
+    kept = {name: [round(point[name], places) for point in curve] for name, places in digits.items()}
+    return done.row(metrics, curve=kept, extra={})
 
 
 def until(target: float, curve: Sequence[Mapping[str, float]]) -> dict[str, float]:

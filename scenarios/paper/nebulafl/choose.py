@@ -9,14 +9,13 @@ the mean accuracy over the last three measurements and two label distributions. 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from _study import DIGITS, flags, once, resized
+from _study import DIGITS, Row, flags, once, resized, tried
 
-from fedactors.records.storage import write_atomic
-from fedactors.records.study import Study
+from fedactors.records.table import RunRow
+from fedactors.sweeps.study import Study
 
 RATES = (0.01, 0.03, 0.1)
 OWN: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -34,41 +33,30 @@ SHARES = (0.1, 0.5)
 NUM_VALIDATION = 300
 
 
-def score(settings: Mapping[str, Any], given: Study) -> float:
-    """Return the mean validation accuracy of a method with some settings."""
+def attempt(given: Study, method: str, settings: Mapping[str, Any]) -> RunRow:
+    """Measure a method's mean validation accuracy with some settings, keep it, and return its row."""
     found: list[float] = []
     for dirichlet in SHARES[-1:] if given.smoke else SHARES:
         fixed = {**DIGITS, "dirichlet": dirichlet, "num_validation": NUM_VALIDATION, "resource_policy": "fastest"}
-        found += once("choice", {**resized(fixed, given), **settings}, "digits", 0).extra["accuracy"][-3:]
-    return sum(found) / len(found)
-
-
-def best_of(trials: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the trial of greatest accuracy, the first at a tie."""
-    return max(trials, key=lambda trial: float(trial["accuracy"]))
+        found += once(Row({**resized(fixed, given), "algorithm": method, **settings}), 0).curve["accuracy"][-3:]
+    metrics = {"validation_accuracy": round(sum(found) / len(found), 4)}
+    config = {"algorithm": method, **settings}
+    row = RunRow(protocol="nebulafl", seed=0, data="digits", config=config, metrics=metrics)
+    given.put("choice", " ".join([method, *(f"{key}={value:g}" for key, value in settings.items())]), [row])
+    return row
 
 
 def main() -> None:
-    """Try every method's values and write what was found and chosen."""
+    """Try every method's values and keep what was found; the best is what is chosen."""
     given = flags(__doc__, (0,)).parse_args(namespace=Study())
-    path = given.out / "choice.json"
-    choice: dict[str, Any] = {} if given.lacks(path) else json.loads(path.read_text())
-    wanted = [name for name in METHODS if given.wants(name) and name not in choice]
+    wanted = [name for name in METHODS if given.wants(name) and (given.again or not tried(given.out, name))]
     for method in wanted[:1] if given.smoke else wanted:
         name, values = OWN.get(method, ("", ("",)))
-        trials = []
-        for rate in RATES:
-            settings = {"learning_rate": rate, **({name: values[0]} if name else {})}
-            trials.append({**settings, "accuracy": round(score({"algorithm": method, **settings}, given), 4)})
-        rate = best_of(trials)["learning_rate"]
+        first = {name: values[0]} if name else {}
+        trials = [attempt(given, method, {"learning_rate": rate, **first}) for rate in RATES]
+        best = max(trials, key=lambda row: float(row.metrics["validation_accuracy"])).config["learning_rate"]
         for value in values[1:]:
-            settings = {"learning_rate": rate, name: value}
-            trials.append({**settings, "accuracy": round(score({"algorithm": method, **settings}, given), 4)})
-        best = best_of(trials)
-        choice[method] = {"chosen": {k: v for k, v in best.items() if k != "accuracy"}, "tried": trials}
-        print(method, best, flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, (json.dumps(choice, indent=1, sort_keys=True) + "\n").encode())
+            attempt(given, method, {"learning_rate": best, name: value})
 
 
 if __name__ == "__main__":

@@ -12,25 +12,23 @@ from collections.abc import Mapping
 import numpy as np
 from _study import Row, chosen, measure
 
+from fedactors.data.horizontal import HorizontalData
 from fedactors.runtime import snapshot
+from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import NebulaData
-from protocols.nebulafl.training import evaluate
-from protocols.nebulafl.versioning import master_model
-from protocols.nebulafl.workshop import run_model
+from protocols.nebulafl.training import evaluate, rows_key, run_model
 
 FIXED = {"resource_policy": "fastest", "dirichlet": 0.1}
-ROWS = [
-    Row(f"interval-{interval}", {**chosen("nebulafl"), **FIXED, "rotation_interval": float(interval)})
+ROWS = {
+    f"interval-{interval}": Row({**chosen("nebulafl"), **FIXED, "rotation_interval": float(interval)})
     for interval in (100, 250, 500, 1000)
-]
-ROWS.append(
-    Row("interval-500-twice-the-time", {**ROWS[2].settings, "duration": 12000.0, "evaluation_interval": 1000.0})
-)
-ROWS.append(Row("gitfl", {**chosen("gitfl"), **FIXED}))
+}
+TWICE = {"duration": 12000.0, "evaluation_interval": 1000.0}
+ROWS["interval-500-twice-the-time"] = Row({**ROWS["interval-500"].settings, **TWICE})
+ROWS["gitfl"] = Row({**chosen("gitfl"), **FIXED})
 
 
-def knowledge(config: NebulaFLConfig, data: NebulaData, states: Mapping[str, bytes]) -> dict[str, float]:
+def knowledge(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, bytes]) -> dict[str, float]:
     """Return the mean accuracy of single planets (branches) and of single masters, and the planets' spread.
 
     The spread is the mean distance of a planet from the mean of all, relative to that mean's length.
@@ -47,11 +45,11 @@ def knowledge(config: NebulaFLConfig, data: NebulaData, states: Mapping[str, byt
             continue
         planets += models["planets"]
         masters.append(master_model(models["planets"], models["versions"]))
-    model = run_model(config, data)
+    model, key = run_model(config, data), rows_key(data.test())
     mean_P = np.mean(masters, axis=0)
     return {
-        "planet_accuracy": float(np.mean([evaluate(model, planet, data.test_key)[0] for planet in planets])),
-        "master_accuracy": float(np.mean([evaluate(model, master, data.test_key)[0] for master in masters])),
+        "planet_accuracy": float(np.mean([evaluate(model, planet, key)[0] for planet in planets])),
+        "master_accuracy": float(np.mean([evaluate(model, master, key)[0] for master in masters])),
         "spread": float(np.mean([np.linalg.norm(planet - mean_P) for planet in planets]) / np.linalg.norm(mean_P)),
     }
 

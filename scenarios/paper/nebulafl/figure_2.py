@@ -10,11 +10,11 @@ from _study import DIGITS, Row, measure
 METHODS = {"nebulafl": {}, "aggregation": {"ablation": "aggregation"}} | {
     name: {"algorithm": name} for name in ("fedavg", "fedavg-hierarchical", "fedhisyn", "fedsa", "pisces", "fedbuff")
 }
-ROWS = [
-    Row(f"{centers}-centers-{name}", {"num_centers": centers, "num_containers": 10 * centers, **settings})
+ROWS = {
+    f"{centers}-centers-{name}": Row({"num_centers": centers, "num_containers": 10 * centers, **settings})
     for centers in (4, 6, 8)
     for name, settings in METHODS.items()
-]
+}
 COMMON = {
     **DIGITS, "num_epochs": 1, "rotation_interval": 250.0, "duration": 2100.0, "evaluation_interval": 2100.0,
     "active_per_center": 2,

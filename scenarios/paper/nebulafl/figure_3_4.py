@@ -15,19 +15,18 @@ SETTINGS = (
     | {f"{count} active in a center": {"num_containers": 60, "active_per_center": count} for count in (2, 5, 10, 15)}
 )
 FIXED = {"resource_policy": "fastest", "dirichlet": 0.5}
-ROWS = [
-    Row(f"{name.replace(' ', '-')}/{method}", {**chosen(method), **FIXED, **settings})
+ROWS = {
+    f"{name.replace(' ', '-')}/{method}": Row({**chosen(method), **FIXED, **settings})
     for name, settings in SETTINGS.items()
     for method in METHODS
-]
+}
 
 if __name__ == "__main__":
     study = measure(__doc__, "figure-3-4", ROWS, seeds=(0,))
     for number, word in (("3", "centers"), ("4a", "containers"), ("4b", "active")):
         panels = {
-            name: {method: f"figure-3-4/{name.replace(' ', '-')}/{method}" for method in METHODS}
+            name: {method: (f"figure-3-4/{name.replace(' ', '-')}", method) for method in METHODS}
             for name in SETTINGS
             if f" {word}" in name
         }
-        if any((study.out / f"{path}.json").exists() for lines in panels.values() for path in lines.values()):
-            draw(study, f"figure-{number}", panels)
+        draw(study, f"figure-{number}", panels)

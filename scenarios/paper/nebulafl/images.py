@@ -31,15 +31,15 @@ FULL = {
     "num_containers": 200, "active_per_center": 10, "duration": 100000.0, "rotation_interval": 1000.0,
     "evaluation_interval": 2000.0,
 }  # fmt: skip
-ROWS = [
-    Row(f"fashion-mnist-{alpha:g}/{name}", {"dirichlet": alpha, **FASHION, **settings}, "fashion-mnist")
+ROWS = {
+    f"fashion-mnist-{alpha:g}/{name}": Row({"dirichlet": alpha, **FASHION, **settings}, "fashion-mnist")
     for alpha in (0.1, 1.0)
     for name, settings in METHODS.items()
-]
-ROWS += [
-    Row(f"cifar10-0.5/{name}", {"dirichlet": 0.5, **METHODS[name], **CIFAR}, "cifar10-subset")
+}
+ROWS |= {
+    f"cifar10-0.5/{name}": Row({"dirichlet": 0.5, **METHODS[name], **CIFAR}, "cifar10-subset")
     for name in ("nebulafl-fastest", "fedavg")
-]
+}
 
 if __name__ == "__main__":
     measure(__doc__, "images", ROWS, seeds=(0, 1), common=COMMON, full=FULL)

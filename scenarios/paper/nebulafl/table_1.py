@@ -11,11 +11,11 @@ from _study import BASELINES, Row, chosen, measure
 METHODS = {"nebulafl": {}, "nebulafl-fastest": {"resource_policy": "fastest"}} | {
     name: {"resource_policy": "fastest"} for name in BASELINES
 }
-ROWS = [
-    Row(f"dirichlet-{alpha:g}/{name}", {"dirichlet": alpha, **chosen(name.removesuffix("-fastest")), **settings})
+ROWS = {
+    f"dirichlet-{alpha:g}/{name}": Row({"dirichlet": alpha, **chosen(name.removesuffix("-fastest")), **settings})
     for alpha in (0.1, 0.5, 1.0)
     for name, settings in METHODS.items()
-]
+}
 
 if __name__ == "__main__":
     measure(__doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4))

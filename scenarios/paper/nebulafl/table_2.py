@@ -7,12 +7,12 @@ For methods without versions NebulaFL's assignment is the cheapest policy, so on
 
 from _study import BASELINES, DIGITS, POLICIES, Row, chosen, measure
 
-ROWS = [
-    Row(f"{name}-{policy}", {**chosen(name), "resource_policy": policy, "dirichlet": 0.5})
+ROWS = {
+    f"{name}-{policy}": Row({**chosen(name), "resource_policy": policy, "dirichlet": 0.5})
     for name in ("nebulafl", *BASELINES)
     for policy in (*POLICIES, *(("nebulafl",) if name in ("nebulafl", "gitfl") else ()))
     if name != "fedhkt"  # it reaches neither target within the time
-]
+}
 COMMON = {**DIGITS, "duration": 8000.0, "evaluation_interval": 250.0}
 
 if __name__ == "__main__":

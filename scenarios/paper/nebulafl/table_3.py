@@ -5,11 +5,10 @@ python scenarios/paper/nebulafl/table_3.py [--full]
 
 from _study import DIGITS, Row, chosen, measure
 
-ROWS = [Row("nebulafl", {**chosen("nebulafl"), "dirichlet": 0.5})] + [
-    Row(name, {**chosen("nebulafl"), "dirichlet": 0.5, "ablation": name})
-    for name in ("random", "random-resource", "random-container", "without-cost", "without-time")
-]
-ROWS.append(Row("paper-literal", {**chosen("nebulafl"), "dirichlet": 0.5, "paper_literal": True}))
+ABLATIONS = ("random", "random-resource", "random-container", "without-cost", "without-time")
+BASE = {**chosen("nebulafl"), "dirichlet": 0.5}
+ROWS = {"nebulafl": Row(BASE), **{name: Row({**BASE, "ablation": name}) for name in ABLATIONS}}
+ROWS["paper-literal"] = Row({**BASE, "paper_literal": True})
 COMMON = {**DIGITS, "duration": 8000.0, "evaluation_interval": 250.0}
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ from typing import Any
 
 from fedactors.config import build
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import BottomNetwork
+from fedactors.learning.network import initial_vector
 from fedactors.network.links import LAN
 from fedactors.runtime.base import Work
-from protocols.pubsub_vfl import models, planner
+from protocols.pubsub_vfl import algorithm, planner
+from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.costs import default_costs
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.planner import PartyProfile, Plan, PowerLaw, Problem
 
@@ -32,15 +31,15 @@ def problem(settings: Mapping[str, Any], data_name: str, cores: Mapping[str, int
     costs = default_costs(config)
 
     def law(kind: str, parameters: int, *, updates: bool) -> tuple[PowerLaw, PowerLaw]:
-        fixed = costs.seconds("any", Work(kind, models.operations(0, parameters, updates=updates)))
-        one = costs.seconds("any", Work(kind, models.operations(1, parameters, updates=updates)))
+        fixed = costs.seconds("any", Work(kind, algorithm.operations(0, parameters, updates=updates)))
+        one = costs.seconds("any", Work(kind, algorithm.operations(1, parameters, updates=updates)))
         return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
 
     def size(party: str) -> int:
-        return parameters_of(models.bottom_spec(config, data.load(party).features.shape[1]))
+        return parameters_of(algorithm.bottom_spec(config, data.load(party).features.shape[1]))
 
     nothing = PowerLaw(0.0, 1.0)
-    top = parameters_of(models.top_spec(config, data))
+    top = parameters_of(algorithm.top_spec(config, data))
     phases = law("active-step", size(data.label_party) + top, updates=True)
     active = PartyProfile("active", cores[data.label_party], phases, 0, nothing, 1, 0.0)
     passive = []
@@ -64,7 +63,7 @@ def problem(settings: Mapping[str, Any], data_name: str, cores: Mapping[str, int
 
 def parameters_of(spec: ModelSpec) -> int:
     """Return the number of parameters of a model."""
-    return int(BottomNetwork(spec, OptimizerSpec(name="sgd", learning_rate=0.1), 0).vector.size)
+    return int(initial_vector(spec, 0).size)
 
 
 def choice(made: Problem, batch_sizes: Sequence[int]) -> Plan:

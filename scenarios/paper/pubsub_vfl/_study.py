@@ -1,7 +1,7 @@
-"""What the experiments of this folder share: one simulated run as a summary, and where summaries are written.
+"""What the experiments of this folder share: one run as a row, and where rows are kept.
 
-A point is a name and the settings of one run. Its summary carries seconds and main metric after each epoch, so that
-the time to a target can be read from it. Runs whose summary exists already are skipped unless ``--again`` is given.
+A point is the settings of one run. Its row carries seconds and main metric after each epoch, so that the time to a
+target can be read from it. Rows that are there already are skipped unless ``--again`` is given.
 
 Two clocks are read: `seconds_to_target` with the alignment of rows and the evaluation on validation rows after each
 epoch, which cost all methods the same, and `training_to_target` without them: what the paper calls running time.
@@ -12,28 +12,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.config import build, parse_words
-from fedactors.launch import combine
+from fedactors.config import parse_words
 from fedactors.network.links import Network
-from fedactors.plugins import RunResult
-from fedactors.records.metrics import Summary
 from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.study import Study, study_flags, write_summary
+from fedactors.records.table import NOT_REACHED, RunRow
 from fedactors.runtime.base import Runtime
 from fedactors.runtime.ray import cluster
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.pool import one_torch_thread
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.costs import default_costs
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.run import HEADLINE, run
+from fedactors.sweeps.runs import Done, run_once
+from fedactors.sweeps.study import Study, rows_of, study_flags
+from protocols.pubsub_vfl.algorithm import default_costs
+from protocols.pubsub_vfl.plugin import PROTOCOL
+from protocols.pubsub_vfl.run import HEADLINE
 
-RESULTS = Path(__file__).resolve().parents[3] / "docs/results/data/pubsub_vfl"
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
+TABLE = RESULTS / "pubsub_vfl.parquet"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,6 @@ class Point:
     cores: Mapping[str, int] = dataclasses.field(default_factory=dict)
     speed: Mapping[str, float] = dataclasses.field(default_factory=dict)
     network: Network | None = None
-    seed: int = 0
     reproducible_noise: bool = False
 
 
@@ -80,75 +75,63 @@ class Clocked(MemoryRecorder):
         self._computes.clear()
 
 
-def perform(point: Point) -> Summary:
+def perform(point: Point, seed: int = 0) -> RunRow:
     """Run a point in simulation."""
-    return perform_with_states(point)[0]
+    return perform_with_states(point, seed)[0]
 
 
-def perform_with_states(point: Point) -> tuple[Summary, dict[str, bytes]]:
+def perform_with_states(point: Point, seed: int = 0) -> tuple[RunRow, dict[str, bytes]]:
     """Run a point in simulation; return the actors' final states too."""
-    one_torch_thread()
-    config = build(PubSubVflConfig, dict(point.settings))
-    data = load_data(config, point.data, point.seed)
     recorder = Clocked()
-    runtime = recorder.runtime = SimulatedRuntime(
-        seed=point.seed,
+    done = run_once(
+        PROTOCOL,
+        point.settings,
+        point.data,
+        seed,
         recorder=recorder,
         cores=point.cores,
         network=point.network,
-        costs=default_costs(config, dict(point.speed)),
+        costs=lambda config: default_costs(config, dict(point.speed)),
         reproducible_noise=point.reproducible_noise,
     )
-    result: RunResult = runtime.execute(lambda: run(config, data, runtime))
-    summary = summarise(point, config, data.task, result, recorder, runtime)
-    return summary, dict(recorder.checkpoints["final"].actors)
+    return row_of(point, done), dict(recorder.checkpoints["final"].actors)
 
 
-def summarise(
-    point: Point,
-    config: PubSubVflConfig,
-    task: str,
-    result: RunResult,
-    recorder: Any,
-    runtime: Runtime,
-) -> Summary:
-    """Return the summary of a finished run; the time to the target is that of the first epoch that reached it."""
-    used, metric = runtime.usage(), HEADLINE[task][0]
+def row_of(point: Point, done: Done) -> RunRow:
+    """Return the row of a finished run; the time to the target is that of the first epoch that reached it."""
+    recorder, result, config = done.recorder, done.result, done.config
+    used, metric = done.runtime.usage(), HEADLINE[done.data.task][0]
     cores = sum(point.cores.values())
-    curve = [[s, r[metric]] for s, r in zip(recorder.seconds, recorder.rounds, strict=True)]
-    reached = runtime.state.get("reached", False)
+    reached = done.runtime.state.get("reached", False)
+    training = sum(recorder.training)
     metrics = {
         **result.metrics,
         "epochs": result.rounds,
-        "seconds_to_target": curve[-1][0] if reached else "not reached",
-        "epoch_seconds": curve[-1][0] / result.rounds,
+        "seconds_to_target": recorder.seconds[-1] if reached else NOT_REACHED,
+        "epoch_seconds": recorder.seconds[-1] / result.rounds,
         "waiting_per_epoch": used.waiting_seconds / result.rounds,
         "megabytes": used.bytes / 1e6,
         "utilisation": used.cpu_utilisation,
         "abandoned": sum(int(values["abandoned"]) for values in recorder.rounds),
+        "reached": float(reached),
+        "training_seconds": training,
+        "training_to_target": training if reached else NOT_REACHED,
+        "training_per_epoch": training / result.rounds,
+        **({"training_utilisation": sum(recorder.busy) / (cores * training)} if cores else {}),
+        **{"w_a": config.num_active_workers, "w_p": config.num_passive_workers, "B": config.batch_size},
+        "learning_rate": config.learning_rate,
     }
-    training = sum(recorder.training)
-    metrics["reached"] = float(reached)
-    metrics["training_seconds"] = training
-    metrics["training_to_target"] = training if reached else "not reached"
-    metrics["training_per_epoch"] = training / result.rounds
-    if cores:
-        metrics["training_utilisation"] = sum(recorder.busy) / (cores * training)
-    shown = {key: value for key, value in point.settings.items() if key != "num_epochs"}
-    metrics |= {"w_a": config.num_active_workers, "w_p": config.num_passive_workers, "B": config.batch_size}
-    metrics["learning_rate"] = config.learning_rate
-    extra = {**result.extra, "settings": shown, "data": point.data, "cores": dict(point.cores), "curve": curve}
-    kind = "simulated" if isinstance(runtime, SimulatedRuntime) else "ray"
-    return Summary.of(
-        result,
-        used,
-        run=point.name,
-        protocol="pubsub-vfl",
-        runtime=kind,
-        seed=point.seed,
-        metrics=metrics,
-        extra=extra,
-    )
+    curve = {"seconds": recorder.seconds, metric: [values[metric] for values in recorder.rounds]}
+    extra = {**result.extra, "cores": dict(point.cores)}
+    return done.row(metrics, curve=curve, extra=extra)
+
+
+def measured(study: str) -> dict[str, RunRow]:
+    """Return the committed rows of a study by name, of several seeds the first."""
+    found: dict[str, RunRow] = {}
+    for row in rows_of(TABLE, study):
+        found.setdefault(row.name, row)
+    return found
 
 
 @contextlib.contextmanager
@@ -163,43 +146,23 @@ def one_cluster(num_cpus: int = 2) -> Iterator[None]:
 
 def flags(description: str | None, seeds: Sequence[int] = (0,)) -> argparse.ArgumentParser:
     """Return the flags that every experiment of this folder has."""
-    return study_flags(description, RESULTS, seeds=seeds)
+    return study_flags(description, "pubsub_vfl", RESULTS, seeds=seeds)
 
 
-def perform_all(points: Iterable[Point], folder: Path, given: Study) -> dict[str, Any]:
-    """Run every point with each seed and write its summary to ``folder/name.json``; with ``--smoke`` the first, tiny.
+def asked(description: str | None, seeds: Sequence[int] = (0,)) -> Study:
+    """Read the command line of an experiment that has no flags of its own."""
+    given: Study = flags(description, seeds).parse_args(namespace=Study())
+    return given
 
-    Returns:
-        the files' contents by name: a summary, or runs, mean and std of several seeds.
-    """
-    done: dict[str, Any] = {}
-    words = parse_words(given.words)
+
+def perform_all(points: Iterable[Point], study: str, given: Study) -> None:
+    """Run every point with each seed; with ``--smoke`` the first, tiny."""
+    words, sized = parse_words(given.words), {}
     for point in points:
-        path = folder / f"{point.name}.json"
-        if not given.wants(point.name):
-            continue
-        if not given.lacks(path):
-            done[point.name] = json.loads(path.read_text())
-            continue
         settings: dict[str, Any] = {**point.settings, **words}
         if given.smoke:
             settings |= {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 32}
             settings["feature_split"] = ()
             point = dataclasses.replace(point, data="breast-cancer")
-        seeds = given.seeds[:1] if given.smoke else given.seeds
-        runs = [perform(dataclasses.replace(point, settings=settings, seed=seed)) for seed in seeds]
-        done[point.name] = write(path, runs)
-        if given.smoke:
-            break
-    return done
-
-
-def write(path: Path, runs: Sequence[Summary], load_average: float | None = None) -> dict[str, Any]:
-    """Write one run's summary, or those of several seeds with mean and std; return what was written."""
-    if load_average is not None:
-        runs = [dataclasses.replace(run, extra={**run.extra, "load_average": load_average}) for run in runs]
-    made = runs[0].as_dict() if len(runs) == 1 else combine(runs)
-    write_summary(path, made)
-    shown = {"point": path.stem, **runs[0].as_dict()["metrics"], "wall": runs[0].wall_seconds}
-    print(json.dumps(shown), flush=True)
-    return made
+        sized[point.name] = dataclasses.replace(point, settings=settings)
+    given.measure(study, sized, perform, smoke_rows=1)

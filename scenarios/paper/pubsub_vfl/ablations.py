@@ -13,10 +13,8 @@ import math
 from typing import Any
 
 from _predict import choice, problem
-from _study import Point, flags, perform_all
+from _study import Point, asked, perform_all
 from comparison import network
-
-from fedactors.records.study import Study
 
 CORES = {"active": 50, "passive": 14}
 DEADLINE = 0.05
@@ -62,10 +60,10 @@ def points(data: str, sizes: dict[str, int], num_rows: int) -> list[Point]:
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     size = ("synthetic:1000000x500", FULL, 630_000) if given.full else ("bank", SMALL, BANK_ROWS)
     size = ("breast-cancer", SMALL, 300) if given.smoke else size
-    perform_all(points(*size), given.out / "ablations", given)
+    perform_all(points(*size), "ablations", given)
 
 
 if __name__ == "__main__":

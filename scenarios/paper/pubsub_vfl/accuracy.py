@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from _study import Point, flags, perform_all
 
-from fedactors.records.study import Study
+from fedactors.sweeps.study import Study
 
 DATA = ("bank", "credit", "energy", "blog", "synthetic:20000x500", "bank-no-duration")
 REGRESSION = ("energy", "blog")
@@ -39,7 +39,7 @@ METHODS = {
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--model", choices=("mlp", "resnet"), default="mlp", help="Table 1 or Table 7")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     points = [
         Point(
             name=f"{data.partition(':')[0]}-{method}",
@@ -57,7 +57,7 @@ def main() -> None:
     ]
     for metric in ("auc", "rmse"):
         chosen = [point for point in points if (point.data in REGRESSION) == (metric == "rmse")]
-        perform_all(chosen, given.out / f"accuracy-{given.model}-{metric}", given)
+        perform_all(chosen, f"accuracy-{given.model}-{metric}", given)
 
 
 if __name__ == "__main__":

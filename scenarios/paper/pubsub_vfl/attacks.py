@@ -15,19 +15,20 @@ import math
 from typing import Any
 
 import numpy as np
-from _study import Point, flags, perform_with_states, write
+from _study import Point, flags, perform_with_states
 
 from fedactors.config import build, parse_words
 from fedactors.data.blocks import prepare, split
 from fedactors.learning.metrics import auc
-from fedactors.learning.split_network import top_gradient
+from fedactors.learning.network import Model
+from fedactors.learning.split_network import loss_gradients
 from fedactors.privacy.attacks import embedding_inversion as inversion
 from fedactors.privacy.attacks import label_inference
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.records.study import Study
-from fedactors.runtime import snapshot
 from fedactors.runtime.base import derived_seed
-from protocols.pubsub_vfl import algorithm, models
+from fedactors.serving import actor_state
+from fedactors.sweeps.study import Study
+from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 
@@ -39,23 +40,23 @@ TOLERANCE = 0.5
 def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_attacked: int | None) -> dict[str, Any]:
     """Mount all attacks on the models of a finished run."""
     config = build(PubSubVflConfig, dict(point.settings))
-    data = load_data(config, point.data, point.seed)
-    seed = derived_seed(point.seed, "all parties", "batches")
+    data = load_data(config, point.data, 0)
+    seed = derived_seed(0, "all parties", "batches")
     rng = np.random.default_rng(1)
     parts, embeddings, vectors = {}, {}, {}
     for party in data.parties:
         block = data.load(party)
         shares = split(len(block.ids), seed=seed)
         parts[party] = prepare(block, np.arange(len(block.ids)), shares, data.task)
-        state = snapshot.unseal(states[f"{party}/worker-0"], party)["state"]["replica"][1]
-        vectors[party] = [np.asarray(n["vector"]) for n in snapshot.unpack(state)["networks"]]
-        spec = models.bottom_spec(config, parts[party].train.features.shape[1])
+        networks = actor_state(states, f"{party}/worker-0")["replica"]["networks"]
+        vectors[party] = [np.asarray(network["vector"]) for network in networks]
+        spec = algorithm.bottom_spec(config, parts[party].train.features.shape[1])
         embeddings[party] = {
-            name: algorithm.embed_rows(spec, vectors[party][0], getattr(parts[party], name).features)
+            name: algorithm.embed_rows(Model(spec, vectors[party][0]), getattr(parts[party], name).features)
             for name in ("train", "test")
         }
     target, shadow = parts["passive"].train.features[:num_attacked], parts["passive"].test.features
-    sigma, clip = account["passive"]["sigma"], config.clip_norm
+    sigma, clip = account["passive"]["Embedding"]["noise_scale"], config.clip_norm
     released = {
         name: clip_and_noise(values, clip, sigma, rng).astype(np.float32) if sigma else values
         for name, values in embeddings["passive"].items()
@@ -69,9 +70,9 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
     }
     labels = parts["active"].train.labels[:2000]
     fused = [embeddings["active"]["train"][:2000], released["train"][:2000]]
-    gradient = top_gradient(models.top_spec(config, data), vectors["active"][1], fused, labels, data.task)
+    gradient = loss_gradients(Model(algorithm.top_spec(config, data), vectors["active"][1]), fused, labels, data.task)
     sent = gradient.embedding_gradients[1] * len(labels)
-    noise = account["active"]["sigma"]
+    noise = account["active"]["Gradient"]["noise_scale"]
     if noise:
         sent = clip_and_noise(sent, config.gradient_clip_norm, noise, rng)
     found["label_auc_norm"] = auc(labels, label_inference.norm_scores(sent))
@@ -92,25 +93,26 @@ def points(data: str, num_epochs: int) -> list[Point]:
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--data", default="bank", help="data set of a binary task")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     size = (given.data, 50 if given.full else 3)
     for point in points(*(("breast-cancer", 1) if given.smoke else size))[: 2 if given.smoke else None]:
-        path = given.out / f"attacks-{given.data}" / f"{point.name}.json"
-        if not given.wants(point.name) or not given.lacks(path):
+        study = f"attacks-{given.data}"
+        if not given.wants(point.name) or not given.lacks(study, point.name):
             continue
         point = dataclasses.replace(point, settings={**point.settings, **parse_words(given.words)})
-        summary, states = perform_with_states(point)
-        account = summary.extra["privacy"]
+        row, states = perform_with_states(point)
+        account = row.extra["privacy"]
         found = attack(point, states, account, None if given.full else 2000)
-        budget = account["passive" if "gradient" not in point.name else "active"]
+        party, released = ("active", "Gradient") if "gradient" in point.name else ("passive", "Embedding")
+        budget = account[party][released]
         metrics = {
-            **summary.metrics,
+            **row.metrics,
             **found,
             "nominal_mu": budget["nominal_mu"] or "none",
             "rigorous_mu": "none" if budget["rigorous_mu"] is None else budget["rigorous_mu"],
             "epsilon": "none" if budget["epsilon"] is None else budget["epsilon"],
         }
-        write(path, [dataclasses.replace(summary, metrics=metrics)])
+        given.put(study, point.name, [dataclasses.replace(row, metrics=metrics)])
 
 
 if __name__ == "__main__":

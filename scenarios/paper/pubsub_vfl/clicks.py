@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from _study import Point, flags, perform_all
+from _study import Point, asked, perform_all
 from comparison import ALONE, PAIRED, network, settings
-
-from fedactors.records.study import Study
 
 RATES = (0.001, 0.01)
 
@@ -27,7 +25,7 @@ def rows() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     points = [
         Point(
             name=f"{name}-lr{rate:g}",
@@ -39,7 +37,7 @@ def main() -> None:
         for name, method, w, more in rows()
         for rate in RATES
     ]
-    perform_all(points, given.out / "clicks", given)
+    perform_all(points, "clicks", given)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ Reduced: Bank instead of a million synthetic rows, five numbers of workers, thre
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from _study import RESULTS, Point, flags, perform_all
+from _study import Point, flags, measured, perform_all
 
 from fedactors.network.links import Link, Network
-from fedactors.records.study import Study
+from fedactors.sweeps.study import Study
 
 SPLITS = {"32-32": (32, 32), "50-14": (50, 14)}
 ALONE = ("vfl", "avfl")
@@ -28,8 +27,8 @@ WINDOWS = (5, 12)
 
 def network() -> Network:
     """Return the links of the comparisons."""
-    measured = json.loads((RESULTS / "local_link.json").read_text())
-    local = Link(latency=measured["latency"], bandwidth=measured["bandwidth"])
+    found = measured("local-link")["local-link"].metrics
+    local = Link(latency=found["latency"], bandwidth=found["bandwidth"])
     return Network(local=local, hosts={"broker": "active"})
 
 
@@ -88,9 +87,9 @@ def points(split: str, full: bool) -> list[Point]:
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--split", choices=sorted(SPLITS), action="append", help="cores of both parties (default: all)")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     for split in given.split or (list(SPLITS)[:1] if given.smoke else SPLITS):
-        perform_all(points(split, given.full), given.out / f"grid-{split}", given)
+        perform_all(points(split, given.full), f"grid-{split}", given)
 
 
 if __name__ == "__main__":

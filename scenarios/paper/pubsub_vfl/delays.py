@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 
-from _study import RESULTS, flags, write
+from _study import RESULTS, asked
 
-from fedactors.records.metrics import Summary
-from fedactors.records.study import Study
+from fedactors.records.table import RunRow
 
+COST_MODEL = RESULTS / "data" / "pubsub_vfl" / "cost_model.json"
 KINDS = ("bottom-forward", "bottom-backward", "top-forward", "top-step", "active-step")
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
-    model = json.loads((RESULTS / "cost_model.json").read_text())
+    given = asked(__doc__)
+    model = json.loads(COST_MODEL.read_text())
     for kind in KINDS:
         law, affine = model["power_laws"][kind], model["kinds"][kind]
         metrics = {
@@ -29,19 +29,7 @@ def main() -> None:
             "median_error": affine["median_relative_error"],
             "largest_error": affine["largest_relative_error"],
         }
-        nothing = {"bytes": 0, "messages": 0, "seconds": 0.0, "wall_seconds": 0.0}
-        summary = Summary(
-            run=kind,
-            protocol="pubsub-vfl",
-            runtime="none",
-            seed=0,
-            rounds=0,
-            metrics=metrics,
-            cpu_utilisation=0.0,
-            waiting_seconds=0.0,
-            **nothing,  # type: ignore[arg-type]
-        )
-        write(given.out / "delays" / f"{kind}.json", [summary])
+        given.put("delays", kind, [RunRow(protocol="pubsub-vfl", seed=0, runtime="none", metrics=metrics)])
 
 
 if __name__ == "__main__":

@@ -1,36 +1,32 @@
-"""Draws docs/results/pubsub_vfl-*.svg from the committed summaries: curves for Figure 3a, attack success for 5d."""
+"""Draws docs/results/pubsub_vfl-*.svg from the committed table of runs: curves for Figure 3a, attack success for 5d."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
-from _study import RESULTS, flags
+from _study import asked, measured
 from best import chosen
-
-from fedactors.records.study import Study
 
 
 def curves(axes: Any, split: str) -> None:
     """Draw validation AUC over simulated seconds, one line for the best row of each method."""
     for method, row in sorted(chosen(split).items()):
-        seconds, auc = zip(*row["extra"]["curve"], strict=True)
-        axes.plot(seconds, auc, marker="o", markersize=4, label=f"{method} ({row['run'].partition('-w')[2]})")
+        seconds, auc = row.curve["seconds"], row.curve["auc"]
+        axes.plot(seconds, auc, marker="o", markersize=4, label=f"{method} ({row.name.partition('-w')[2]})")
     axes.axhline(0.94, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xlabel("simulated seconds, evaluation included")
     axes.set_ylabel("validation AUC")
     axes.legend(fontsize=7)
 
 
-def attacks(axes: Any, folder: Path) -> None:
+def attacks(axes: Any, study: str) -> None:
     """Draw the success of the inversion over the nominal budget, and that of guessing."""
     points = []
-    for file in folder.glob("mu-*.json"):
-        if "gradient" in file.stem:
+    for name, row in measured(study).items():
+        if "gradient" in name:
             continue
-        metrics = json.loads(file.read_text())["metrics"]
+        metrics = row.metrics
         mu = metrics["nominal_mu"] if metrics["nominal_mu"] != "none" else math.inf
         points.append((mu, metrics["inversion_success"], metrics["guess_success"], metrics["inversion_auc"]))
     points.sort()
@@ -44,18 +40,18 @@ def attacks(axes: Any, folder: Path) -> None:
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "fedactors"
     from matplotlib import pyplot
 
-    folder = given.out if given.out != RESULTS else RESULTS.parents[1]
+    folder = given.out
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw, source in (
         ("time", curves, "32-32"),
-        ("attacks", attacks, RESULTS / "attacks-bank"),
+        ("attacks", attacks, "attacks-bank"),
     ):
         if not given.wants(name):
             continue

@@ -9,10 +9,8 @@ rows and 50 epochs.
 from __future__ import annotations
 
 from _predict import choice, problem
-from _study import Point, flags, perform_all
+from _study import Point, asked, perform_all
 from comparison import network, settings
-
-from fedactors.records.study import Study
 
 CORES = ((50, 14), (48, 16), (40, 24), (36, 28))
 FEATURES = ((50, 450), (100, 400), (150, 350), (200, 300))
@@ -44,15 +42,15 @@ def points(cores: tuple[int, int], features: tuple[int, int], name: str, data: s
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     size = ("synthetic:1000000x500", 50) if given.full else ("synthetic:50000x500", 2)
     size = ("synthetic:500x500", 1) if given.smoke else size
     for cores in CORES[:1] if given.smoke else CORES:
         made = points(cores, (250, 250), f"{cores[0]}-{cores[1]}", *size)
-        perform_all(made, given.out / "figure4-cores", given)
+        perform_all(made, "figure4-cores", given)
     for features in FEATURES[:1] if given.smoke else FEATURES:
         made = points((32, 32), features, f"{features[0]:03d}-{features[1]}", *size)
-        perform_all(made, given.out / "figure4-features", given)
+        perform_all(made, "figure4-features", given)
 
 
 if __name__ == "__main__":

@@ -7,39 +7,54 @@ it as the link within a party. Usage: python scenarios/paper/pubsub_vfl/local_li
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
-from pathlib import Path
 
 import numpy as np
+from _study import asked
 
+from fedactors.network.codec import message
+from fedactors.records.table import RunRow
+from fedactors.remote import DRIVER, remote
 from fedactors.resources import Resources
 from fedactors.roles import Client
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.pubsub_vfl.averages import weighted_mean
+from protocols.pubsub_vfl.averaging import AveragingServer, weighted_mean
 from protocols.pubsub_vfl.messages import Parameters
-from protocols.pubsub_vfl.servers import AveragingServer
 
-RESULTS = Path(__file__).resolve().parents[3] / "docs/results/data/pubsub_vfl"
 SIZES = (100, 10_000, 62_000, 250_000)
 SERVER = "party/ps"
+
+
+@message(reveals="nothing: how much to measure")
+class Measure:
+    """Calls to time, with so many parameters each way."""
+
+    size: int
+    repetitions: int
+
+
+@message(reveals="how fast this machine is")
+class Seconds:
+    """The median of one call."""
+
+    value: float
 
 
 class Asker(Client):
     """Times its own calls to the parameter server."""
 
-    async def measure(self, size: int, repetitions: int) -> float:
-        """Return the median seconds of one call with `size` parameters each way."""
+    @remote(caller=DRIVER)
+    async def measure(self, asked: Measure) -> Seconds:
+        """Return the median seconds of one call."""
         server = self.peer(SERVER, AveragingServer)
-        vector = np.zeros(size, np.float32)
+        vector = np.zeros(asked.size, np.float32)
         taken = []
-        for index in range(repetitions + 5):
+        for index in range(asked.repetitions + 5):
             start = time.perf_counter()
-            await server.average(Parameters("party/asker", size, index + 1, 1.0, (vector,)))
+            await server.average(Parameters("party/asker", asked.size, index + 1, 1.0, (vector,)))
             taken.append(time.perf_counter() - start)
-        return float(np.median(taken[5:]))
+        return Seconds(float(np.median(taken[5:])))
 
 
 def averaging_seconds(size: int) -> float:
@@ -53,10 +68,7 @@ def averaging_seconds(size: int) -> float:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--smoke", action="store_true", help="two repetitions")
-    flags.add_argument("--out", type=Path, default=RESULTS, help="folder of the file that is written")
-    given = flags.parse_args()
+    given = asked(__doc__)
     repetitions = 2 if given.smoke else 200
     runtime = RayRuntime(seed=0, num_cpus=2)
 
@@ -64,23 +76,20 @@ def main() -> None:
         runtime.spawn(AveragingServer, SERVER, ("party/asker",), resources=Resources(num_cpus=0.1))
         asker = runtime.spawn(Asker, "party/asker", resources=Resources(num_cpus=0.1))
         await runtime.start()
-        return [await asker.measure(size, repetitions) for size in SIZES]
+        return [(await asker.measure(Measure(size, repetitions))).value for size in SIZES]
 
     round_trips = runtime.execute(measure)
     one_way = [max(trip - averaging_seconds(size), 0.0) / 2 for size, trip in zip(SIZES, round_trips, strict=True)]
     num_bytes = np.array(SIZES, np.float64) * 4
     slope, latency = np.polyfit(num_bytes, one_way, 1, w=1 / np.maximum(one_way, 1e-9))
-    made = {
-        "command": "python scenarios/paper/pubsub_vfl/local_link.py",
-        "load_average": os.getloadavg()[0],
-        "bytes": num_bytes.tolist(),
-        "seconds_one_way": one_way,
+    metrics = {
         "latency": max(float(latency), 0.0),
         "bandwidth": 1 / max(float(slope), 1e-12),
+        "load_average": os.getloadavg()[0],
     }
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "local_link.json").write_text(json.dumps(made, indent=1) + "\n")
-    print(json.dumps(made))
+    curve = {"bytes": num_bytes.tolist(), "seconds_one_way": one_way}
+    row = RunRow(protocol="pubsub-vfl", seed=0, runtime="ray", metrics=metrics, curve=curve)
+    given.put("local-link", "local-link", [row])
 
 
 if __name__ == "__main__":

@@ -5,17 +5,15 @@ Reduced: 3 epochs, 2, 6 and 10 parties, 4 workers each; ``--full`` trains 50 epo
 
 from __future__ import annotations
 
-from _study import Point, flags, perform_all
+from _study import Point, asked, perform_all
 from comparison import network, settings
-
-from fedactors.records.study import Study
 
 PARTIES = (2, 4, 6, 8, 10)
 METHODS = {"pubsub-vfl": 4, "avfl-ps": 4, "vfl-ps": 4, "avfl": 1}
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     points = []
     for num_parties in PARTIES if given.full else (2, 6, 10):
         passive = ["passive"] if num_parties == 2 else [f"passive-{i}" for i in range(1, num_parties)]
@@ -31,7 +29,7 @@ def main() -> None:
                     network=network(),
                 )
             )
-    perform_all(points, given.out / "multi-party", given)
+    perform_all(points, "multi-party", given)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,10 @@ latter as the paper models it, without latency.
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from _predict import problem
-from _study import RESULTS, flags, write
+from _study import asked, measured
 
-from fedactors.records.metrics import Summary
-from fedactors.records.study import Study
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.planner import Objective
 
@@ -22,33 +19,26 @@ OBJECTIVES: tuple[Objective, ...] = ("epoch", "decoupled")
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
-    for folder in sorted(RESULTS.glob("grid-*")):
-        files = sorted(folder.glob("pubsub-vfl*.json"))
-        for file in files[:1] if given.smoke else files:
-            if not given.wants(file.stem):
+    given = asked(__doc__)
+    for split in ("32-32", "50-14"):
+        found = {name: row for name, row in measured(f"grid-{split}").items() if name.startswith("pubsub-vfl")}
+        for name, row in list(found.items())[: 1 if given.smoke else None]:
+            if not given.wants(name):
                 continue
-            values = json.loads(file.read_text())
-            run = Summary.from_dict(values["runs"][0] if "runs" in values else values)
-            settings = {key: value for key, value in run.extra["settings"].items() if value is not None}
-            made = problem(
-                settings,
-                "breast-cancer" if given.smoke else run.extra["data"],
-                run.extra["cores"],
-                run.extra["num_rows"],
-            )
+            settings = row.config
+            data = "breast-cancer" if given.smoke else row.data
+            made = problem(settings, data, row.extra["cores"], row.extra["num_rows"])
             setting = (settings["num_active_workers"], settings["num_passive_workers"], settings["batch_size"])
-            predicted = {name: planner.cost(made, *setting, name) for name in OBJECTIVES}
+            predicted = {objective: planner.cost(made, *setting, objective) for objective in OBJECTIVES}
             plain = planner.cost(dataclasses.replace(made, latency=0.0), *setting, "decoupled")
-            measured = run.metrics["training_per_epoch"]
+            epoch = row.metrics["training_per_epoch"]
             metrics = {
-                "measured": measured,
+                "measured": epoch,
                 **predicted,
                 "without_hops": plain,
-                "measured_over_decoupled": measured / predicted["decoupled"],
+                "measured_over_decoupled": epoch / predicted["decoupled"],
             }
-            target = given.out / folder.name.replace("grid", "planning") / file.name
-            write(target, [dataclasses.replace(run, metrics=metrics, extra={})])
+            given.put(f"planning-{split}", name, [dataclasses.replace(row, metrics=metrics, extra={}, curve={})])
 
 
 if __name__ == "__main__":

@@ -16,17 +16,18 @@ import statistics
 import time
 from typing import Any
 
-from _study import flags, one_cluster, write
+from _study import asked, one_cluster
 
-from fedactors.config import build, parse_words
-from fedactors.records.metrics import Summary
-from fedactors.records.study import Study
+from fedactors.config import as_dict, build, parse_words
+from fedactors.records.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.pubsub_vfl import algorithm, cast, planner, run
+from fedactors.sweeps.study import Study
+from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.data import load_data, num_batches
 from protocols.pubsub_vfl.planner import PartyProfile
 from protocols.pubsub_vfl.profiler import profile_party
+from protocols.pubsub_vfl.run import assemble
 
 DATA = "synthetic:60000x100"
 BATCH_SIZES = (64, 96, 128, 192, 256, 384, 512, 640, 768, 1024)
@@ -50,7 +51,7 @@ def message_seconds(words: dict[str, Any], data_name: str) -> float:
     config = build(PubSubVflConfig, {**words, "num_layers": 1, "hidden_size": 1, "batch_size": BATCH_SIZES[0]})
     made = profiles(config, data_name)
     taken, num_rows, _ = measure(config, data_name, NUM_EPOCHS)
-    batch = statistics.median(taken[WARM_UP:]) / algorithm.num_batches(num_rows, config.batch_size)
+    batch = statistics.median(taken[WARM_UP:]) / num_batches(num_rows, config.batch_size)
     return max(0.0, batch - max(planner.batch_seconds(made[party], config.batch_size) for party in made))
 
 
@@ -61,12 +62,12 @@ def measure(config: PubSubVflConfig, data_name: str, num_epochs: int) -> tuple[l
     taken: list[float] = []
 
     async def main() -> int:
-        actors = cast.assemble(config, data, runtime)
+        actors = assemble(config, data, runtime)
         await runtime.start()
-        num_rows = await actors.first_active.align(actors.first_passive)
+        num_rows = await actors.align()
         for epoch in range(1, num_epochs + 1):
             start = time.perf_counter()
-            await run.train_epoch(config, epoch, num_rows, actors)
+            await actors.train_epoch(epoch, num_rows)
             taken.append(time.perf_counter() - start)
         return num_rows
 
@@ -74,7 +75,7 @@ def measure(config: PubSubVflConfig, data_name: str, num_epochs: int) -> tuple[l
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     with one_cluster():
         compare(given)
 
@@ -90,30 +91,31 @@ def compare(given: Study) -> None:
     }
     sizes = BATCH_SIZES[-1:] if given.smoke else BATCH_SIZES
     for batch_size in sizes:
-        path = given.out / "planning-ray" / f"w1-1-b{batch_size:04d}.json"
-        if not given.wants(path.stem) or not given.lacks(path):
+        name = f"w1-1-b{batch_size:04d}"
+        if not given.wants(name) or not given.lacks("planning-ray", name):
             continue
         config = build(PubSubVflConfig, {**words, "batch_size": batch_size})
         taken, num_rows, runtime = measure(config, data_name, num_epochs)
         problem = planner.Problem(active=made["active"], passive=made["passive"], num_rows=num_rows)
         predicted, measured = planner.cost(problem, 1, 1, batch_size), statistics.median(taken[WARM_UP:] or taken)
         used = runtime.usage()
-        summary = Summary(
-            run=path.stem,
+        row = RunRow(
             protocol="pubsub-vfl",
-            runtime="ray",
             seed=0,
-            rounds=num_epochs,
+            data=data_name,
+            runtime="ray",
+            config=as_dict(config),
             metrics={"predicted": predicted, "measured": measured, "measured_over_predicted": measured / predicted},
-            extra={"epoch_seconds": taken, "profiles": {k: dataclasses.asdict(v) for k, v in made.items()}},
-            bytes=used.bytes,
-            messages=used.messages,
-            seconds=used.seconds,
+            usage={name: getattr(used, name) for name in ("bytes", "messages", "seconds", "cpu_utilisation")}
+            | {"rounds": num_epochs, "waiting_seconds": used.waiting_seconds},
+            curve={"epoch_seconds": taken},
+            extra={
+                "profiles": {k: dataclasses.asdict(v) for k, v in made.items()},
+                "load_average": os.getloadavg()[0],
+            },
             wall_seconds=sum(taken),
-            cpu_utilisation=used.cpu_utilisation,
-            waiting_seconds=used.waiting_seconds,
         )
-        write(path, [summary], load_average=os.getloadavg()[0])
+        given.put("planning-ray", name, [row])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 from _study import Point, flags, perform_all
 from comparison import SPLITS, network, settings
 
-from fedactors.records.study import Study
+from fedactors.sweeps.study import Study
 
 WORKERS = (16, 4, 8, 32, 2)
 BATCH_SIZES = (64, 256, 1024)
@@ -68,9 +68,9 @@ def _settings(method: str, w_a: int, w_p: int, size: int, rate: float) -> dict[s
 def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--split", choices=sorted(SPLITS), action="append", help="cores of both parties (default: all)")
-    given = parser.parse_intermixed_args(namespace=Study())
+    given = parser.parse_args(namespace=Study())
     for split in given.split or (list(SPLITS)[:1] if given.smoke else SPLITS):
-        perform_all(points(split, given.full), given.out / f"rates-{split}", given)
+        perform_all(points(split, given.full), f"rates-{split}", given)
 
 
 if __name__ == "__main__":

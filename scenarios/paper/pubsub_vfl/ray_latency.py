@@ -12,16 +12,14 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from _study import Clocked, Point, flags, one_cluster, summarise, write
+from _study import Clocked, Point, asked, one_cluster, row_of
 
-from fedactors.config import build, parse_words
+from fedactors.config import parse_words
 from fedactors.network.links import Link, Network
-from fedactors.records.metrics import Summary
-from fedactors.records.study import Study
+from fedactors.records.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.run import run
+from fedactors.sweeps.runs import run_once
+from protocols.pubsub_vfl.plugin import PROTOCOL
 
 WINDOW = 32
 METHODS = {
@@ -39,31 +37,27 @@ LINKS = {
 BATCH_SIZES = (256, 64)
 
 
-def measure(point: Point, network: Network | None, seed: int) -> Summary:
+def measure(point: Point, network: Network | None, seed: int) -> RunRow:
     """Run a point over Ray."""
-    config = build(PubSubVflConfig, dict(point.settings))
-    data = load_data(config, point.data, seed)
-    recorder = Clocked()
-    runtime = recorder.runtime = RayRuntime(seed=seed, recorder=recorder, network=network, num_cpus=2)
-    result = runtime.execute(lambda: run(config, data, runtime))
-    return summarise(dataclasses.replace(point, seed=seed), config, data.task, result, recorder, runtime)
+    keywords = {"recorder": Clocked(), "network": network, "num_cpus": 2}
+    row = row_of(point, run_once(PROTOCOL, point.settings, point.data, seed, make=RayRuntime, **keywords))
+    return dataclasses.replace(row, extra={**row.extra, "load_average": os.getloadavg()[0]})
 
 
 def main() -> None:
-    given = flags(__doc__, seeds=(0, 1, 3)).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__, (0, 1, 3))
     size = ("synthetic:1000000x500", 20, 0.91) if given.full else ("bank", 4, 0.935)
     data_name, num_epochs, target = ("breast-cancer", 1, 0.99) if given.smoke else size
     names = [(link, batch_size, method) for batch_size in BATCH_SIZES for link in LINKS for method in METHODS]
     with one_cluster():
         for link, batch_size, method in names[-1:] if given.smoke else names:
-            path = given.out / "ray-latency" / f"{link}-{method}-b{batch_size:04d}.json"
-            if not given.wants(path.stem) or not given.lacks(path):
+            name = f"{link}-{method}-b{batch_size:04d}"
+            if not given.wants(name) or not given.lacks("ray-latency", name):
                 continue
             settings = {"num_epochs": num_epochs, "batch_size": batch_size, "target": target, **METHODS[method]}
-            point = Point(name=path.stem, data=data_name, settings=settings | parse_words(given.words))
+            point = Point(name=name, data=data_name, settings=settings | parse_words(given.words))
             seeds = given.seeds[:1] if given.smoke else given.seeds
-            runs = [measure(point, LINKS[link], seed) for seed in seeds]
-            write(path, runs, load_average=os.getloadavg()[0])
+            given.put("ray-latency", name, [measure(point, LINKS[link], seed) for seed in seeds])
 
 
 if __name__ == "__main__":

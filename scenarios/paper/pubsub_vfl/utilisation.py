@@ -7,17 +7,15 @@ core, the parties' work is nearly even: only PubSub-VFL allows that.
 
 from __future__ import annotations
 
-from _study import Point, flags, perform_all
+from _study import Point, asked, perform_all
 from comparison import network, settings
-
-from fedactors.records.study import Study
 
 ROWS = (40_000, 200_000, 1_000_000)
 METHODS = ("pubsub-vfl", "avfl-ps")
 
 
 def main() -> None:
-    given = flags(__doc__).parse_intermixed_args(namespace=Study())
+    given = asked(__doc__)
     points = [
         Point(
             name=f"{rows:07d}-rows-{method}",
@@ -41,7 +39,7 @@ def main() -> None:
             network=network(),
         )
     )
-    perform_all(points, given.out / "utilisation", given)
+    perform_all(points, "utilisation", given)
 
 
 if __name__ == "__main__":

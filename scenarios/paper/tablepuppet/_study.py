@@ -1,29 +1,25 @@
-"""What Figures 5 to 8 share: panels on real multi-table sets, measured into summaries.
+"""What Figures 5 to 8 share: panels on real multi-table sets, measured into the table of runs.
 
 A panel is a data set, a model and a number of clients in each organisation; it runs the centralised model first and
-then its rows, and writes one summary for each into ``<panel>/<row>.json``. Rows that are there already are left alone
-unless ``--again`` is given. Arithmetic is real and runs on the simulated runtime; seconds on the networks are the
-paper's formula over the bytes in the traffic ledger. Settings were chosen by training loss (`choose`).
+then its rows, whose study is the panel's name. Rows that are there already are left alone unless ``--again`` is given.
+Arithmetic is real and runs on the simulated runtime; seconds on the networks are the paper's formula over the bytes in
+the traffic ledger. Settings were chosen by training loss (`choose`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedactors.command_line.options import RunOptions
-from fedactors.config import build
-from fedactors.launch import combine, launch, resolve
-from fedactors.records.metrics import Summary
-from fedactors.records.study import Study, write_summary
+from fedactors.records.table import RunRow
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study, study_flags
 from protocols.tablepuppet.plugin import PROTOCOL
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results" / "data" / "tablepuppet"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 MODELS = {"regression": "linear", "binary": "logistic", "multiclass": "softmax"}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "movielens-1m-linear": {
@@ -136,62 +132,59 @@ class Panel:
 SMOKE = (Panel(data="orders:300", rows={"rfl-admm-v": {}}, rounds=1),)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One run of a panel, and the centralised ones that it is compared with, by seed; none is compared with itself."""
+
+    data: str
+    settings: Mapping[str, Any]
+    centralised: Mapping[int, RunRow] = field(default_factory=dict)
+
+
 def measure_panel(panel: Panel, study: Study) -> None:
-    """Run a panel, the centralised model first, and write the summaries."""
-    folder = study.out / panel.name
-    for name, more in {"centralised": {}, **panel.rows}.items():
-        path = folder / f"{name.replace(' ', '-')}.json"
-        if not study.lacks(path):
-            continue
-        words = {**panel.settings(name.partition(" ")[0]), **more, **study.settings}
-        found = [train(panel.data, words, seed) for seed in study.seeds]
-        known = {s.seed: s for s in found} if name == "centralised" else _read(folder / "centralised.json")
-        made = [compared(summary, known[summary.seed]) for summary in found]
-        made = [dataclasses.replace(summary, run=panel.name) for summary in made]
-        write_summary(path, combine(made) if len(made) > 1 else made[0].as_dict())
-        print(f"{panel.name} {name}: {described(made[0])}", flush=True)
+    """Run a panel, the centralised model first."""
+
+    def settings(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
+        return {**panel.settings(name.partition(" ")[0]), **more, **study.settings}
+
+    first = {"centralised": Point(data=panel.data, settings=settings("centralised", {}))}
+    study.measure(panel.name, first, once, whole=True)
+    known = {row.seed: row for row in study.rows(panel.name, "centralised")}
+    points = {
+        name.replace(" ", "-"): Point(data=panel.data, settings=settings(name, more), centralised=known)
+        for name, more in panel.rows.items()
+    }
+    study.measure(panel.name, points, once, whole=True)
 
 
-def train(data: str, words: Mapping[str, Any], seed: int) -> Summary:
-    """Run one algorithm in a folder of its own that is thrown away."""
-    with tempfile.TemporaryDirectory() as scratch:
-        options = RunOptions(runtime="simulated", data=data, seed=seed, out=scratch, quiet=True)
-        _, options = resolve(PROTOCOL, [], options)
-        (summary,) = launch(PROTOCOL, build(PROTOCOL.Config, words), options)
-    return summary
+def once(point: Point, seed: int) -> RunRow:
+    """Run one algorithm with one seed."""
+    done = run_once(PROTOCOL, point.settings, point.data, seed)
+    # the curve of scores is a column of its own
+    row = done.row(extra={name: value for name, value in done.result.extra.items() if name != "curve"})
+    return compared(row, point.centralised[seed] if point.centralised else row)
 
 
-def compared(summary: Summary, centralised: Summary) -> Summary:
-    """Return a summary with the share of the gap that it closes, and its communication."""
-    metrics, best = dict(summary.metrics), centralised.metrics
+def compared(row: RunRow, centralised: RunRow) -> RunRow:
+    """Return a row with the share of the gap that it closes, and its communication."""
+    metrics, best = dict(row.metrics), centralised.metrics
     score = "rmse" if "rmse" in metrics else "accuracy"
     metrics[f"centralised_{score}"] = best[score]
     for key, of in (("gap_closed_%", score), ("loss_gap_closed_%", "test_loss")):
         span = best[of] - best[f"trivial_{of}"]
         metrics[key] = round(100 * (metrics[of] - best[f"trivial_{of}"]) / span, 2) if span else 100.0
-    sent, is_federated = summary.extra["communication"], summary is not centralised
+    sent, is_federated = row.extra["communication"], row is not centralised
     metrics["epoch_mb"] = sent["epoch_bytes"] / 1e6 if is_federated else 0.0
     for network in ("us-uk", "us-us"):
         metrics[f"{network}_s"] = sent[network]["ledger_seconds"] if is_federated else 0.0
         metrics[f"{network}_model_s"] = sent[network]["model_seconds"]
-    return dataclasses.replace(summary, metrics=metrics)
+    return dataclasses.replace(row, metrics=metrics)
 
 
-def described(summary: Summary) -> str:
-    """Return a line on what a run reached."""
-    found = summary.metrics
-    score = "rmse" if "rmse" in found else "accuracy"
-    return (
-        f"{score} {found[score]:.4f} (trivial {found[f'trivial_{score}']:.4f}, centralised "
-        f"{found[f'centralised_{score}']:.4f}), {found['gap_closed_%']:.1f} % of the gap and "
-        f"{found['loss_gap_closed_%']:.1f} % in loss; {found['epoch_mb']:.2f} MB an epoch; took "
-        f"{summary.wall_seconds:.1f} s"
-    )
-
-
-def _read(path: Path) -> dict[int, Summary]:
-    values = json.loads(path.read_text())
-    return {run["seed"]: Summary.from_dict(run) for run in values.get("runs", [values])}
+def asked(description: str | None) -> Study:
+    """Read the command line of a script of this folder."""
+    given: Study = study_flags(description, "tablepuppet", RESULTS).parse_args(namespace=Study())
+    return given
 
 
 def run_panels(panels: Sequence[Panel], study: Study) -> Sequence[Panel]:

@@ -2,22 +2,22 @@
 
 FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.choose [--only nycflights13-linear] [--again]
 
-Test rows play no part: of each run only the training loss is written, to ``grid-<data>-<model>/<point>.json``; of one
-that diverges nothing. The best points are `_study.SETTINGS`.
+Test rows play no part: of each run only the training loss is kept, in the study ``grid-<data>-<model>``; one that
+diverges is a row that says so. The best points are `_study.SETTINGS`.
 """
 
-import dataclasses
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedactors.command_line.terminal import guarded
-from fedactors.errors import Diverged
-from fedactors.records.study import Study, study_flags, write_summary
-from scenarios.paper.tablepuppet._study import RESULTS, Panel, train
+from fedactors.records.table import RunRow
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import Study
+from protocols.tablepuppet.plugin import PROTOCOL
+from scenarios.paper.tablepuppet._study import Panel, asked
 
 Axes = Mapping[str, Sequence[float]]
 
@@ -32,7 +32,7 @@ class Grid:
 
     @property
     def folder(self) -> str:
-        """Where the points are written."""
+        """The study of the points."""
         return f"grid-{self.panel.subject}" + ("-private" if self.panel.private else "")
 
     @property
@@ -105,27 +105,27 @@ SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", 
 
 def search(grid: Grid, study: Study) -> None:
     """Measure the points of a grid that are not there yet, and print the best."""
-    folder, found = study.out / grid.folder, {}
-    for name, chosen in grid.points():
-        path = folder / f"{name.replace(' ', '_')}.json"
-        if study.lacks(path):
-            words = {**grid.panel.settings(grid.algorithm), **chosen, **study.settings}
-            try:
-                summary = train(grid.panel.data, words, seed=0)
-            except Diverged as error:
-                print(f"{name}: {error}", flush=True)
-                continue
-            metrics = {"train_loss": summary.metrics["train_loss"]}
-            write_summary(path, dataclasses.replace(summary, run=name, metrics=metrics, extra={}).as_dict())
-            print(f"{name}: {metrics['train_loss']:.6f} ({summary.wall_seconds:.0f} s)", flush=True)
-        found[name] = json.loads(path.read_text())["metrics"]["train_loss"]
+    points = {
+        name.replace(" ", "_"): (grid.panel.data, {**grid.panel.settings(grid.algorithm), **chosen, **study.settings})
+        for name, chosen in grid.points()
+    }
+    study.measure(grid.folder, points, once, whole=True)
+    found = {row.name: row.metrics["train_loss"] for row in study.rows(grid.folder) if row.status == "finished"}
+    found = {name: loss for name, loss in found.items() if name in points}
     best = min(found, key=lambda name: found[name])
     print(f"{grid.folder}: {best} with {found[best]:.6f}", flush=True)
 
 
+def once(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
+    """Train at one point."""
+    data, settings = point
+    done = run_once(PROTOCOL, settings, data, seed)
+    return done.row({"train_loss": done.result.metrics["train_loss"]}, extra={}, curve={})
+
+
 def main() -> int:
     """Search the grids that the flags ask for."""
-    study = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
+    study = asked(__doc__)
     for grid in SMOKE if study.smoke else (*GRIDS, *PRIVATE_GRIDS):
         if study.wants(f"{grid.name} "):
             search(grid, study)

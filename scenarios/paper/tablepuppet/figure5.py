@@ -7,9 +7,8 @@ import sys
 from typing import Any
 
 from fedactors.command_line.terminal import guarded
-from fedactors.records.study import Study, study_flags
 from scenarios.paper.tablepuppet._drawing import draw
-from scenarios.paper.tablepuppet._study import RESULTS, Panel, run_panels
+from scenarios.paper.tablepuppet._study import Panel, asked, run_panels
 
 V: dict[str, dict[str, Any]] = {"rfl-admm-v": {}, "rfl-sgd-v": {}}
 VERTICAL: dict[str, dict[str, Any]] = {**V, "vfl-admm": {}, "vfl-sgd": {}}
@@ -49,8 +48,8 @@ FULL = (
 
 def main() -> int:
     """Measure what is missing, and draw."""
-    study = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
-    print(draw("figure5", run_panels(FULL if study.full else PANELS, study), study.out))
+    study = asked(__doc__)
+    print(draw("figure5", run_panels(FULL if study.full else PANELS, study), study))
     return 0
 
 

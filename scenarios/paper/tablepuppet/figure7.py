@@ -8,19 +8,18 @@ The runs are those of Figures 5 and 6; what they have measured already is not ru
 import sys
 
 from fedactors.command_line.terminal import guarded
-from fedactors.records.study import Study, study_flags
 from scenarios.paper.tablepuppet import figure5, figure6
 from scenarios.paper.tablepuppet._drawing import draw
-from scenarios.paper.tablepuppet._study import RESULTS, run_panels
+from scenarios.paper.tablepuppet._study import asked, run_panels
 
 
 def main() -> int:
     """Measure what is missing, and draw it for both networks."""
-    study = study_flags(__doc__, RESULTS).parse_args(namespace=Study())
+    study = asked(__doc__)
     panels = (*(figure5.FULL if study.full else figure5.PANELS), *figure6.PANELS)
     shown = run_panels([panel for panel in panels if panel.num_partitions == 1], study)
     for network in ("us-uk", "us-us"):
-        print(draw(f"figure7-{network}", shown, study.out, network))
+        print(draw(f"figure7-{network}", shown, study, network))
     return 0
 
 

@@ -88,13 +88,13 @@ def test_the_server_is_not_to_be_done_without():
 class Deaf(SimulatedRuntime):
     """Loses one message on the way, as no transport should."""
 
-    def send(self, sender, receiver, method, args, kwargs):
+    def send(self, sender, receiver, method, value):
         if method == "roaming_done" and not getattr(self, "dropped", False):
             self.dropped = True
             done = self.loop.create_future()
             done.set_result(None)
             return done
-        return super().send(sender, receiver, method, args, kwargs)
+        return super().send(sender, receiver, method, value)
 
 
 def test_a_word_that_never_comes_ends_in_a_timeout_that_names_the_token():

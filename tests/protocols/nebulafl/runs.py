@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from fedactors.errors import Stopped
@@ -28,6 +29,8 @@ SMALL = NebulaFLConfig(
 BASELINES = (
     "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff",
 )  # fmt: skip
+
+PRICES = {"rtx-3080": 0.12, "rtx-4090": 0.30, "a100": 0.60}
 
 
 def play(config, *, seed=0, resume=None, recorder=None, name="digits", **options):
@@ -74,3 +77,23 @@ def cut(config, after, **options):
         runtime.execute(lambda: run(config, data, runtime))
     found = recorder.checkpoints["last"]
     return recorder, Snapshot(found.actors, found.driver)
+
+
+def own_files(folder, *, columns=("a", "b", "c"), wider=(), listed=True, **values):
+    """Write four clients' files and test rows; return a configuration and the data for them."""
+    rng = np.random.default_rng(0)
+    for name in ("client-0", "client-1", "client-2", "client-3", "test"):
+        names = (*columns, "extra") if name in wider else columns
+        x = rng.normal(size=(30, len(names)))
+        y = (x[:, 0] > 0).astype(int)
+        rows = [",".join([*map(str, row), str(label)]) for row, label in zip(x, y, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join([",".join([*names, "y"]), *rows]))
+    features = f"features = {list(columns)}\n" if listed else ""
+    parties = [f'[parties.client-{n}]\npath = "client-{n}.csv"\nlabel = "y"\n{features}' for n in range(4)]
+    head = '[task]\ntype = "binary"\nlayout = "horizontal"\ntest = "test.csv"\n'
+    (folder / "parties.toml").write_text(head + "\n".join(parties))
+    config = changed(
+        num_centers=2, num_containers=4, active_per_center=2, dirichlet=None, model="linear", duration=900.0,
+        evaluation_interval=300.0, rotation_interval=200.0, batch_size=10, catalogue="scarce", **values,
+    )  # fmt: skip
+    return config, load_data(config, str(folder / "parties.toml"), 0)

@@ -3,8 +3,8 @@
 import pytest
 
 from fedactors.command_line import main as cli
-from protocols.nebulafl.inputs import EXAMPLES
-from tests.protocols.nebulafl.test_inputs import CATALOGUE, NETWORK
+from protocols.nebulafl.data import EXAMPLES
+from tests.protocols.nebulafl.test_data import CATALOGUE, NETWORK
 
 WRITTEN = {"num_centers": "2", "num_containers": "8", "active_per_center": "2"}
 
@@ -40,6 +40,8 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
         ("num_training=5000", "num_training: 5000 is not allowed: digits has 1437 to deal"),
         ("num_validation=1437", "num_proxy + num_validation: 1437 is not allowed: digits has 1437 training rows"),
         ("outages=oregon", "outages: 'oregon' is not allowed"),
+        ("outages=paris/0@1-2", "outages: center 'paris' is not allowed: the centers are oregon, virginia"),
+        ("outages=oregon/10@1-2", "outages: oregon/10 is not allowed: oregon has containers 0 to 9"),
         ("attestation=nowhere:hook", "attestation: 'nowhere:hook' is not allowed"),
         ("algorithm=fedprox", "algorithm: 'fedprox' is not allowed"),
         ("colour=red", "colour"),

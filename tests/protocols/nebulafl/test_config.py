@@ -2,8 +2,7 @@ import pytest
 
 from fedactors.config import build
 from fedactors.errors import BadInput
-from protocols.nebulafl.baselines.ablations import Switches, switches
-from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.config import NebulaFLConfig, Rules
 
 
 def test_defaults_are_the_papers():
@@ -60,4 +59,4 @@ def test_each_ablation_takes_one_thing_away(ablation, changed):
     whole = {
         "random_container": False, "resource_policy": "nebulafl", "use_cost": True, "use_time": True, "rotate": True,
     }  # fmt: skip
-    assert switches(NebulaFLConfig(ablation=ablation)) == Switches(**(whole | changed))
+    assert NebulaFLConfig(ablation=ablation).rules == Rules(**(whole | changed))

@@ -3,7 +3,7 @@
 import pytest
 
 from fedactors.errors import PartyLost
-from tests.protocols.nebulafl.runs import BASELINES, changed, cut, play, rounds, spans_of
+from tests.protocols.nebulafl.runs import BASELINES, PRICES, changed, cut, play, rounds, spans_of
 
 
 def test_a_container_that_is_away_is_skipped_and_nothing_is_counted_twice():
@@ -26,6 +26,9 @@ def test_a_center_lost_and_back(algorithm):
     config = changed(algorithm=algorithm, restart_seconds=700.0)
     result, recorder, runtime = play(config, faults={"virginia": 710.0})
     spans = spans_of(recorder)
+    # what the lost center had let stands on the timeline too, so that the bill can be added up from there
+    rent = sum(PRICES[s["label"].split(" on ")[1].partition("#")[0]] * (s["end"] - s["start"]) / 3600 for s in spans)
+    assert sum(bill["rent"] for bill in result.extra["centers"].values()) == pytest.approx(rent, rel=1e-9)
     gone = [s for s in spans if s["actor"] == "virginia" and 710.0 < s["start"] < 1410.0]
     assert not gone
     assert any(s["actor"] == "virginia" and s["start"] >= 1410.0 for s in spans)
@@ -67,7 +70,7 @@ def test_a_planet_whose_container_is_lost_trains_elsewhere_at_once():
     whole = spans_of(play(changed(duration=1300.0))[1])
     container = next(s["label"].split(" on ")[0] for s in whole if s["start"] < 300.0 < s["end"])
     spans = spans_of(play(changed(duration=1300.0, outages=f"{container}@300-900"))[1])
-    there = [s for s in spans if s["actor"] == container.partition("/")[0]]
+    there = [s for s in spans if s["label"].startswith(container.partition("/")[0])]
     broken = [s for s in there if s["kind"] == "given up" and s["end"] == 300.0]
     assert [s["label"].split(" on ")[0] for s in broken] == [container]
     elsewhere = [s["label"].split(" on ")[0] for s in there if s["start"] == 300.0]
@@ -88,3 +91,33 @@ def test_who_cannot_be_lost_stops_the_run_by_name(algorithm, ablation, victim):
 def test_stop_means_stop():
     with pytest.raises(PartyLost, match="virginia"):
         play(changed(on_party_loss="stop"), faults={"virginia": 700.0})
+
+
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedavg-hierarchical"])
+def test_while_the_only_center_is_away_the_run_waits_for_it(algorithm):
+    config = changed(
+        algorithm=algorithm, num_centers=1, num_containers=4, restart_seconds=500.0, duration=1950.0,
+        rotation_interval=300.0,
+    )  # fmt: skip
+    result, recorder, _ = play(config, faults={"oregon": 640.0})
+    times = [entry["time"] for entry in recorder.rounds]
+    # nobody has a master at 650 s; a baseline's model is with the exchange
+    assert times == [1140.0 if algorithm == "nebulafl" else 650.0, 1300.0, 1950.0]
+    assert any(s["actor"] == "oregon" and s["start"] >= 1140.0 for s in spans_of(recorder))
+    assert result.rounds == 3
+
+
+def test_when_all_centers_are_away_at_the_end_the_last_measurement_waits():
+    config = changed(num_centers=2, num_containers=8, duration=1300.0, restart_seconds=400.0)
+    result, recorder, _ = play(config, faults={"oregon": 1200.0, "virginia": 1250.0})
+    assert [entry["time"] for entry in recorder.rounds] == [650.0, 1600.0]
+    assert result.metrics["accuracy"] == recorder.rounds[-1]["accuracy"]
+
+
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
+def test_no_center_left_ends_the_run_with_one_line(algorithm):
+    config = changed(algorithm=algorithm, num_centers=2, num_containers=8, on_party_loss="continue")
+    with pytest.raises(PartyLost, match="no data center is left") as caught:
+        play(config, faults={"oregon": 700.0, "virginia": 900.0})
+    assert caught.value.party == "virginia"
+    assert "\n" not in str(caught.value)

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.learning.averaging import weighted_mean
 from fedactors.network.ledger import INTER_DATA_CENTER
-from protocols.nebulafl.data import load_data, load_rows
-from tests.protocols.nebulafl.runs import BASELINES, SMALL, changed, cut, play, rounds, spans_of
+from fedactors.runtime.base import derived_seed
+from protocols.nebulafl.data import load_data
+from protocols.nebulafl.training import evaluate, initial_parameters, rows_key, run_model, train
+from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +39,6 @@ def test_learning_happens(whole):
 
 
 # --- money ---
-
-
-PRICES = {"rtx-3080": 0.12, "rtx-4090": 0.30, "a100": 0.60}
 
 
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
@@ -86,11 +86,13 @@ def test_rotation_needs_half_of_the_transfers_of_aggregation():
 
 
 def test_no_row_is_in_any_message(whole):
-    features = load_rows("train:0:digits")[0]
-    largest = max(t.bytes / t.messages for t in whole[2].ledger.totals() if t.kind != "driver")
-    kinds = {t.type for t in whole[2].ledger.totals() if t.kind != "driver"}
-    assert kinds == {"MasterModel", "LeaseOpened", "LeaseClosed"}
-    assert largest < features.nbytes
+    config = load_data(SMALL, "digits", 0)
+    num_parameters = len(initial_parameters(run_model(SMALL, config), 0))
+    totals = [t for t in whole[2].ledger.totals() if t.kind != "driver"]
+    assert {t.type for t in totals} == {"MasterModel", "LeaseOpened", "LeaseClosed", "model()"}
+    for t in totals:
+        # a master's parameters and its center's name; of a lease two names
+        assert t.bytes / t.messages - (4 * num_parameters if t.type == "MasterModel" else 0) < 64
 
 
 # --- resume ---
@@ -160,12 +162,15 @@ def test_a_container_that_fails_its_attestation_is_never_called(monkeypatch):
     assert not any(container.endswith("/0") for container in called)
 
 
-def test_one_center_synchronous_is_fedavg():
-    from fedactors.runtime.base import derived_seed
-    from protocols.nebulafl.algorithm import weighted_mean
-    from protocols.nebulafl.training import evaluate, initial_parameters, train
-    from protocols.nebulafl.workshop import run_model
+def test_no_container_that_passes_is_an_error(monkeypatch):
+    hooks = types.ModuleType("enclave_hooks")
+    vars(hooks)["attest"] = lambda container, nonce: not container.startswith("virginia/")
+    monkeypatch.setitem(sys.modules, "enclave_hooks", hooks)
+    with pytest.raises(BadInput, match="lets no container of virginia pass"):
+        play(changed(attestation="enclave_hooks:attest"))
 
+
+def test_one_center_synchronous_is_fedavg():
     config = changed(
         algorithm="fedavg", num_centers=1, num_containers=4, active_per_center=4, duration=1e6, num_rounds=2,
         evaluation_interval=1e6, dirichlet=None,
@@ -173,12 +178,12 @@ def test_one_center_synchronous_is_fedavg():
     result, _, _ = play(config)
     data = load_data(config, "digits", 0)
     model = run_model(config, data)
-    global_P = initial_parameters(model, derived_seed(0, "all parties", "model"))
+    global_P = initial_parameters(model, 0)
     for turn in range(2):
         made = []
-        for number, shard in enumerate(data.shards()):
+        for number in range(4):
             seed = derived_seed(0, f"oregon/{number}", f"training {turn}")
-            made.append(train(model, global_P, shard.key, shard.rows, seed, (1, 200, 0.01, 0.9)))
+            made.append(train(model, global_P, rows_key(data.client(number)), seed, (1, 200, 0.01, 0.9)))
         global_P = weighted_mean([m[0] for m in made], [m[2] for m in made])
-    assert result.metrics["accuracy"] == evaluate(model, global_P, data.test_key)[0]
+    assert result.metrics["accuracy"] == evaluate(model, global_P, rows_key(data.test()))[0]
     assert np.isfinite(global_P).all()

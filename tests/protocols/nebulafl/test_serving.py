@@ -8,7 +8,7 @@ import torch
 
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_skeleton
-from protocols.nebulafl.data import load_data, load_rows
+from protocols.nebulafl.data import load_data
 from protocols.nebulafl.plugin import PROTOCOL
 from protocols.nebulafl.serving import export, predict
 from tests.protocols.nebulafl.runs import changed, play
@@ -22,7 +22,7 @@ def test_predictions_are_those_that_were_measured(algorithm):
     result, recorder, _ = play(config)
     data = load_data(config, "digits", 0)
     classes = predict(config, data, recorder.checkpoints["final"].actors)
-    labels = load_rows(data.test_key)[1]
+    labels = data.test().load().labels
     assert (classes == labels).mean() == pytest.approx(result.metrics["accuracy"])
 
 
@@ -36,7 +36,7 @@ def test_each_center_exports_its_master_by_layer(tmp_path):
     with np.load(weights) as found:
         module.load_state_dict({name: torch.tensor(found[name]) for name in found.files})
     alone = predict(SHORT, load_data(SHORT, "digits", 0), {"oregon": states["oregon"]})
-    features = load_rows("test:0:digits")[0]
+    features = load_data(SHORT, "digits", 0).test().load().features
     with torch.no_grad():
         np.testing.assert_array_equal(module(torch.tensor(features)).argmax(1).numpy(), alone)
 

@@ -1,39 +1,18 @@
-import itertools
 import math
 
 import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import log_loss
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.network import Model, Network
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import BottomNetwork, TopNetwork
+from fedactors.learning.split_network import Publication, joint_output
+from fedactors.privacy.releases import GaussianReleases
 from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.averages import add_changes, weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from tests.protocols.pubsub_vfl.runs import config_of
-
-
-def test_interval_grows_as_the_formula_says():
-    assert [algorithm.sync_gap(t, 5) for t in range(1, 10)] == [1, 1, 1, 2, 3, 4, 5, 5, 5]
-
-
-def test_epochs_that_end_with_an_average():
-    assert list(itertools.islice(algorithm.sync_epochs(5), 8)) == [1, 2, 3, 4, 10, 15, 20, 25]
-
-
-def test_other_schedules():
-    assert [algorithm.sync_gap(t, 5, "decreasing") for t in range(1, 10)] == [5, 5, 5, 4, 3, 2, 1, 1, 1]
-    assert all(algorithm.syncs(t, 5, "every") for t in range(1, 9))
-    assert not any(algorithm.syncs(t, 5, "never") for t in range(1, 9))
-
-
-def test_batches_cover_the_rows_once_and_differ_between_epochs():
-    first, second = (algorithm.batches(103, 10, 7, epoch) for epoch in (1, 2))
-    assert len(first) == algorithm.num_batches(103, 10) == 11
-    assert sorted(np.concatenate(first)) == list(range(103))
-    assert not np.array_equal(np.concatenate(first), np.concatenate(second))
-    assert all(map(np.array_equal, first, algorithm.batches(103, 10, 7, 1)))
 
 
 def test_sigma_is_equation_17():
@@ -45,55 +24,60 @@ def test_sigma_is_equation_17():
 
 def test_rigorous_budget_is_105_times_the_nominal_one_at_the_papers_size():
     config = config_of(privacy_mu=1.0, batch_size=256, num_epochs=10)
-    mu, epsilon = algorithm.rigorous_budget(1.0, algorithm.embedding_sigma(config, 700_000), 10, 1e-5)
-    assert mu == pytest.approx(2 * math.sqrt(700_000 / 256))
-    assert mu == pytest.approx(104.6, abs=0.05)
-    assert epsilon > mu
-    assert algorithm.rigorous_budget(1.0, 0.0, 10, 1e-5) == (math.inf, math.inf)
+    releases = GaussianReleases(
+        "Embedding", clip_norm=1.0, sigma=algorithm.embedding_sigma(config, 700_000), delta=1e-5, paper_mu=1.0
+    )
+    releases.add(times=10)
+    assert releases.rigorous_mu == pytest.approx(2 * math.sqrt(700_000 / 256))
+    assert releases.rigorous_mu == pytest.approx(104.6, abs=0.05)
+    assert releases.nominal_mu == 1.0
 
 
 def test_gradient_noise_meets_its_budget():
-    sigma = algorithm.gradient_sigma(3.0, 0.5, 16)
-    assert algorithm.rigorous_budget(0.5, sigma, 16, 1e-5)[0] == pytest.approx(3.0)
+    releases = GaussianReleases("Gradient", clip_norm=0.5, sigma=algorithm.gradient_sigma(3.0, 0.5, 16), delta=1e-5)
+    releases.add(times=16)
+    assert releases.rigorous_mu == pytest.approx(3.0)
 
 
-def networks() -> tuple[BottomNetwork, TopNetwork]:
+def networks() -> tuple[Network, Network]:
     sgd = OptimizerSpec(name="sgd", learning_rate=0.1)
     bottom = ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden=4, layers=2, float64=True)
     top = ModelSpec(name="top-mlp", inputs=(4,), outputs=1, hidden=4, float64=True)
-    return BottomNetwork(bottom, sgd, 1), TopNetwork(top, sgd, 2, task="binary")
+    return Network(bottom, sgd, 1), Network(top, sgd, 2)
 
 
-def test_pure_functions_give_the_stateful_numbers():
+def test_gradients_are_those_of_the_joint_loss_by_finite_differences():
     rng = np.random.default_rng(0)
     bottom, top = networks()
-    x, z, g = rng.normal(size=(5, 3)), rng.normal(size=(5, 2)), rng.normal(size=(5, 2))
-    y = np.array([0, 1, 1, 0, 1])
-    publication, values = algorithm.forward(bottom, x)
-    before = bottom.vector
-    assert np.array_equal(values, algorithm.forward_pure(bottom.spec, before, x))
-    kept = algorithm.active_gradients(bottom, top, x, [z], y)
-    pure = algorithm.active_gradients_pure((bottom.spec, before), (top.spec, top.vector), "binary", x, [z], y)
-    assert kept.loss == pure.loss
-    for one, other in zip(
-        (*kept.embeddings, kept.bottom, kept.top), (*pure.embeddings, pure.bottom, pure.top), strict=True
-    ):
-        assert np.array_equal(one, other)
-    bottom.apply(kept.bottom)
-    # the gradient goes through the activation of the publication, not of the present parameters
-    assert np.array_equal(
-        algorithm.backward(bottom, publication, g), algorithm.backward_pure(bottom.spec, before, x, g)
-    )
-    outputs = algorithm.top_outputs(top.spec, top.vector, [values, z])
-    assert np.array_equal(outputs, top.output([values, z]))
-    assert np.array_equal(algorithm.embed_rows(bottom.spec, before, x), values)
+    x, z, y = rng.normal(size=(5, 3)), rng.normal(size=(5, 2)), np.array([0, 1, 1, 0, 1])
+
+    def loss(bottom_P: np.ndarray, top_P: np.ndarray, z_BE: np.ndarray) -> float:
+        models = Model(bottom.spec, bottom_P), Model(top.spec, top_P)
+        return log_loss(y, joint_output(models[1], [algorithm.embed_rows(models[0], x), z_BE]))
+
+    found = algorithm.active_gradients(bottom.model, top.model, "binary", x, [z], y)
+    at = [bottom.vector, top.vector, z]
+    assert found.loss == pytest.approx(loss(*at))
+    for index, gradient in enumerate((found.bottom, found.top, found.embeddings[0])):
+        for place in np.ndindex(at[index].shape):
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = [value.copy() for value in at]
+                moved[index][place] += step
+                ends.append(loss(*moved))
+            assert gradient[place] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-7)
 
 
-def test_averages_are_weighted_and_changes_add_up():
-    a, b = np.array([1.0, 2.0], np.float32), np.array([4.0, 8.0], np.float32)
-    assert weighted_mean([a, b], [1.0, 2.0]).tolist() == [3.0, 6.0]
-    assert weighted_mean([a, b], [1.0, 1.0]).dtype == np.float32
-    assert [t.tolist() for t in add_changes(add_changes([], [a]), [b])] == [[5.0, 10.0]]
+def test_a_gradient_goes_through_the_activation_of_its_publication():
+    rng = np.random.default_rng(0)
+    bottom, _ = networks()
+    x, g = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
+    publication, before = Publication(bottom.model, x), bottom.vector
+    assert np.array_equal(algorithm.embed(publication), algorithm.embed_rows(Model(bottom.spec, before), x))
+    bottom.apply(np.ones_like(before))
+    late = algorithm.backward(publication, g)
+    assert np.array_equal(late, algorithm.backward(Publication(Model(bottom.spec, before), x), g))
+    assert not np.array_equal(late, algorithm.backward(Publication(bottom.model, x), g))
 
 
 @pytest.mark.parametrize(

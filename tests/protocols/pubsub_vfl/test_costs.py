@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.runtime.base import Work
-from protocols.pubsub_vfl.costs import FITTED, default_costs
-from protocols.pubsub_vfl.models import operations
+from protocols.pubsub_vfl.algorithm import FITTED, default_costs, operations
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
 
 COMMITTED = Path(__file__).resolve().parents[3] / "docs/results/data/pubsub_vfl/cost_model.json"

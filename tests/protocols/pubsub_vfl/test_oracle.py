@@ -10,7 +10,8 @@ from fedactors.data.blocks import prepare, split
 from fedactors.learning.losses import task_loss
 from fedactors.learning.models import build_model
 from fedactors.runtime.base import derived_seed
-from protocols.pubsub_vfl import algorithm, models
+from protocols.pubsub_vfl import algorithm
+from protocols.pubsub_vfl.data import batches as batches_of
 from protocols.pubsub_vfl.data import load_data
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
@@ -33,10 +34,10 @@ def plain_split_learning(source, config, num_batches_per_step: int = 1) -> list[
     features = {p: torch.from_numpy(b.train.features).double() for p, b in prepared.items()}
     target = torch.from_numpy(prepared["active"].train.labels)
     bottoms = {
-        p: build_model(models.bottom_spec(config, x.shape[1]), derived_seed(0, p, "bottom"))
+        p: build_model(algorithm.bottom_spec(config, x.shape[1]), derived_seed(0, p, "bottom"))
         for p, x in features.items()
     }
-    top = build_model(models.top_spec(config, data), derived_seed(0, "active", "top"))
+    top = build_model(algorithm.top_spec(config, data), derived_seed(0, "active", "top"))
     modules = [*bottoms.values(), top]
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
     optimizer = kind([p for m in modules for p in m.parameters()], lr=config.learning_rate)
@@ -46,7 +47,7 @@ def plain_split_learning(source, config, num_batches_per_step: int = 1) -> list[
 
     history = [snapshot()]
     for epoch in range(1, config.num_epochs + 1):
-        batches = algorithm.batches(len(target), config.batch_size, seed, epoch)
+        batches = batches_of(len(target), config.batch_size, seed, epoch)
         for start in range(0, len(batches), num_batches_per_step):
             rows = np.concatenate(batches[start : start + num_batches_per_step])
             z = torch.cat([bottoms[p](features[p][rows]) for p in data.parties], dim=1)

@@ -5,8 +5,7 @@ import pytest
 
 from fedactors.errors import BadInput
 from protocols.pubsub_vfl import planner
-from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw, Problem
-from protocols.pubsub_vfl.planning import plan
+from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw, Problem, plan
 from tests.protocols.pubsub_vfl.runs import config_of
 
 

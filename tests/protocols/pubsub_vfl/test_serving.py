@@ -5,8 +5,9 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import auc
+from fedactors.learning.network import Model
 from fedactors.plugins import find_protocol
-from protocols.pubsub_vfl import algorithm, messages, models
+from protocols.pubsub_vfl import algorithm, messages
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.serving import export, predict
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
@@ -49,8 +50,8 @@ def test_each_party_exports_its_own_part_with_its_scale(tmp_path):
         facts = json.loads(description.read_text())
         block = load_data(config, "breast-cancer", 0).load(party)
         assert facts["feature_names"] == list(block.feature_names)
-        spec = models.bottom_spec(config, len(facts["feature_names"]))
-        assert algorithm.embed_rows(spec, bottom, block.features).shape == (569, 4)
+        spec = algorithm.bottom_spec(config, len(facts["feature_names"]))
+        assert algorithm.embed_rows(Model(spec, bottom), block.features).shape == (569, 4)
     with pytest.raises(BadInput, match="broker"):
         export(config, "broker", {}, tmp_path)
 

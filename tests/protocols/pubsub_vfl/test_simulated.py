@@ -8,9 +8,9 @@ from fedactors.data.blocks import Split, prepare
 from fedactors.errors import PartyLost
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.links import Link, Network
-from protocols.pubsub_vfl import messages
-from protocols.pubsub_vfl.dispatch import NeverEnds
-from protocols.pubsub_vfl.passive import PassiveWorker
+from fedactors.privacy.mechanisms import clip_rows
+from protocols.pubsub_vfl.actors import PassiveWorker
+from protocols.pubsub_vfl.broker import NeverEnds
 from tests.protocols.pubsub_vfl.runs import Done, arrays, simulate
 
 SEVERAL = {"num_active_workers": 2, "num_passive_workers": 3, "batch_size": 32}
@@ -87,14 +87,14 @@ def test_bytes_of_an_epoch_are_those_of_embeddings_and_gradients_and_a_stated_he
 
 def test_each_batch_is_trained_exactly_once_per_epoch(monkeypatch):
     applied: list[tuple[int, int]] = []
-    original = PassiveWorker.backward
+    original = PassiveWorker._backward
 
-    async def spy(self, gradient, positions=None):
-        found = await original(self, gradient, positions)
+    async def spy(self, gradient):
+        found = await original(self, gradient)
         applied.append((gradient.epoch, gradient.batch_id))
         return found
 
-    monkeypatch.setattr(PassiveWorker, "backward", spy)
+    monkeypatch.setattr(PassiveWorker, "_backward", spy)
     done = simulate(**SEVERAL, num_epochs=2)
     num_batches = -(-done.result.extra["num_rows"] // 32)
     assert sorted(applied) == [(e, b) for e in (1, 2) for b in range(num_batches)]
@@ -144,14 +144,6 @@ def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
     assert not any(array.dtype.kind in "iu" and set(array.reshape(-1)) == set(labels) for array in sent)
 
 
-def test_messages_name_receiver_and_what_they_reveal():
-    from fedactors.network.codec import message_types
-
-    for cls in message_types(messages):
-        assert cls.__message__.receiver  # type: ignore[attr-defined]
-        assert cls.__message__.reveals  # type: ignore[attr-defined]
-
-
 # --- privacy noise ---
 
 
@@ -164,23 +156,21 @@ def test_an_infinite_budget_is_the_run_without_noise():
 def test_noise_has_the_deviation_that_the_ledger_states(monkeypatch):
     clean: dict[tuple[int, int, int], np.ndarray] = {}
     noisy: dict[tuple[int, int, int], np.ndarray] = {}
-    original = PassiveWorker.embed
+    original = PassiveWorker._embed
 
-    async def spy(self, epoch, batch_id, sequence, positions):
-        embedding = await original(self, epoch, batch_id, sequence, positions)
-        from fedactors.privacy.mechanisms import clip_rows
-
-        clean[epoch, batch_id, sequence] = clip_rows(self._publications[batch_id, sequence][1], self.config.clip_norm)
-        noisy[epoch, batch_id, sequence] = embedding.values
+    async def spy(self, epoch, stamp, positions):
+        embedding = await original(self, epoch, stamp, positions)
+        clean[epoch, *stamp] = clip_rows(self._publications[stamp][1], self.config.clip_norm)
+        noisy[epoch, *stamp] = embedding.values
         return embedding
 
-    monkeypatch.setattr(PassiveWorker, "embed", spy)
+    monkeypatch.setattr(PassiveWorker, "_embed", spy)
     done = simulate(privacy_mu=0.5, embedding_size=32, num_epochs=2, runtime={"reproducible_noise": True})
     difference = np.concatenate([(noisy[key] - clean[key]).reshape(-1) for key in clean])
-    account = done.result.extra["privacy"]["passive"]
+    account = done.result.extra["privacy"]["passive"]["Embedding"]
     assert difference.size > 20_000
-    assert difference.std() == pytest.approx(account["sigma"], rel=0.03)
-    assert abs(difference.mean()) < 4 * account["sigma"] / math.sqrt(difference.size)
+    assert difference.std() == pytest.approx(account["noise_scale"], rel=0.03)
+    assert abs(difference.mean()) < 4 * account["noise_scale"] / math.sqrt(difference.size)
     assert account["nominal_mu"] == 0.5
     assert account["rigorous_mu"] == pytest.approx(2 * 0.5 * math.sqrt(done.result.extra["num_rows"] / 64))
 
@@ -192,7 +182,7 @@ def test_reproducible_noise_is_never_called_a_guarantee():
     for record in reproducible.recorder.privacy_records:
         assert not record.covered
         assert "no privacy guarantee" in record.note
-    assert kept.result.extra["privacy"]["active"]["rigorous_mu"] == pytest.approx(3.0)
+    assert kept.result.extra["privacy"]["active"]["Gradient"]["rigorous_mu"] == pytest.approx(3.0)
     # noise comes from the operating system: two runs of one seed differ
     assert text(simulate(privacy_mu=0.5, num_epochs=1)) != text(simulate(privacy_mu=0.5, num_epochs=1))
 
@@ -201,7 +191,7 @@ def test_republished_batches_count_as_releases():
     done = simulate(num_epochs=1, privacy_mu=1.0, runtime={"faults": {"passive/worker-0": 0.003}})
     attempts = done.recorder.rounds[0]["max_attempts"]
     assert attempts > 1
-    assert done.result.extra["privacy"]["passive"]["releases"] == attempts
+    assert done.result.extra["privacy"]["passive"]["Embedding"]["releases"] == attempts
 
 
 # --- parties, tasks, alignment, stopping ---

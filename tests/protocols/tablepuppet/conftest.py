@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from protocols.tablepuppet import algorithm, operators
+from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.mapping import hash_keys, table_mapping
-from protocols.tablepuppet.models import TableModel, predict
-from protocols.tablepuppet.plan import Column, On, Partition, Query, Table, make_plan
-from protocols.tablepuppet.subproblem import Subproblem, factorise, solve_linear
+from protocols.tablepuppet.models import Subproblem, TableModel, factorise, predict, solve_linear
+from protocols.tablepuppet.query import make_plan, parse_query
 from tests.databases import postgres  # noqa: F401
 
 SECRET = b"a key that the server does not know"
@@ -32,7 +31,7 @@ class Joined:
 
     @property
     def rows(self):
-        return [operators.row_index(self.mapping, i) for i in range(len(self.x))]
+        return [rows.astype(np.int64) for rows in self.mapping.rows]
 
     @property
     def materialised(self):
@@ -45,14 +44,8 @@ def star_plan():
         "items": {"item": "integer"},
         "cards": {"card": "integer"},
     }
-    query = Query(
-        tables=tuple(Table(n, (Partition(n),)) for n in ("orders", "items", "cards")),
-        joins=(
-            On(Column("item", "orders"), Column("item", "items")),
-            On(Column("card", "orders"), Column("card", "cards")),
-        ),
-    )
-    return make_plan(query, schemas, "amount")
+    sql = "SELECT * FROM orders JOIN items ON orders.item = items.item JOIN cards ON orders.card = cards.card"
+    return make_plan(parse_query(sql), schemas, "amount")
 
 
 def star_mapping(orders_item, orders_card, items, cards):
@@ -82,13 +75,24 @@ def make_star():
     return make
 
 
+def centralised_ridge(x_ND, y_NC, beta):
+    """Return the minimiser of Eq. 1 for the squared loss on the joined table."""
+    N, D = x_ND.shape
+    return np.linalg.solve(x_ND.T @ x_ND / N + beta * np.eye(D), x_ND.T @ y_NC / N)
+
+
+def touched_rows(mapping, batches):
+    """Return alpha_i of each table: its distinct rows summed over the batches (Table 6)."""
+    return tuple(sum(len(np.unique(rows[batch])) for batch in batches) for rows in mapping.rows)
+
+
 @pytest.fixture
 def run_admm():
     """Return a function that runs RFL-ADMM-V with exact linear solves in this process and returns the thetas."""
 
     def run(joined, mode, rho, beta, rounds, mapping=None, x=None):
         mapping, x = mapping or joined.mapping, x or joined.x
-        rows = [operators.row_index(mapping, i) for i in range(len(x))]
+        rows = [r.astype(np.int64) for r in mapping.rows]
         M, N = len(x), mapping.num_joined
         kappa = algorithm.quadratic_weight(mode, rho, M)
         problems = [
@@ -100,12 +104,12 @@ def run_admm():
         dual = np.zeros((N, 1))
         for _ in range(rounds):
             h = [predict(p.model, t, p.x_nD) for p, t in zip(problems, theta, strict=True)]
-            total = operators.gather_join(h, rows)
+            total = algorithm.gather_join(h, rows)
             z = algorithm.update_z("squared", joined.y_N, dual, total, rho)
             dual = algorithm.update_lambda(dual, total, z, rho)
             shared = algorithm.shared_term(dual, total, z, rho)
             for i, problem in enumerate(problems):
-                summed = operators.scatter_join(shared, rows[i], mapping.num_rows[i])
+                summed = algorithm.scatter_join(shared, rows[i], mapping.num_rows[i])
                 Y = algorithm.linear_term(mode, summed, problem.G_n, h[i], rho, M)
                 theta[i] = solve_linear(problem, systems[i], Y)
         return theta

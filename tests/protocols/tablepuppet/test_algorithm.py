@@ -87,3 +87,23 @@ def consensus(hessians, rights, beta, rho, scale):
         w = alg.update_consensus(theta, u, beta / scale, rho)
         u = [alg.update_u(v, t, w) for v, t in zip(u, theta, strict=True)]
     return w
+
+
+def test_scores_are_sums_over_rows():
+    h = np.array([[2.0, 1.0], [0.0, 3.0], [5.0, 1.0]])
+    assert alg.score_rows("softmax", h, np.array([0, 1, 1])) == 2
+    assert alg.score_rows("logistic", np.array([[1.0], [-1.0]]), np.array([1.0, 1.0])) == 1
+    assert alg.score_rows("squared", np.array([[1.0], [2.0]]), np.array([1.0, 4.0])) == pytest.approx(4.0)
+    assert alg.mean_score("squared", 4.0, 2) == pytest.approx(np.sqrt(2))
+    assert alg.mean_score("softmax", 2, 3) == pytest.approx(2 / 3)
+
+
+def test_trivial_outputs_are_the_best_constants_for_the_loss():
+    for loss, y, outputs in (("squared", np.array([1.0, 3.0, 8.0]), 1), ("logistic", np.array([1.0, 0.0, 1.0, 1.0]), 1),
+                             ("softmax", np.array([1, 1, 2, 0, 1]), 3)):  # fmt: skip
+        best = alg.trivial_outputs(loss, y, outputs)
+        value = alg.mean_loss(loss, np.tile(best, (len(y), 1)), y)
+        for shift in np.random.default_rng(0).normal(scale=0.1, size=(20, outputs)):
+            assert alg.mean_loss(loss, np.tile(best + shift, (len(y), 1)), y) >= value - 1e-12
+    assert np.argmax(alg.trivial_outputs("softmax", np.array([1, 1, 2]), 4)) == 1
+    assert alg.trivial_outputs("logistic", np.array([1.0, 1.0]), 1)[0] > 10

@@ -11,7 +11,7 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.config import build
-from fedactors.data.relational import TableSource
+from fedactors.data.relational import in_memory as rows_in_memory
 from fedactors.data.tables import load_tables
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
@@ -49,7 +49,7 @@ def train(sources):
 
 @pytest.fixture
 def in_memory():
-    return train({name: TableSource(kind="memory", rows=rows) for name, rows in tables().items()})
+    return train({name: rows_in_memory(rows) for name, rows in tables().items()})
 
 
 def test_every_organisation_in_postgresql(postgres, in_memory):

@@ -10,7 +10,7 @@ from fedactors.errors import BadInput
 from fedactors.privacy.accounting import dpsgd_epsilon
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.tablepuppet import updates
+from protocols.tablepuppet import models
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data
 from protocols.tablepuppet.run import run
@@ -91,11 +91,11 @@ def test_exact_solves_have_no_dp(mode):
 
 def test_the_noise_of_a_run_is_that_of_its_steps():
     config = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-sgd-v", "rounds": 10, "batch_size": 10240})
-    steps, rate = updates.total_steps(config, 6000, 1_786_513, True)
+    steps, rate = models.total_steps(config, 6000, 1_786_513, True)
     assert (steps, rate) == (1750, 1.0)
-    multiplier = updates.choose_noise(config, 6000, 1_786_513, True)
+    multiplier = models.choose_noise(config, 6000, 1_786_513, True)
     spent = dpsgd_epsilon(noise_multiplier=multiplier, steps=steps, delta=1e-5, sampling="full")
     assert 0.99 < spent <= 1.0
     admm = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-admm", "admm": "paper_sgd", "rounds": 10})
-    steps, rate = updates.total_steps(admm, 10_240, 1_786_513, False)
+    steps, rate = models.total_steps(admm, 10_240, 1_786_513, False)
     assert (steps, rate) == (10 * 10 * 10 * 10, 0.1)

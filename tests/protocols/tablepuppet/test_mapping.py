@@ -8,10 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from protocols.tablepuppet.faults import EmptyJoinError
-from protocols.tablepuppet.mapping import hash_keys, rows_with_keys, shuffle_order, table_mapping
-from protocols.tablepuppet.plan import Edge, Partition, Query, Table, make_plan
-from protocols.tablepuppet.sql import parse_query
+from protocols.tablepuppet.mapping import EmptyJoinError, hash_keys, table_mapping
+from protocols.tablepuppet.query import Edge, make_plan, parse_query
 
 SECRET = b"s" * 32
 
@@ -67,14 +65,6 @@ def test_a_chain_of_many_to_many_joins_equals_the_nested_loops(seed):
 def test_the_order_does_not_depend_on_threads():
     one, two = (make(CHAIN_SQL, CHAIN, "y", chain_tables(1), threads=n) for n in (1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one.rows, two.rows, strict=True))
-
-
-def test_the_reverse_mapping_lists_the_joined_rows_of_every_row():
-    mapping = make(CHAIN_SQL, CHAIN, "y", chain_tables(2))
-    for i, rows in enumerate(mapping.rows):
-        starts, joined = mapping.reverse(i)
-        for j in range(mapping.num_rows[i]):
-            assert joined[starts[j] : starts[j + 1]].tolist() == np.flatnonzero(rows == j).tolist()
 
 
 def test_the_mapping_is_read_only():
@@ -133,19 +123,8 @@ def test_equal_keys_on_different_edges_hash_apart():
     assert not np.array_equal(one, two)
 
 
-def test_rows_with_a_null_key_are_found():
-    keys = pa.table({"k": [1, None, 3], "t": ["a", "b", None]})
-    assert rows_with_keys(keys).tolist() == [True, False, False]
-
-
-def test_the_shuffle_is_a_permutation():
-    order = shuffle_order(50, np.random.default_rng(0))
-    assert sorted(order.tolist()) == list(range(50))
-    assert order.tolist() != list(range(50))
-
-
 def test_a_single_table_is_its_own_mapping():
-    plan = make_plan(Query(tables=(Table("a", (Partition("a"),)),), joins=()), {"a": {"y": "float"}}, "y")
+    plan = make_plan(parse_query("SELECT y FROM a"), {"a": {"y": "float"}}, "y")
     mapping = table_mapping(plan, {}, num_rows={"a": 3})
     assert mapping.rows[0].tolist() == [0, 1, 2]
     assert mapping.duplicate_counts[0].tolist() == [1, 1, 1]

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from fedactors.data.relational import TableSource
-from protocols.tablepuppet.mapping import hash_keys, rows_with_keys, table_mapping
-from protocols.tablepuppet.plan import make_plan
-from protocols.tablepuppet.sql import parse_query
+from protocols.tablepuppet.data import rows_with_keys
+from protocols.tablepuppet.mapping import hash_keys, table_mapping
+from protocols.tablepuppet.query import make_plan, parse_query
 
 pytestmark = pytest.mark.data
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fedactors.config import build
-from fedactors.data.relational import TableSource
+from fedactors.data.relational import in_memory
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -34,7 +34,7 @@ def shop(num_partitions):
     }
     return stated(
         f'SELECT y, amount, age, c."limit" FROM orders JOIN {CARDS[num_partitions]} c ON orders.card = c.card',
-        {name: TableSource(kind="memory", rows=rows) for name, rows in tables.items()},
+        {name: in_memory(rows) for name, rows in tables.items()},
         label="y",
     )
 

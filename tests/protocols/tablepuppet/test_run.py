@@ -9,16 +9,25 @@ import pyarrow as pa
 import pytest
 
 from fedactors.config import build
+from fedactors.data.partitions import RelationalPartition
 from fedactors.data.relational import TableSource
-from fedactors.errors import PartyLost
+from fedactors.data.relational import in_memory as rows_in_memory
+from fedactors.errors import PartyLost, Refused
+from fedactors.network.codec import message_types
 from fedactors.privacy.attacks.least_squares import reconstruct_features
 from fedactors.records.recorder import MemoryRecorder
+from fedactors.remote import DRIVER, remote
+from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.tablepuppet import messages
+from protocols.tablepuppet.accounts import default_costs
+from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.costs import default_costs
-from protocols.tablepuppet.data import load_data, stated
-from protocols.tablepuppet.run import run
+from protocols.tablepuppet.data import RowsChangedError, load_data, stated
+from protocols.tablepuppet.messages import HashSecret, RoundOrder
+from protocols.tablepuppet.operators import JoinServer
+from protocols.tablepuppet.run import assemble, run
 
 ALGORITHMS = ["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"]
 FEDERATED = ALGORITHMS[:-1]
@@ -38,7 +47,7 @@ def execute(config, data=None, seed=0, recorder=None, resume=None, **options):
 
 
 def in_memory(**tables):
-    return {name: TableSource(kind="memory", rows=rows) for name, rows in tables.items()}
+    return {name: rows_in_memory(rows) for name, rows in tables.items()}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -126,6 +135,125 @@ def test_a_resumed_run_is_the_uninterrupted_one(algorithm, model):
     assert runtime.usage().seconds == whole_runtime.usage().seconds
 
 
+def shop(order=None, price=0.5):
+    """Orders and items in memory, listed as their database lists them."""
+    rng = np.random.default_rng(0)
+    tables = {
+        "orders": pa.table({"k": rng.integers(0, 30, 300), "a": rng.normal(size=300), "y": rng.normal(size=300)}),
+        "items": pa.table({"k": np.arange(60) % 30, "price": [price, *rng.normal(size=59)]}),
+    }
+    if order is not None:
+        tables = {name: rows.take(pa.array(order.permutation(rows.num_rows))) for name, rows in tables.items()}
+    return stated("SELECT y, a, price FROM orders o JOIN items i ON o.k = i.k", in_memory(**tables), label="y")
+
+
+@pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v", "vfl-sgd"])
+def test_a_database_that_lists_its_rows_in_another_order_changes_nothing_at_a_resume(algorithm):
+    words = {"algorithm": algorithm, "batch_size": 64}
+    whole, _, _ = execute(settings(**words, rounds=4), shop())
+    taken = execute(settings(**words, rounds=2), shop())[1].checkpoints["last"]
+    other = shop(np.random.default_rng(7))
+    assert execute(settings(**words, rounds=4), other, resume=Snapshot(taken.actors, taken.driver))[0] == whole
+
+
+def test_other_rows_at_a_resume_are_a_named_error():
+    taken = execute(settings(rounds=2), shop())[1].checkpoints["last"]
+    with pytest.raises(RowsChangedError, match="items: the rows of table 'i' are others than when the run began"):
+        execute(settings(rounds=4), shop(price=0.25), resume=Snapshot(taken.actors, taken.driver))
+
+
+CONFIGURATIONS = [{"algorithm": name} for name in ALGORITHMS] + [
+    {"algorithm": "rfl-admm", "lou_coordinator": "organisation", "server_in": "orders"},
+    {"algorithm": "centralised", "num_partitions": 2},
+    {"algorithm": "rfl-sgd", "task": "multiclass", "model": "auto"},
+]
+
+
+@pytest.mark.parametrize("words", CONFIGURATIONS, ids=str)
+def test_what_is_sent_is_what_the_configuration_says(words):
+    config = settings(**words, inner_rounds=2)
+    _, _, runtime = execute(config)
+    types = {t.type for t in runtime.ledger.totals() if not t.type.endswith("()")}
+    said = {cls.__name__ for cls in messages.sent(config)}
+    if config.partitions == 1:
+        said -= {"Facts", "Agreement"}
+    assert types == said
+
+
+def test_every_message_is_sent_in_some_configuration():
+    known = {cls for words in CONFIGURATIONS for cls in messages.sent(settings(**words))}
+    assert known == set(message_types(messages))
+
+
+def test_an_actor_is_built_with_its_own_sources_only(monkeypatch):
+    built = {}
+    original = SimulatedRuntime.spawn
+
+    def spawn(self, cls, name, *args, **kwargs):
+        built[name] = args
+        return original(self, cls, name, *args, **kwargs)
+
+    monkeypatch.setattr(SimulatedRuntime, "spawn", spawn)
+    execute(settings(algorithm="rfl-admm", lou_coordinator="organisation"))
+    for name, args in built.items():
+        sources = {source.partition for source in plain_values(args, TableSource)}
+        assert len(sources) == (name.partition("/")[0] not in ("server",) and "union" not in name)
+        assert {p.party for p in plain_values(args, RelationalPartition)} <= {name.partition("/")[0]}
+
+
+def plain_values(value, kind):
+    """Yield everything of a kind in constructor arguments."""
+    if isinstance(value, kind):
+        yield value
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from plain_values(item, kind)
+
+
+class Intruder(Client):
+    """A party that calls whatever it likes."""
+
+    @remote(caller=DRIVER)
+    async def attack(self, order: RoundOrder) -> None:
+        """Ask for what only the server may ask for, or pretend to be somebody else."""
+        victim = self.peer("items", TableClient)
+        calls = [victim.give_rows, victim.predict_all, victim.first_theta, victim.send_labels, victim.account]
+        calls += [self.peer("server", JoinServer).map_tables]
+        await calls[order.number]()
+
+
+class Impostor(Server):
+    """A server that asks for more than its algorithm needs."""
+
+    @remote(caller=DRIVER)
+    async def attack(self, order: RoundOrder) -> None:
+        """Ask for every row, or give the clients a hash key that it knows."""
+        victim = self.peer("items", TableClient)
+        if order.number == 0:
+            await victim.give_rows()
+        else:
+            await victim.receive_secret(HashSecret(b"k" * 32))
+
+
+@pytest.mark.parametrize(("intruder", "number"), [*((Intruder, n) for n in range(6)), (Impostor, 0), (Impostor, 1)])
+def test_who_asks_for_what_is_not_theirs_is_refused(intruder, number):
+    config = settings()
+    runtime = SimulatedRuntime(seed=0, recorder=MemoryRecorder())
+
+    async def main():
+        runtime.use_costs(default_costs(config))
+        server, _ = assemble(config, load_data(config, "orders:400", 0), runtime)
+        stranger = runtime.spawn(intruder, "stranger")
+        await runtime.start()
+        await server.agree()
+        await stranger.attack(RoundOrder(number))
+
+    with pytest.raises(Refused, match=r"stranger|gives no rows away"):
+        runtime.execute(main)
+
+
 def test_a_killed_client_stops_the_run_with_its_name():
     config = settings()
     _, _, runtime = execute(config)
@@ -140,9 +268,9 @@ def sent_values(monkeypatch):
     seen = []
     original = SimulatedRuntime.send
 
-    def send(self, sender, receiver, method, args, kwargs):
-        seen.append((sender, receiver, args))
-        reply = original(self, sender, receiver, method, args, kwargs)
+    def send(self, sender, receiver, method, value):
+        seen.append((sender, receiver, value))
+        reply = original(self, sender, receiver, method, value)
         reply.add_done_callback(
             lambda done: (
                 None if done.cancelled() or done.exception() else seen.append((receiver, sender, done.result()))
@@ -195,7 +323,7 @@ def test_no_feature_column_and_no_join_key_is_in_any_message(algorithm, monkeypa
 def test_the_hash_key_never_reaches_the_server(monkeypatch):
     seen = sent_values(monkeypatch)
     execute(settings())
-    with_key = [(s, r) for s, r, v in seen if "HashSecret" in repr(type(v[0]) if isinstance(v, tuple) and v else v)]
+    with_key = [(s, r) for s, r, v in seen if isinstance(v, HashSecret)]
     assert len(with_key) == 2
     assert all("server" not in pair and "driver" not in pair for pair in with_key)
 
@@ -247,13 +375,10 @@ def test_client_work_grows_with_its_rows_and_not_with_the_duplicates():
         data = stated(
             "SELECT y, price, age FROM orders JOIN items ON orders.item = items.item"
             " JOIN cards ON orders.card = cards.card",
-            {
-                n: TableSource(kind="memory", rows=t)
-                for n, t in (("orders", orders), ("items", items), ("cards", cards))
-            },
+            {n: rows_in_memory(t) for n, t in (("orders", orders), ("items", items), ("cards", cards))},
             label="y",
         )
-        config = settings(test_share=0.1)
+        config = settings(test_share=0.01)
         result, _, _ = execute(config, data, costs=Counting(default_costs(config).kinds))
         counted.append((result.extra["joined_rows"], dict(done)))
     (small, first), (large, second) = counted
@@ -268,8 +393,7 @@ def test_a_server_that_coordinates_the_union_solves_for_the_rows_and_one_that_do
     data = load_data(config, "orders:400", 0)
     execute(config, data)
     thetas, predictions = [], []
-    for sender, receiver, value in seen:
-        given = value[0] if isinstance(value, tuple) and value else value
+    for sender, receiver, given in seen:
         kind = type(given).__name__
         if (sender, receiver) == ("server", "items-0") and kind == "Consensus":
             thetas.append(given.w)

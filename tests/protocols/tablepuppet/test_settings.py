@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from fedactors.sweeps.study import rows_of
 from scenarios.paper.tablepuppet import figure5, figure6
 from scenarios.paper.tablepuppet._study import RESULTS, SETTINGS
 from scenarios.paper.tablepuppet.choose import GRIDS, PRIVATE_GRIDS
@@ -13,15 +12,12 @@ from scenarios.paper.tablepuppet.choose import GRIDS, PRIVATE_GRIDS
 ALL = (*GRIDS, *PRIVATE_GRIDS)
 
 
-def path(grid, name):
-    return RESULTS / grid.folder / f"{name.replace(' ', '_')}.json"
-
-
 @pytest.mark.parametrize("grid", ALL, ids=lambda grid: grid.name)
 def test_the_settings_are_the_point_with_the_least_training_loss(grid):
     losses = {}
     for name, chosen in grid.points():
-        found = json.loads(path(grid, name).read_text())["metrics"]
+        (row,) = rows_of(RESULTS / "tablepuppet.parquet", grid.folder, name.replace(" ", "_"))
+        found = row.metrics
         assert list(found) == ["train_loss"]
         losses[name] = (found["train_loss"], chosen)
     _, best = min(losses.values(), key=lambda pair: pair[0])

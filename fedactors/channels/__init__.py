@@ -1,1 +1,0 @@
-"""Publish/subscribe channels between parties: bounded FIFO topics with a deadline, and the broker around them."""

@@ -1,0 +1,67 @@
+"""SQL text that states a training set, as far as it concerns everybody: it is a query, over which tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedactors.errors import BadInput
+
+
+class QueryError(BadInput):
+    """Base of every error about a query that states a training set."""
+
+
+class QuerySyntaxError(QueryError):
+    """The SQL text does not parse; ``line`` and ``column`` count from 1."""
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(f"sql: line {line}, column {column}: {message}")
+        self.line, self.column = line, column
+
+
+class NotASelectError(QueryError):
+    """The SQL text holds something other than one SELECT (or a UNION of SELECTs)."""
+
+
+def parse_select(sql: str) -> Any:
+    """Return sqlglot's tree of one SELECT, or of a UNION or the like of SELECTs.
+
+    Raises:
+        QuerySyntaxError: the text does not parse (with line and column).
+        NotASelectError: the text holds no SELECT, several statements, or any other statement.
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        found = sqlglot.parse(sql, dialect="duckdb")
+    except sqlglot.errors.ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        what = str(first.get("description", error)).partition(" but got <Token")[0].splitlines()[0]
+        raise QuerySyntaxError(what, int(first.get("line") or 1), int(first.get("col") or 1)) from None
+    except sqlglot.errors.SqlglotError as error:
+        line = sql.count("\n") + 1
+        raise QuerySyntaxError(str(error).splitlines()[0], line, len(sql.splitlines()[-1]) + 1) from None
+    statements = [tree for tree in found if tree is not None and not isinstance(tree, exp.Semicolon)]
+    if len(statements) != 1:
+        raise NotASelectError(f"sql: exactly one SELECT is needed, {len(statements)} statements were given")
+    tree = statements[0]
+    while isinstance(tree, exp.Subquery) and not tree.alias:
+        tree = tree.this
+    if not isinstance(tree, exp.Select | exp.SetOperation):
+        raise NotASelectError(f"sql: only SELECT is allowed, not {tree.key.upper()}")
+    return tree
+
+
+def named_tables(sql: str) -> tuple[str, ...]:
+    """Return the names of the tables that a query reads, each once, in the order in which they occur.
+
+    Raises:
+        QueryError: see `parse_select`; or the query reads no table.
+    """
+    from sqlglot import exp
+
+    names = tuple(dict.fromkeys(table.name for table in parse_select(sql).find_all(exp.Table, bfs=False)))
+    if not names:
+        raise QueryError(f"sql: {sql!r} reads no table")
+    return names

@@ -1,0 +1,76 @@
+"""What becomes of an exception: it names its party, and stops the run even if nobody awaited it."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedactors.errors import FedactorsError, PartyError, PartyFailed, PartyLost
+from fedactors.network.codec import CodecError
+
+_CALLER = "_fedactors_caller"
+"""Attribute of an error that came as a reply: the name of whoever made the call."""
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return what a group of errors (a task group's) began with: its first fedactors error, else its first error."""
+    while isinstance(error, BaseExceptionGroup):
+        named = error.subgroup(lambda e: isinstance(e, FedactorsError))
+        error = (named or error).exceptions[0]
+    return error
+
+
+class UnawaitedCall:
+    """An exception handler for event loops: a call, or a task, whose failure nobody awaited stops the run.
+
+    Args:
+        stop: is given the failure.
+        handled: says of a lost party whether its loss is dealt with, so that calls to it may be forgotten.
+    """
+
+    def __init__(self, stop: Callable[[BaseException], None], handled: Callable[[str], bool]) -> None:
+        self._stop = stop
+        self._handled = handled
+        self._failed: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def fail(self, reply: asyncio.Future[Any], error: BaseException, caller: str) -> None:
+        """End a reply with an error; who made the call is remembered, in case that nobody ever asks."""
+        setattr(error, _CALLER, caller)
+        reply.set_exception(error)
+        self._failed.add(reply)
+
+    def check(self) -> None:
+        """Look for failed replies that are still held somewhere and were never awaited, when the run is over."""
+        for reply in list(self._failed):
+            if reply._log_traceback and not reply.cancelled():
+                self(reply.get_loop(), {"exception": reply.exception()})
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """See `asyncio.loop.set_exception_handler`."""
+        error = context.get("exception")
+        if error is None:
+            loop.default_exception_handler(dict(context))
+            return
+        if isinstance(error, PartyLost) and self._handled(error.party):
+            return
+        caller = getattr(error, _CALLER, None)
+        if caller is not None:
+            note = f" ({caller}, which had called it, did not await the answer)"
+            error.args = (f"{error}{note}",)
+            if isinstance(error, PartyError):
+                error.message += note
+        self._stop(error)
+
+
+def as_party_error(name: str, error: BaseException) -> FedactorsError:
+    """Return `error` as a failure of the actor `name`; an error that already speaks for itself stays what it is."""
+    error = first_error(error)
+    if isinstance(error, FedactorsError) and not isinstance(error, CodecError):
+        return error
+    text = "".join(traceback.format_exception(error))
+    failed = PartyFailed(name, f"{type(error).__name__}: {error}", text)
+    failed.__cause__ = error
+    return failed

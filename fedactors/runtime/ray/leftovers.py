@@ -1,0 +1,68 @@
+"""What a driver that was killed left on this machine: found at the next start, and removed; nothing that is not ours.
+
+Every folder that a process of ours makes for its own lifetime carries the process's number and start in its name, so
+that it is known whose it was when that process is gone. Ray's own processes of an embedded cluster are known by the
+cluster's folder, which they name on their command lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_NAME = re.compile(r"fedactors-(lane|ray)-(\d+)-(\d+)-[a-z0-9_]+")
+_END_SECONDS = 3.0
+
+
+def make_folder(kind: str) -> Path:
+    """Make a folder of this process's own, of the kind ``lane`` (a socket) or ``ray`` (an embedded cluster)."""
+    pid = os.getpid()
+    return Path(tempfile.mkdtemp(prefix=f"fedactors-{kind}-{pid}-{_start_of(pid)}-"))
+
+
+def remove_leftovers() -> list[Path]:
+    """End the processes and remove the folders of owners that are gone; return the folders."""
+    removed = []
+    for folder in Path(tempfile.gettempdir()).glob("fedactors-*"):
+        found = _NAME.fullmatch(folder.name)
+        with suppress(FileNotFoundError):
+            if found is None or folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            kind, pid, start = found.group(1), int(found.group(2)), int(found.group(3))
+            if _start_of(pid) == start:
+                continue  # its owner is alive
+            if kind == "ray":
+                end_processes_of(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
+def end_processes_of(folder: Path) -> None:
+    """End this user's processes that name a folder on their command lines: those of an embedded cluster."""
+    ours = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.uids().real == os.getuid() and any(str(folder) in word for word in process.cmdline()):
+                process.terminate()
+                ours.append(process)
+    _, alive = psutil.wait_procs(ours, timeout=_END_SECONDS)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_END_SECONDS)
+
+
+def _start_of(pid: int) -> int | None:
+    """Return when a process began, in ticks since the machine did; None: there is none of that number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])

@@ -1,0 +1,381 @@
+"""The conformance kit: what a protocol's author runs on their own protocol.
+
+    def test_my_protocol():
+        check_protocol(PROTOCOL, config={"num_rounds": 3})
+
+It runs the protocol several times in the simulated runtime and on Ray, and raises one `NotConforming` with every
+remark, written as a reviewer would: what is wrong, where, and what to do about it.
+
+What it cannot show: that values which were encoded reveal nothing (see `fedactors.testing.leaks` for what it finds),
+that a malicious party could do no harm, or that the mathematics is right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedactors.config import build
+from fedactors.errors import BadInput, CallTimeout, Deadlock, FedactorsError, PartyError
+from fedactors.plugins import Protocol, check_contract
+from fedactors.records.metrics import jsonable
+from fedactors.testing.inspection import (
+    remarks_on_channels,
+    remarks_on_ledger,
+    remarks_on_messages,
+    remarks_on_raw_data,
+    remarks_on_unpaid_work,
+    remarks_on_wall_time,
+    unpaid_work,
+)
+from fedactors.testing.runs import Outcome, Subject, one_cluster, run_on_ray, simulate, simulate_elsewhere
+
+_MOST_RESUMES = 6
+_MEASURED_AGAIN = 2
+
+
+class NotConforming(AssertionError):
+    """A protocol does not keep the contract; the text lists every remark."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """One thing that a reviewer would say."""
+
+    check: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"[{self.check}] {self.text}"
+
+
+def check_protocol(
+    protocol: Protocol,
+    *,
+    config: Mapping[str, Any] | None = None,
+    data: str | None = None,
+    seed: int = 0,
+    deterministic: bool = True,
+    relative: float = 1e-6,
+    agree: Mapping[str, float] | None = None,
+    raw_columns: Mapping[str, Any] | None = None,
+    allowed: tuple[str, ...] = (),
+    on_ray: bool = True,
+    num_cpus: int | None = None,
+    timeout: float = 120.0,
+) -> None:
+    """Check a protocol against the contract.
+
+    Args:
+        protocol: the plugin's protocol.
+        config: config values beside those of its ``smoke`` setting; at least two rounds are needed.
+        data: data set; the protocol's default one unless given.
+        seed: of all runs.
+        deterministic: whether the result does not depend on timing, so that both runtimes must give equal numbers.
+        relative: how much final metrics of the two runtimes may differ, if `deterministic`.
+        agree: else, per final metric, by how much the runtimes may differ.
+        raw_columns: name to feature matrix (samples first), for data that does not come through `fedactors.data`.
+        allowed: message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values.
+        on_ray: whether to run on Ray as well (the cluster of this process, else an embedded one).
+        num_cpus: cores of an embedded cluster.
+        timeout: seconds after which a run on Ray counts as hanging.
+
+    Raises:
+        NotConforming: with all remarks.
+    """
+    subject = Subject(
+        protocol=protocol,
+        config=dict(config or {}),
+        data=data or protocol.default_data,
+        seed=seed,
+        deterministic=deterministic,
+        relative=relative,
+        agree=dict(agree or {}),
+        raw_columns=dict(raw_columns or {}),
+        allowed=allowed,
+        on_ray=on_ray,
+        num_cpus=num_cpus,
+        timeout=timeout,
+    )
+    remarks = review(subject)
+    if remarks:
+        lines = "\n".join(f"  {number}. {remark}" for number, remark in enumerate(remarks, start=1))
+        raise NotConforming(f"{protocol.name} does not conform:\n{lines}")
+
+
+def review(subject: Subject) -> list[Remark]:
+    """Return every remark on a protocol; none when it conforms."""
+    remarks = [Remark(check="config", text=text) for text in remarks_on_config(subject)]
+    if remarks:
+        return remarks
+
+    def add(check: str, texts: Iterator[str]) -> None:
+        remarks.extend(Remark(check=check, text=text) for text in texts)
+
+    with_watch = simulate(subject, watch=True)
+    if with_watch.error is not None:
+        add("run", iter([f"the smoke run does not end well in simulation: {_described(with_watch.error)}"]))
+        return remarks
+    whole = simulate(subject)
+    add("determinism", remarks_on_determinism(subject, with_watch, whole))
+    add("wall time", remarks_on_wall_time(with_watch))
+    add("messages", remarks_on_messages(subject, with_watch))
+    add("privacy", remarks_on_raw_data(subject, with_watch))
+    add("ledger", remarks_on_ledger(with_watch))
+    add("channels", remarks_on_channels(with_watch))
+    if any(remark.check == "determinism" for remark in remarks):
+        return remarks  # nothing below means anything while two equal runs differ
+    # what is only measured is measured again before it is said
+    again = [simulate(subject) for _ in range(_MEASURED_AGAIN)] if unpaid_work([whole]) else []
+    add("unpaid work", remarks_on_unpaid_work([with_watch, whole, *again]))
+    add("isolation", remarks_on_isolation(whole, simulate(subject, isolate=True)))
+    if not remarks:
+        add("determinism", remarks_on_other_process(subject, whole))
+    add("resume", remarks_on_resume(subject, whole))
+    add("party loss", remarks_on_loss(subject, whole))
+    if subject.on_ray:
+        with one_cluster(subject):
+            on_ray = run_on_ray(subject)
+            add("runtimes", remarks_on_runtimes(subject, whole, on_ray))
+            if not remarks:
+                add("party loss on Ray", remarks_on_killed_process(subject, whole))
+    return remarks
+
+
+# --- the checks ------------------------------------------------------------------------------------------------------
+
+
+def remarks_on_config(subject: Subject) -> Iterator[str]:
+    """The config is a validated dataclass whose every field says what it means."""
+    protocol = subject.protocol
+    try:
+        check_contract(protocol, protocol.name)
+        for preset in (protocol.smoke, protocol.full):
+            build(protocol.Config, preset)
+        subject.made()
+    except BadInput as error:
+        yield f"its own settings are refused: {error}"
+        return
+    fields = dataclasses.fields(protocol.Config)
+    described = getattr(protocol.Config, "__pydantic_fields__", {})
+    for field in fields:
+        if field.name in described and not described[field.name].description:
+            yield f"{field.name}: no docstring under the field says what it means"
+        if isinstance(field.default, (int, float)) and not isinstance(field.default, bool):
+            yield from _accepts(protocol, field.name, "not-a-number", "a word where a number belongs")
+            for value in _outside(described.get(field.name)):
+                yield from _accepts(protocol, field.name, value, "a value outside of its own limits")
+    yield from _accepts(protocol, "no_such_setting", "1", "a key that does not exist")
+
+
+def remarks_on_determinism(subject: Subject, one: Outcome, other: Outcome) -> Iterator[str]:
+    """The same seed gives byte-identical metrics, and the same messages (but for what keys and salts make of them)."""
+    cure = (
+        "Draw from self.rng(purpose), never from an unseeded or a shared generator, and let nothing depend on the "
+        "order of a set, on id() or on the time of day"
+    )
+    if one.lines != other.lines or jsonable(one.metrics) != jsonable(other.metrics):
+        difference = _first_difference(one, other)
+        yield f"two simulated runs with seed {subject.seed} record different metrics: {difference}. {cure}"
+    elif one.observed.sent != other.observed.sent:
+        pairs = zip(one.observed.sent, other.observed.sent, strict=False)
+        index, (a, b) = next(((i, pair) for i, pair in enumerate(pairs, 1) if pair[0] != pair[1]), (0, (("", 0),) * 2))
+        what = f"from the {index}th on: {a[0]} of {a[1]} bytes, then {b[0]} of {b[1]}" if index else "in number"
+        yield f"two simulated runs with seed {subject.seed} send different messages {what}. {cure}"
+    for name in one.observed.global_generators:
+        yield (
+            f"the process-wide generator of {name} was drawn from or seeded. On Ray each process has its own, in "
+            "simulation all parties share one: use self.rng(purpose), or fork_rng around code that insists"
+        )
+
+
+def remarks_on_other_process(subject: Subject, whole: Outcome) -> Iterator[str]:
+    """A process whose hashes of texts are others gives the same metrics."""
+    found = simulate_elsewhere(subject)
+    if isinstance(found, str):
+        yield f"in a process of its own the run ends with: {found}"
+    elif found is not None and (found[0] != whole.lines or found[1] != jsonable(whole.metrics)):
+        other = dataclasses.replace(whole, lines=found[0], metrics=found[1])
+        yield (
+            f"two processes record different metrics: {_first_difference(whole, other)}. Each process orders sets of "
+            "texts differently: sort what comes from a set, and let nothing depend on hash() or id()"
+        )
+
+
+def remarks_on_isolation(whole: Outcome, isolated: Outcome) -> Iterator[str]:
+    """Actors share nothing but messages."""
+    if isolated.error is not None:
+        yield (
+            "when each actor has its own copy of its constructor's arguments the run ends with: "
+            f"{_described(isolated.error)}. Actors seem to talk through a shared object: send a message"
+        )
+    elif isolated.lines != whole.lines or jsonable(isolated.metrics) != jsonable(whole.metrics):
+        yield (
+            "the metrics change when each actor has its own copy of its constructor's arguments "
+            f"({_first_difference(whole, isolated)}). Actors talk through a shared object, past the ledger"
+        )
+
+
+def remarks_on_resume(subject: Subject, whole: Outcome) -> Iterator[str]:
+    """From every checkpoint a run goes on exactly as if it had never been interrupted."""
+    if not whole.taken:
+        yield "the run takes no checkpoint. Await runtime.checkpoint() after each round"
+        return
+    step = max(1, math.ceil(len(whole.taken) / _MOST_RESUMES))
+    for number in range(0, len(whole.taken), step):
+        taken = whole.taken[number]
+        name = f"the run resumed from checkpoint {number + 1} ({taken.label!r}, after {taken.num_rounds} rounds)"
+        resumed = simulate(subject, resume=taken.snapshot)
+        if resumed.error is not None:
+            yield f"{name} ends with: {_described(resumed.error)}"
+            continue
+        expected = dataclasses.replace(whole, lines=whole.lines[taken.num_rounds :])
+        if resumed.lines != expected.lines or jsonable(resumed.metrics) != jsonable(whole.metrics):
+            yield (
+                f"{name} does not go on as the uninterrupted one: {_first_difference(expected, resumed)}. "
+                f"{_lost_state(whole, number, resumed)}"
+            )
+        elif expected.lines and _traffic(resumed) != _traffic(whole):
+            yield (
+                f"{name} gives the same metrics with other traffic or time (messages, bytes, seconds): "
+                f"{_traffic(resumed)} instead of {_traffic(whole)}. {_lost_state(whole, number, resumed)}"
+            )
+
+
+def remarks_on_loss(subject: Subject, whole: Outcome) -> Iterator[str]:
+    """What follows a lost process is what the protocol says it supports."""
+    half = 0.5 * (whole.usage.seconds if whole.usage is not None else 0.0)
+    victims = list({cls: name for name, cls in reversed(whole.actors.items())}.values())
+    for policy, overrides in _loss_settings(subject):
+        survived = False
+        for victim in victims:
+            outcome = simulate(subject, faults={victim: half}, overrides=overrides)
+            problem = _judge_loss(outcome, victim, policy)
+            survived = survived or outcome.error is None
+            if problem:
+                yield f"{victim} is lost at {half:.4g} s with on_party_loss={policy}: {problem}"
+        if policy != "stop" and not survived:
+            yield f"party_loss names {policy!r}, but the loss of none of {', '.join(victims)} was survived"
+
+
+def remarks_on_runtimes(subject: Subject, simulated: Outcome, on_ray: Outcome) -> Iterator[str]:
+    """Both runtimes give equal numbers, or agree where the result depends on timing."""
+    if on_ray.error is not None:
+        yield f"what runs in simulation ends on Ray with: {_described(on_ray.error)}"
+        return
+    ours, theirs = _numbers(simulated.metrics), _numbers(on_ray.metrics)
+    names = ours.keys() | theirs.keys() if subject.deterministic else subject.agree.keys()
+    for name in sorted(names):
+        a, b = ours.get(name, math.nan), theirs.get(name, math.nan)
+        allowed = subject.relative * max(abs(a), abs(b)) if subject.deterministic else subject.agree[name]
+        if not abs(a - b) <= allowed and not (math.isnan(a) and math.isnan(b)):
+            yield (
+                f"{name} is {a!r} in simulation and {b!r} on Ray (allowed: {allowed:.3g} apart). Reduce in the order "
+                "of names, never of arrival, and keep nothing in the process but the actor's attributes"
+            )
+    if subject.deterministic and simulated.totals != on_ray.totals:
+        for key in sorted(simulated.totals.keys() | on_ray.totals.keys()):
+            a_, b_ = simulated.totals.get(key, (0, 0)), on_ray.totals.get(key, (0, 0))
+            if a_ != b_:
+                sender, receiver, kind = key
+                yield (
+                    f"{kind} from {sender} to {receiver}: {a_[0]} messages of {a_[1]} bytes in simulation, {b_[0]} of "
+                    f"{b_[1]} on Ray"
+                )
+                return
+
+
+def remarks_on_killed_process(subject: Subject, whole: Outcome) -> Iterator[str]:
+    """A process that is killed on Ray has the consequence that the protocol names, and nothing hangs or stays."""
+    policy, overrides = _loss_settings(subject)[-1]
+    victim = next(iter(whole.actors))
+    outcome = run_on_ray(subject, kill=victim, overrides=overrides)
+    if problem := _judge_loss(outcome, victim, policy):
+        yield f"the process of {victim} is killed after the first round with on_party_loss={policy}: {problem}"
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _accepts(protocol: Protocol, name: str, value: Any, what: str) -> Iterator[str]:
+    try:
+        build(protocol.Config, {**protocol.smoke, name: value})
+    except BadInput as error:
+        if name not in str(error):
+            yield f"{name}: {value!r} is refused without naming the field: {error}"
+    except Exception as error:
+        yield f"{name}: {value!r} ends in {type(error).__name__} instead of one clear line: {error}"
+    else:
+        yield f"{name}: {value!r} is accepted, {what}"
+
+
+def _outside(described: Any) -> Iterator[str]:
+    for limit in getattr(described, "metadata", ()):
+        for attribute, sign in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+            bound = getattr(limit, attribute, None)
+            if isinstance(bound, (int, float)):
+                yield str(bound + sign)
+
+
+def _loss_settings(subject: Subject) -> list[tuple[str, dict[str, Any]]]:
+    """The policies to try, and the config values that choose each; the default one last."""
+    protocol = subject.protocol
+    if "on_party_loss" not in {field.name for field in dataclasses.fields(protocol.Config)}:
+        return [(protocol.default_party_loss, {})]
+    if "on_party_loss" in subject.config:
+        return [(str(subject.config["on_party_loss"]), {})]
+    others = sorted(protocol.party_loss - {protocol.default_party_loss})
+    return [(policy, {"on_party_loss": policy}) for policy in [*others, protocol.default_party_loss]]
+
+
+def _judge_loss(outcome: Outcome, victim: str, policy: str) -> str | None:
+    error = outcome.error
+    if error is None:
+        return "the run ends as if nothing had happened" if policy == "stop" else None
+    if isinstance(error, CallTimeout) and error.party == "the run":
+        return f"the run hangs ({error.message})"
+    if isinstance(error, Deadlock):
+        return f"the run hangs: {error}"
+    if not isinstance(error, PartyError):
+        return f"it ends in {_described(error)} instead of an error that names {victim}"
+    return None if error.party == victim else f"the error names another party: {error}"
+
+
+def _lost_state(whole: Outcome, number: int, resumed: Outcome) -> str:
+    """Say which actors' states differ at the first checkpoint after the resume."""
+    if number + 1 < len(whole.taken) and resumed.taken:
+        expected, found = whole.taken[number + 1].snapshot, resumed.taken[0].snapshot
+        names = [name for name in expected.actors if found.actors.get(name) != expected.actors[name]]
+        if names:
+            return f"At the next checkpoint {', '.join(names)} differ: something is missing from the state they declare"
+    return "Something that matters is neither in an actor's declared state nor in runtime.state"
+
+
+def _first_difference(expected: Outcome, found: Outcome) -> str:
+    for a, b in zip(expected.lines, found.lines, strict=False):
+        if a != b:
+            return f"expected {a}, found {b}"
+    if len(expected.lines) != len(found.lines):
+        return f"expected {len(expected.lines)} rounds, found {len(found.lines)}"
+    return f"expected {dict(expected.metrics)}, found {dict(found.metrics)}"
+
+
+def _traffic(outcome: Outcome) -> tuple[int, int, float] | None:
+    used = outcome.usage
+    return None if used is None else (used.messages, used.bytes, used.seconds)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in jsonable(metrics).items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+
+
+def _described(error: BaseException) -> str:
+    kind = "" if isinstance(error, FedactorsError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".splitlines()[0]

@@ -1,0 +1,174 @@
+"""What a reviewer says of one observed run: messages, leaks, ledger, channels past the ledger, unpaid arithmetic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.testing.leaks import MIN_DISTINCT, RawData
+from fedactors.testing.observed import Gathered
+from fedactors.testing.runs import Outcome, Subject
+
+_NUMBER = re.compile(r"(?:(?<![\w.])[-+])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_MOST_THOROUGH = 3
+_LEAST_STEP_SECONDS = 2e-3
+_LEAST_SECONDS = 1e-2
+_MOST_UNPAID_SHARE = 0.1
+
+
+def remarks_on_wall_time(outcome: Outcome) -> Iterator[str]:
+    """An actor knows one clock: the runtime's."""
+    for place, call in outcome.observed.wall_time.items():
+        yield f"{place} calls {call}. Time is the runtime's: self.clock.now() and self.clock.sleep()"
+
+
+def remarks_on_messages(subject: Subject, outcome: Outcome) -> Iterator[str]:
+    """Whatever leaves a party is declared in the protocol's module of messages."""
+    module = subject.protocol.messages
+    for call, kind in outcome.observed.bare.items():
+        yield f"{call} carries a bare {kind} from one party to another. Declare a @message that says what it reveals"
+    for cls, route in outcome.observed.types.items():
+        if module is None:
+            yield f"{cls.__name__} goes from {route}, but the protocol names no module of messages to review"
+        elif getattr(module, cls.__name__, None) is not cls and not cls.__module__.startswith("fedactors."):
+            yield f"{cls.__name__} goes from {route}, but {module.__name__}, the privacy review, does not know it"
+        facts = cast(Any, cls).__message__
+        if not facts.receiver.strip() or not facts.reveals.strip():
+            yield f"{cls.__name__} does not say who receives it and what it reveals to them"
+
+
+def remarks_on_ledger(outcome: Outcome) -> Iterator[str]:
+    """The ledger states the bytes of everything that was really sent."""
+    stated: dict[tuple[str, str], int] = {}
+    for (sender, receiver, _), (_, num_bytes) in outcome.totals.items():
+        stated[sender, receiver] = stated.get((sender, receiver), 0) + num_bytes
+    for pair, sent in outcome.observed.sent_bytes.items():
+        if stated.get(pair, 0) != sent:
+            yield f"{pair[0]} sent {sent} bytes to {pair[1]}, of which the ledger knows {stated.get(pair, 0)}"
+
+
+def remarks_on_channels(outcome: Outcome) -> Iterator[str]:
+    """Nothing leaves a party but messages."""
+    for place, what in outcome.observed.channels.items():
+        yield f"{place} {what}: a channel past the ledger. What leaves a party is a message; the run keeps the files"
+    for where, actor in outcome.observed.shared.items():
+        yield (
+            f"{where} changed while the run went on (seen after a step of {actor}): parties of one process share it, "
+            "past the ledger, and on Ray each has its own. Keep state in the actor's attributes, and send messages"
+        )
+
+
+def remarks_on_unpaid_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What an actor computes is computed in `compute`, where the simulated runtime counts its time.
+
+    Equal runs take equal steps, and of each step the least processor time among the runs counts: a machine that is
+    busy can lengthen a step of one run, but shortens none.
+    """
+    observed = outcomes[0].observed
+    for code, place in observed.called.items():
+        if code in observed.computed:
+            yield (
+                f"{place} calls {observed.computed[code]} directly, which elsewhere runs in self.compute(): there it "
+                "takes no time of the simulated clock"
+            )
+    work = unpaid_work(outcomes)
+    for actor, served in sorted(work, key=lambda key: -work[key]):
+        paid = min(outcome.observed.compute_seconds.get(actor, 0.0) for outcome in outcomes)
+        if work[actor, served] >= max(_LEAST_SECONDS, _MOST_UNPAID_SHARE * paid):
+            yield (
+                f"{actor} works {1000 * work[actor, served]:.0f} ms of processor time in {served} outside of "
+                f"self.compute() (and {1000 * paid:.0f} ms inside), which takes no time of the simulated clock. "
+                "Await self.compute(function, ..., work=Work(...))"
+            )
+
+
+def unpaid_work(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
+    """Return processor seconds outside of computes by (actor, what it served), of steps long enough to matter."""
+    work: dict[tuple[str, str], float] = {}
+    if len({len(outcome.observed.steps) for outcome in outcomes}) == 1:
+        for steps in zip(*(outcome.observed.steps for outcome in outcomes), strict=True):
+            least = min(seconds for _, _, seconds in steps)
+            if least >= _LEAST_STEP_SECONDS:
+                work[steps[0][:2]] = work.get(steps[0][:2], 0.0) + least
+    return work
+
+
+# --- raw data ---
+
+
+def remarks_on_raw_data(subject: Subject, outcome: Outcome) -> Iterator[str]:
+    """Nothing that leaves a party holds a raw column, row or label vector; see `fedactors.testing.leaks`."""
+    raw = outcome.observed.raw
+    for name, matrix in subject.raw_columns.items():
+        raw.add_features(name, np.asarray(matrix))
+    if len(raw) == 0 and not subject.raw_columns:
+        yield "no feature matrix was loaded through fedactors.data: give raw_columns, so that messages can be searched"
+    said = set()
+    for (place, _), gathered in outcome.observed.left.items():
+        if {place, place.partition(".")[0]} & set(subject.allowed) or place in said:
+            continue
+        if found := search(raw, gathered, outcome.observed.orders.values()):
+            said.add(place)
+            yield f"{place}, sent from {gathered.route}, holds {found}. Raw data must not leave its party"
+
+
+def search(raw: RawData, gathered: Gathered, orders: Collection[NDArray[Any]] = ()) -> str | None:
+    """Return what raw data is in arrays, numbers, texts or bytes that left, or None; see `RawData` about `orders`."""
+    for array in gathered.arrays:
+        if found := raw.find_drawn(array, orders):
+            return found
+    thorough = _MOST_THOROUGH
+    for vectors in (_arrays(gathered), [np.array(gathered.numbers)], _in_texts(gathered), _in_bytes(gathered)):
+        for vector in vectors:
+            if found := raw.find(vector, thorough > 0):
+                return found
+            thorough -= vector.size >= MIN_DISTINCT
+        thorough = _MOST_THOROUGH
+    return None
+
+
+def _arrays(gathered: Gathered) -> Iterator[NDArray[Any]]:
+    """Yield arrays of numbers, and small ones of one shape as the rows of one table."""
+    tables: dict[tuple[int, ...], list[NDArray[Any]]] = {}
+    for array in gathered.arrays:
+        if array.dtype.kind == "c":
+            array = array.view(np.float64)
+        if array.dtype.kind in "biuf":
+            yield array
+            tables.setdefault(array.shape, []).append(array)
+    for arrays in tables.values():
+        if len(arrays) > 1 and arrays[0].size:
+            yield np.stack(arrays).reshape(len(arrays), -1)
+
+
+def _in_texts(gathered: Gathered) -> Iterator[NDArray[Any]]:
+    """Yield the numbers in each long text and in all texts together; those with decimals apart as well."""
+    arrays = [text for array in gathered.arrays if array.dtype.kind == "U" for text in array.ravel()]
+    texts = [*gathered.texts, *map(str, arrays)]
+    for text in [*(text for text in texts if len(text) >= 2 * MIN_DISTINCT), " ".join(texts)]:
+        words = _NUMBER.findall(text)
+        decimals = [word for word in words if not word.lstrip("+-").isdigit()]
+        for chosen in (decimals, words) if len(decimals) < len(words) else (words,):
+            if len(chosen) >= MIN_DISTINCT:
+                yield np.array(chosen, np.float64)
+
+
+def _in_bytes(gathered: Gathered) -> Iterator[NDArray[Any]]:
+    """Yield raw bytes read as numbers of four and of eight bytes, from every offset, without odd ones."""
+    packed = [array.tobytes() for array in gathered.arrays if array.dtype.kind == "S" or array.dtype == np.uint8]
+    for blob in [*gathered.blobs, *packed]:
+        for kind in ("<f4", "<f8"):
+            size = int(kind[-1])
+            for offset in range(size):
+                count = (len(blob) - offset) // size
+                if count < MIN_DISTINCT:
+                    continue
+                with np.errstate(invalid="ignore"):
+                    numbers = np.frombuffer(blob, kind, count, offset).astype(np.float64)
+                plain = np.isfinite(numbers) & (np.abs(numbers) > 1e-30) & (np.abs(numbers) < 1e30)
+                if plain.sum() >= MIN_DISTINCT:
+                    yield numbers[plain]

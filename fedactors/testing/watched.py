@@ -1,0 +1,320 @@
+"""Watching what the protocol's own code does behind the frame's back while a run goes on.
+
+Clocks and generators of the process, functions run outside of computes, files, connections and processes, variables of
+modules and classes, and what is printed. Attribution is by source file: what a library does by itself is its business.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import io
+import os
+import random
+import sys
+import types
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextvars import ContextVar
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+import fedactors.data
+import fedactors.runtime
+from fedactors.runtime.base import DRIVER
+from fedactors.runtime.simulation.virtual_loop import current_actor
+from fedactors.testing.leaks import MIN_DRAWN
+from fedactors.testing.observed import Observed, ObservedRuntime
+
+_DATA_FOLDER = str(Path(fedactors.data.__file__).parent)
+_FRAME_FOLDERS = (_DATA_FOLDER, str(Path(fedactors.runtime.__file__).parent))
+_CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "sleep")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
+_CHANNELS = {
+    **dict.fromkeys(("os.mkdir", "os.rename", "os.link", "os.symlink"), "makes or renames a file"),
+    **dict.fromkeys(("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"), "starts a process"),
+    "subprocess.Popen": "starts a process",
+    "os.putenv": "sets an environment variable",
+    "sqlite3.connect": "opens a database",
+    **dict.fromkeys(("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"), "opens a connection"),
+}
+_DEEPEST = 8
+_MOST_VALUES = 20_000
+_MOST_ORDERS = 2000
+_SELF_CONTAINED = ("logging", "typing", "pydantic", "annotated_types", "_thread", "threading", "re")
+_EVERY_STEP = 2000
+_LATER = 50
+
+
+class WatchedCode:
+    """What the protocol's own files do during one run.
+
+    Args:
+        home: name of the module that the protocol's `run` comes from.
+        is_own: whether a source file belongs to the protocol.
+    """
+
+    def __init__(self, home: str, is_own: Callable[[str], bool]) -> None:
+        self._home = home
+        self.is_own = functools.cache(is_own)
+        self.observed = Observed()
+        self.runtime: ObservedRuntime | None = None
+        self._used: set[str] = set()
+        self._variables: dict[str, dict[str, Any]] = {}
+        self._num_steps = 0
+
+    @contextmanager
+    def watching(self, runtime: ObservedRuntime) -> Iterator[None]:
+        """Note in the runtime's `observed` what happens inside."""
+        self.runtime, self.observed = runtime, runtime.observed
+        printed = io.StringIO()
+        before = _generator_states()
+        self._variables = dict(self._own_variables())
+        previous = sys.getprofile()
+        with ExitStack() as stack:
+            stack.enter_context(_listening(self._note_event))
+            stack.enter_context(redirect_stdout(_Tee(sys.stdout, printed)))
+            stack.enter_context(redirect_stderr(_Tee(sys.stderr, printed)))
+            sys.setprofile(self._profile)
+            try:
+                yield
+            finally:
+                sys.setprofile(previous)
+                self._compare_variables("the run")
+                after = _generator_states()
+                self._used |= {name for name in before if before[name] != after[name]}
+                self.observed.global_generators = sorted(self._used)
+        self.observed.leave("standard output", "the run", "the run to the terminal", printed.getvalue())
+
+    def after_step(self, actor: str) -> None:
+        """Look at the variables of modules and classes; later in a long run only now and then."""
+        self._num_steps += 1
+        if self._num_steps <= _EVERY_STEP or self._num_steps % _LATER == 0:
+            profile = sys.getprofile()
+            sys.setprofile(None)
+            self._compare_variables(actor)
+            sys.setprofile(profile)
+
+    # --- clocks, generators, functions, data ---
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_call":
+            self._note_builtin(frame, arg)
+        elif event == "call":
+            caller = frame.f_back
+            if caller is not None and self.is_own(caller.f_code.co_filename):
+                if frame.f_code.co_filename == random.__file__:
+                    # its own functions; other libraries draw from it for names and the like, which is their business
+                    self._used.add("random")
+                if self._is_at_work():
+                    self.observed.called.setdefault(frame.f_code, _place(caller))
+        elif event == "return" and arg is not None:
+            if frame.f_code.co_filename.startswith(_DATA_FOLDER):
+                self._note_data(arg)
+            elif frame.f_code.co_flags & inspect.CO_COROUTINE and self.is_own(frame.f_code.co_filename):
+                self._note_order(frame)
+
+    def _is_at_work(self) -> bool:
+        """Say whether an actor's code runs outside of any compute, and not to load."""
+        runtime = self.runtime
+        return runtime is not None and not (runtime.computing or runtime.num_starting) and current_actor.get() != DRIVER
+
+    def _note_builtin(self, frame: FrameType, function: Any) -> None:
+        name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None)
+        clock = (module == "time" and name in _CLOCKS) or (
+            name in ("now", "utcnow", "today") and isinstance(getattr(function, "__self__", None), type)
+        )
+        if clock and self.is_own(frame.f_code.co_filename):
+            self.observed.wall_time.setdefault(_place(frame), f"{module or 'datetime'}.{name}")
+        elif getattr(function, "__self__", None) is random._inst and self.is_own(frame.f_code.co_filename):  # type: ignore[attr-defined]
+            self._used.add("random")
+        elif module == "_thread" and name == "start_new_thread":
+            self._note_channel(frame, "starts a thread")
+
+    def _note_order(self, frame: FrameType) -> None:
+        """Keep the index arrays that a coroutine of an actor holds: in their order it may send raw values."""
+        for holder in (frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {})):
+            for value in list(holder.values()):
+                drawn = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
+                if drawn and MIN_DRAWN <= len(value) <= _MOST_VALUES and len(self.observed.orders) < _MOST_ORDERS:
+                    self.observed.orders.setdefault(value.tobytes(), value.copy())
+
+    def _note_data(self, value: Any) -> None:
+        raw, name = self.observed.raw, str(getattr(value, "origin", type(value).__name__))
+        features, labels = getattr(value, "features", None), getattr(value, "labels", None)
+        if isinstance(features, np.ndarray) and features.ndim > 1 and features.dtype.kind == "f":
+            raw.add_features(name, features)
+        if isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "biuf":
+            raw.add_labels(name, labels)
+        if type(value).__module__.startswith("pyarrow") and hasattr(value, "column_names"):
+            for column in value.column_names:
+                if str(value.column(column).type) in ("double", "float"):
+                    raw.add_features(f"table column {column}", np.nan_to_num(value.column(column).to_numpy())[:, None])
+
+    # --- files, connections, processes ---
+
+    def _note_event(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = args
+            writes = bool(flags & _WRITES) if isinstance(flags, int) else any(c in str(mode) for c in "wax+")
+            if not writes or isinstance(path, int) or str(path) == os.devnull or "__pycache__" in str(path):
+                return
+            what = f"opens {path} for writing"
+        else:
+            what = f"{_CHANNELS[event]} ({event} {' '.join(map(str, args[:2]))[:80]})"
+        self._note_channel(sys._getframe(1), what)
+
+    def _note_channel(self, frame: FrameType | None, what: str) -> None:
+        """Note what happened under `frame`, if the protocol's code asked for it and not the frame's."""
+        while frame is not None and not frame.f_code.co_filename.startswith(_FRAME_FOLDERS):
+            if self.is_own(frame.f_code.co_filename):
+                self.observed.channels.setdefault(_place(frame), what)
+                return
+            frame = frame.f_back
+
+    # --- variables of modules and classes ---
+
+    def _compare_variables(self, actor: str) -> None:
+        for scope, found in self._own_variables():
+            before = self._variables.get(scope)
+            self._variables[scope] = found
+            for name in found if before is None else found.keys() | before.keys():
+                if before is not None and before.get(name) != found.get(name):
+                    self.observed.shared.setdefault(f"{scope}.{name}", actor)
+
+    def _own_variables(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (module or class, content by name) of all that lives as long as the process and may change."""
+        actors = [] if self.runtime is None else [casting.cls for casting in self.runtime._castings.values()]
+        classes = dict.fromkeys(cls for actor in actors for cls in actor.__mro__ if cls is not object)
+        for module in self._own_modules(cls.__module__ for cls in classes):
+            found = {}
+            for name, value in list(vars(module).items()):
+                if isinstance(value, type):
+                    if value.__module__ == module.__name__:
+                        classes[value] = None
+                elif not name.startswith("__") and not isinstance(value, types.ModuleType):
+                    found[name] = _Content().of(value)
+            yield module.__name__, found
+        for cls in classes:
+            inner = {name: value for name, value in vars(cls).items() if not name.startswith(("__", "_abc_"))}
+            yield f"{cls.__module__}.{cls.__qualname__}", {name: _Content().of(item) for name, item in inner.items()}
+        yield "builtins", dict.fromkeys(vars(builtins))
+
+    def _own_modules(self, more: Iterable[str]) -> list[types.ModuleType]:
+        """Return the protocol's modules: those of its run and its actors, and what they import of their own."""
+        names, modules = [self._home, *more], {}
+        while names:
+            module = sys.modules.get(name := names.pop())
+            if module is None or name in modules or not self.is_own(getattr(module, "__file__", None) or ""):
+                continue
+            modules[name] = module
+            for value in list(vars(module).values()):
+                where = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+                if isinstance(where, str):
+                    names.append(where)
+        return list(modules.values())
+
+
+class _Content:
+    """Reads values into something that is equal as long as nothing in them has changed."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_VALUES
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """Return the content of `value`; beyond a depth and a number of values only which object it is."""
+        self._left -= 1
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            return repr(value)
+        if depth > _DEEPEST or self._left < 0 or type(value).__module__.partition(".")[0] in _SELF_CONTAINED:
+            return id(value)
+        if hasattr(value, "detach"):
+            value = value.detach().cpu().numpy()
+        if isinstance(value, np.ndarray):
+            return value.shape, zlib.crc32(value.tobytes())
+        if isinstance(value, Mapping):
+            return [(self.of(key, depth + 1), self.of(item, depth + 1)) for key, item in list(value.items())]
+        if isinstance(value, (list, tuple, deque)):
+            return [self.of(item, depth + 1) for item in list(value)]
+        if isinstance(value, (set, frozenset)):
+            return sorted(repr(self.of(item, depth + 1)) for item in value)
+        if isinstance(value, (types.FunctionType, types.MethodType, classmethod, staticmethod)):
+            function: Any = value
+            return self._function(inspect.unwrap(getattr(function, "__func__", function)), depth)
+        if isinstance(value, (type, types.ModuleType, CodeType, property, functools._lru_cache_wrapper)):
+            return id(value)
+        if isinstance(value, np.random.Generator):
+            return repr(value.bit_generator.state)
+        if isinstance(value, ContextVar):
+            return self.of(value.get(None), depth + 1)
+        return id(value), self.of(vars(value), depth + 1) if hasattr(value, "__dict__") else repr(value)
+
+    def _function(self, function: Any, depth: int) -> Any:
+        """Return what a function keeps between calls: mutable defaults, cells of its closure, its own attributes."""
+        cells = []
+        for cell in getattr(function, "__closure__", None) or ():
+            try:
+                cells.append(self.of(cell.cell_contents, depth + 1))
+            except ValueError:  # not yet filled
+                cells.append("empty")
+        kept = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
+        own = {name: value for name, value in vars(function).items() if not name.startswith("__")}
+        return id(getattr(function, "__code__", function)), self.of(kept, depth + 1), cells, self.of(own, depth + 1)
+
+
+class _Tee(io.TextIOBase):
+    """Writes to two places."""
+
+    def __init__(self, *places: Any) -> None:
+        self._places = places
+
+    def write(self, text: str) -> int:
+        """Write to each."""
+        for place in self._places:
+            place.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush each."""
+        for place in self._places:
+            place.flush()
+
+
+def _place(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+_listener: Callable[[str, tuple[Any, ...]], None] | None = None
+_hooked = False
+
+
+def _hear(event: str, args: tuple[Any, ...]) -> None:
+    if _listener is not None and (event == "open" or event in _CHANNELS):
+        _listener(event, args)
+
+
+@contextmanager
+def _listening(listener: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Hear of files, connections and processes; Python keeps an audit hook for ever, so there is one, mostly deaf."""
+    global _listener, _hooked
+    if not _hooked:
+        sys.addaudithook(_hear)
+        _hooked = True
+    _listener = listener
+    try:
+        yield
+    finally:
+        _listener = None
+
+
+def _generator_states() -> dict[str, Any]:
+    states: dict[str, Any] = {"numpy.random": repr(np.random.get_state(legacy=False))}
+    if "torch" in sys.modules:
+        states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
+    return states

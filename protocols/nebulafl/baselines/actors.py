@@ -1,0 +1,464 @@
+"""The actors of the baselines: centers that train what they are told, and the exchange that tells them.
+
+    FlatExchange   --TrainingOrder--> center --TrainingResult--> exchange      one model per container each way
+    RoundExchange  --RoundOrder-----> center --RoundResult-----> exchange      one model per center each way
+
+Who waits for whom: a round of fedavg for its slowest container, a round of those by centers for its slowest center;
+else nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from fedactors.data.horizontal import HorizontalPart
+from fedactors.errors import BadInput
+from fedactors.parties import surviving_loss
+from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
+from fedactors.roles import DataCenter
+from fedactors.runtime.base import Work
+from protocols.nebulafl.actors import AUDITOR, Auditor
+from protocols.nebulafl.baselines.by_center import RoundDesk, Start, center_method
+from protocols.nebulafl.baselines.coordinator import Coordinator, Dispatch, Orders
+from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from protocols.nebulafl.messages import (
+    CenterFacts,
+    CenterNews,
+    CenterReport,
+    ClusterLogits,
+    Columns,
+    ContainerNews,
+    PresentCenters,
+    Progress,
+    RoundOrder,
+    RoundResult,
+    RunStart,
+    SharedModel,
+    TrainingOrder,
+    TrainingResult,
+    Withdrawal,
+)
+from protocols.nebulafl.scheduler import Assignment, Request
+from protocols.nebulafl.training import (
+    Model,
+    Site,
+    Trained,
+    Trainings,
+    distil,
+    initial_parameters,
+    rows_key,
+    rows_of,
+    run_model,
+    train,
+)
+
+DISTILLATION = "distillation"
+
+
+class OrderCenter(DataCenter):
+    """A center as the baselines use it. In a flat method a slot is a task, else a container.
+
+    Args:
+        config: of the run.
+        part: the rows of this center's containers.
+        site: where the center is among the others.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("trainings", "desk")
+    jobs = (train,)
+
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
+        self._config, self._part, self._site = config, part, site
+
+    async def load(self) -> None:
+        """Learn what the containers hold, and set hardware up."""
+        self.trainings = Trainings(
+            self,
+            self._config,
+            self._part,
+            self._site.run_seed,
+            self.peer(AUDITOR, Auditor),
+            gap_of=lambda slot: 0.0,
+            done=self._trained,
+            broken=lambda request: self.trainings.ask(request),
+        )
+        self._method = center_method(self._config)
+        self._in_rounds = self._config.algorithm in BY_CENTER
+        self.desk = RoundDesk(self._method)
+
+    async def open(self) -> None:
+        """Go on with what a snapshot left."""
+        if self.trainings.began_at is not None:
+            self._go_on()
+
+    @remote(caller=DRIVER)
+    async def begin_run(self, start: RunStart) -> None:
+        """Be ready for orders."""
+        if self.trainings.began_at is None:
+            self.trainings.began_at = start.time
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.trainings.open()
+        self.trainings.start_outages(self._lose_container, self._regain_container)
+
+    @remote(caller=DATA_CENTER)
+    async def columns(self) -> Columns:
+        """Return how wide the containers' rows are."""
+        return Columns(self.trainings.model[1][0])
+
+    @remote(caller=DATA_CENTER)
+    async def facts(self) -> CenterFacts:
+        """Return what the exchange may know of the containers."""
+        sizes_C = np.array(self.trainings.sizes, np.int64)
+        return CenterFacts(self.name, sizes_C, self.trainings.scheduler.table.predicted.mean(axis=0))
+
+    # --- flat: one task, one container ---
+
+    @remote(caller=DATA_CENTER)
+    async def order(self, order: TrainingOrder) -> None:
+        """Train a model in a container as soon as there is hardware."""
+        if not self.trainings.stopped:
+            request = Request(order.task, order.parameters, order.container, order.gap, order.rate_factor)
+            self.trainings.ask(request)
+
+    @remote(caller=DATA_CENTER)
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Break tasks off."""
+        for task in withdrawal.tasks:
+            self.trainings.withdraw(task)
+        self.trainings.pump()
+
+    # --- by centers: one round ---
+
+    @remote(caller=DATA_CENTER)
+    async def start_round(self, order: RoundOrder) -> None:
+        """Begin a round; one that was still on (this center was away) is dropped."""
+        for slot in list(self.trainings.scheduler.requests):
+            self.trainings.withdraw(slot)
+        table = self.trainings.scheduler.table
+        idle = np.flatnonzero(~table.lost).tolist()
+        generator = np.random.default_rng([self.seed(f"round {order.round}") % 2**32, order.round])
+        self.desk.number = order.round
+        self.desk.round = self._method.new_round(order, idle, table.scores, self.clock.now(), generator)
+        self._start(self.desk.round.starts())
+        self._answer()
+
+    def _start(self, starts: Iterable[Start]) -> None:
+        for start in starts:
+            if self.trainings.scheduler.table.lost[start.container]:
+                self._round_lost(start.container)
+            else:
+                self.trainings.ask(Request(start.container, start.parameters, start.container, 0.0))
+
+    def _round_lost(self, container: int) -> None:
+        if self.desk.round is not None:
+            self._start(self.desk.round.lose(container))
+            self._answer()
+
+    def _answer(self) -> None:
+        found = self.desk.round
+        if found is None or not found.complete:
+            return
+        answer = self._method.answer(self.name, self.desk.number, found, self.trainings.labels, self.trainings.model[2])
+        self.desk.round = None
+        self.background(self.peer(self._site.exchange, RoundExchange).take(answer))
+
+    # --- what happens ---
+
+    def _trained(self, assignment: Assignment, request: Request, trained: Trained) -> None:
+        now = self.clock.now()
+        if self._in_rounds:
+            assert self.desk.round is not None
+            self._start(self.desk.round.finished(request.slot, trained, now))
+            self._answer()
+            return
+        parameters_P, loss_rms, num_samples, _ = trained
+        seconds = now - assignment.start
+        result = TrainingResult(request.slot, self.name, num_samples, loss_rms, seconds, parameters_P)
+        self.background(self.peer(self._site.exchange, FlatExchange).arrive(result))
+
+    def _lose_container(self, container: int) -> None:
+        """The round goes on without it, or its task is given to another."""
+        scheduler = self.trainings.scheduler
+        slot = next((r.slot for r in scheduler.requests.values() if r.container == container), None)
+        if slot is not None and slot not in scheduler.running:
+            self.trainings.withdraw(slot)
+        self.trainings.lose(container)
+        if not self._in_rounds:
+            self._tell(ContainerNews(self.name, container, False, -1 if slot is None else slot))
+        elif slot is not None:
+            self._round_lost(container)
+
+    def _regain_container(self, container: int) -> None:
+        self.trainings.regain(container)
+        if not self._in_rounds:
+            self._tell(ContainerNews(self.name, container, True, -1))
+
+    def _tell(self, news: ContainerNews) -> None:
+        self.background(self.peer(self._site.exchange, FlatExchange).container_news(news))
+
+    # --- what the driver asks ---
+
+    @remote(caller=DRIVER)
+    async def set_present(self, news: PresentCenters) -> None:
+        """Which centers are there is the exchange's business."""
+
+    @remote(caller=DRIVER)
+    async def report(self) -> CenterReport:
+        """Return what was done so far."""
+        return CenterReport(self.name, self.trainings.num_done, ())
+
+    @remote(caller=DRIVER)
+    async def finish(self) -> None:
+        """Stop: whatever is under way is given up and paid until now."""
+        self.trainings.stop()
+
+
+async def agreed_model(exchange: DataCenter, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> Model:
+    """Return the model that an exchange is to make; of tables without stated columns the centers are asked.
+
+    Raises:
+        BadInput: their containers hold different numbers of columns.
+    """
+    if part.shape:
+        return run_model(config, part)
+    found = {center: (await exchange.peer(center, OrderCenter).columns()).count for center in site.centers}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{center} {count}" for center, count in found.items())
+        raise BadInput(f"data: all containers must hold the same columns: {told}")
+    return run_model(config, part, (found[site.centers[0]],))
+
+
+class FlatExchange(DataCenter):
+    """The coordinator of a flat baseline, with its messages."""
+
+    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at", "model_facts")
+
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
+        self._config, self._part, self._site = config, part, site
+        ends = np.cumsum((0, *config.center_sizes)).tolist()
+        self._containers = {
+            center: range(first, end) for center, first, end in zip(site.centers, ends[:-1], ends[1:], strict=True)
+        }
+        self.model_facts: Model | None = None
+        self.wake: float | None = None
+        self.began_at = 0.0
+
+    async def load(self) -> None:
+        """Set up what a snapshot is loaded into."""
+        self.coordinator = Coordinator(self._config, np.zeros(0, np.float32), [1], [1.0], self.rng("containers"))
+
+    async def open(self) -> None:
+        """Go on waiting for the clock where a snapshot did."""
+        if self.wake is not None:
+            self.background(self._tick(self.wake))
+
+    @property
+    def _now(self) -> float:
+        """Seconds since every center was there."""
+        return self.clock.now() - self.began_at
+
+    @remote(caller=DRIVER)
+    async def begin_run(self, start: RunStart) -> None:
+        """Ask the centers for their facts, then give the first orders."""
+        self.began_at = start.time
+        self.model_facts = await agreed_model(self, self._config, self._part, self._site)
+        facts = [await self.peer(center, OrderCenter).facts() for center in self._site.centers]
+        self.coordinator = Coordinator(
+            self._config,
+            initial_parameters(self.model_facts, self._site.run_seed),
+            np.concatenate([f.sizes for f in facts]).tolist(),
+            np.concatenate([f.seconds for f in facts]).tolist(),
+            self.rng("containers"),
+        )
+        self._follow(self.coordinator.advance(self._now))
+
+    def _follow(self, orders: Orders) -> None:
+        for task, container in orders.withdraw:
+            self.background(self._withdraw(self._center_of(container), (task,)))
+        for dispatch in orders.dispatch:
+            self.background(self._send(dispatch))
+        wake = self.coordinator.wake_at()
+        if wake is not None and self.wake is None and wake > self._now:
+            self.wake = wake
+            self.background(self._tick(wake))
+
+    async def _withdraw(self, center: str, tasks: tuple[int, ...]) -> None:
+        with surviving_loss("its tasks are gone with it"):
+            await self.peer(center, OrderCenter).withdraw(Withdrawal(tasks))
+
+    async def _send(self, dispatch: Dispatch) -> None:
+        center = self._center_of(dispatch.container)
+        place = dispatch.container - self._containers[center].start
+        order = TrainingOrder(dispatch.task, place, dispatch.gap, dispatch.rate_factor, dispatch.parameters)
+        with surviving_loss("its task goes to another container") as losses:
+            await self.peer(center, OrderCenter).order(order)
+        if losses:
+            self._follow(self.coordinator.lost(dispatch.task, self._now))
+
+    def _center_of(self, container: int) -> str:
+        return next(center for center, containers in self._containers.items() if container in containers)
+
+    async def _tick(self, wake: float) -> None:
+        await self.clock.sleep_until(self.began_at + wake, key="aggregate")
+        self.wake = None
+        self._follow(self.coordinator.advance(self._now))
+
+    @remote(caller=DATA_CENTER)
+    async def arrive(self, result: TrainingResult) -> None:
+        """Take a trained model."""
+        self._follow(
+            self.coordinator.arrived(
+                result.task, result.parameters, result.num_samples, result.loss_rms, result.seconds, self._now
+            )
+        )
+
+    @remote(caller=DATA_CENTER)
+    async def container_news(self, news: ContainerNews) -> None:
+        """A container was lost or is back."""
+        container = self._containers[news.center][news.container]
+        if news.present:
+            self._follow(self.coordinator.container_back(container, self._now))
+            return
+        self.coordinator.container_lost(container)
+        self._follow(self.coordinator.lost(news.task, self._now))
+
+    @remote(caller=DRIVER)
+    async def center_news(self, news: CenterNews) -> None:
+        """All containers of a center are gone, and their tasks with them; or they can be called again."""
+        containers, flights = self._containers[news.center], self.coordinator.flights
+        if not news.present:
+            gone = [flight.task for flight in flights.values() if flight.container in containers]
+            for container in containers:
+                self.coordinator.container_lost(container)
+            for task in gone:
+                self._follow(self.coordinator.lost(task, self._now))
+            return
+        # what it may still train for is broken off
+        stale = tuple(task for task in range(1, self.coordinator.num_tasks + 1) if task not in flights)
+        await self.peer(news.center, OrderCenter).withdraw(Withdrawal(stale))
+        for container in containers:
+            self._follow(self.coordinator.container_back(container, self._now))
+
+    @remote(caller=SERVER)
+    async def model(self) -> SharedModel:
+        """Return the shared model of this moment."""
+        number = self.coordinator.method.num_aggregations
+        return SharedModel(number, float(number), self.coordinator.method.model)
+
+    @remote(caller=DRIVER)
+    async def progress(self) -> Progress:
+        """Tell whether nothing new is started."""
+        return Progress(self.coordinator.finished(self._now))
+
+
+class RoundExchange(DataCenter):
+    """Rounds over the centers."""
+
+    state: ClassVar[tuple[str, ...]] = (
+        "present", "round", "parameters_P", "called", "results", "began_at", "model_facts",
+    )  # fmt: skip
+
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
+        self._config, self._part, self._site = config, part, site
+        self._method = center_method(config)
+        self.model_facts: Model | None = None
+        self.parameters_P = np.zeros(0, np.float32)
+        self.present = list(site.centers)
+        self.round = 0
+        self.called: list[str] = []
+        self.results: dict[str, RoundResult | ClusterLogits] = {}
+        self.began_at = 0.0
+        self._settling = False
+
+    @remote(caller=DRIVER)
+    async def begin_run(self, start: RunStart) -> None:
+        """Call the first round."""
+        self.began_at = start.time
+        self.model_facts = await agreed_model(self, self._config, self._part, self._site)
+        self.parameters_P = initial_parameters(self.model_facts, self._site.run_seed)
+        self._call()
+
+    def _is_over(self) -> bool:
+        rounds = self._config.num_rounds
+        now = self.clock.now() - self.began_at
+        return now >= self._config.duration or (rounds is not None and self.round >= rounds)
+
+    def _call(self) -> None:
+        if self._is_over() or not self.present:
+            return
+        self.called, self.results = list(self.present), {}
+        order = RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
+        for center in self.called:
+            self.background(self._send(center, order))
+
+    async def _send(self, center: str, order: RoundOrder) -> None:
+        with surviving_loss("the round goes on without it"):
+            await self.peer(center, OrderCenter).start_round(order)
+
+    @remote(caller=DATA_CENTER)
+    async def take(self, result: RoundResult | ClusterLogits) -> None:
+        """Take a center's answer to the round that is on."""
+        if result.round == self.round and result.center in self.called:
+            self.results[result.center] = result
+            await self._settle()
+
+    async def _settle(self) -> None:
+        if set(self.called) - set(self.results):
+            return
+        results = [self.results[name] for name in sorted(self.results)]
+        results = [result for result in results if self._method.weight(result) > 0]
+        self.called, self._settling = [], True
+        if results:
+            found = self._method.combine(results)
+            self.parameters_P = await self._distil(found) if self._method.distils else found
+            self.parameters_P.setflags(write=False)
+        self.round += 1
+        self._settling = False
+        self._call()
+
+    async def _distil(self, target_NK: np.ndarray) -> np.ndarray:
+        assert self._part.public is not None
+        assert self.model_facts is not None
+        config, key = self._config, rows_key(self._part.public)
+        return await self.compute(
+            distil,
+            self.model_facts,
+            self.parameters_P,
+            key,
+            target_NK,
+            self.seed(f"distillation {self.round}"),
+            (config.distillation_epochs, config.batch_size, config.learning_rate, config.momentum),
+            work=Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs)),
+        )
+
+    @remote(caller=DRIVER)
+    async def center_news(self, news: CenterNews) -> None:
+        """Go on without a center, or with one that is back from the next round on."""
+        if news.present:
+            self.present = [name for name in self._site.centers if name in (*self.present, news.center)]
+            if not self.called and not self._settling:
+                self._call()
+            return
+        self.present.remove(news.center)
+        if news.center in self.called:
+            self.called.remove(news.center)
+            self.results.pop(news.center, None)
+            if self.called:
+                await self._settle()
+            else:
+                self._call()
+
+    @remote(caller=SERVER)
+    async def model(self) -> SharedModel:
+        """Return the shared model of this moment."""
+        return SharedModel(self.round, float(self.round), self.parameters_P)
+
+    @remote(caller=DRIVER)
+    async def progress(self) -> Progress:
+        """Tell whether no round will follow."""
+        return Progress(self._is_over())

@@ -1,0 +1,184 @@
+"""Hardware for rent: types and prices, the units of a center, and the rent: every rental is an entry of a bill.
+
+Egress between centers is not here: the traffic ledger holds what was sent, and the network its price.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedactors.errors import BadInput
+from protocols.nebulafl.messages import CenterBill
+
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HardwareType:
+    """A type of hardware that centers let."""
+
+    name: str
+    """As the catalogue calls it."""
+    price: float
+    """Dollars an hour."""
+    throughput: Mapping[str, float]
+    """Samples a second, by model."""
+
+    def samples_per_second(self, model: str) -> float:
+        """Return the throughput for a model.
+
+        Raises:
+            BadInput: the catalogue has none; the time is then unknown, never zero.
+        """
+        if model not in self.throughput:
+            known = ", ".join(sorted(self.throughput)) or "none"
+            raise BadInput(f"catalogue: type {self.name!r} has no throughput for model {model!r} (has: {known})")
+        return self.throughput[model]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """What each center has to let."""
+
+    types: Mapping[str, HardwareType]
+    """Types by name."""
+    centers: Mapping[str, Mapping[str, int]]
+    """Units of each type, by center, in the order of the file."""
+    spread: float
+    """Standard deviation of a run time relative to its mean."""
+    illustrative: bool
+    """Whether the numbers are examples instead of quotations."""
+
+    def first_centers(self, num_centers: int) -> tuple[str, ...]:
+        """Return the first centers of the file, as many as the run has."""
+        if num_centers > len(self.centers):
+            raise BadInput(f"num_centers: {num_centers} is more than the {len(self.centers)} centers of the catalogue")
+        return tuple(self.centers)[:num_centers]
+
+    def types_of(self, center: str) -> tuple[HardwareType, ...]:
+        """Return the types that a center has at least one unit of, in the order of the file."""
+        return tuple(self.types[name] for name, count in self.centers[center].items() if count > 0)
+
+
+class HardwarePool:
+    """The units of one center: let and returned; each unit has at most one holder."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        if not any(count > 0 for count in counts.values()):
+            raise BadInput("catalogue: a center needs at least one unit of some type")
+        self.counts = {name: count for name, count in counts.items() if count > 0}
+        self.free: dict[str, list[int]] = {name: list(range(count)) for name, count in self.counts.items()}
+
+    def available(self) -> list[str]:
+        """Return the types with a free unit, in the order of the catalogue."""
+        return [name for name, numbers in self.free.items() if numbers]
+
+    def acquire(self, type_name: str) -> str:
+        """Let the free unit of lowest number and return its name, such as ``a100#2``.
+
+        Raises:
+            ValueError: no unit of this type is free.
+        """
+        if not self.free.get(type_name):
+            raise ValueError(f"no unit of {type_name!r} is free")
+        return f"{type_name}#{heapq.heappop(self.free[type_name])}"
+
+    def release(self, unit: str) -> None:
+        """Take a unit back.
+
+        Raises:
+            ValueError: it is not let.
+        """
+        type_name, _, number = unit.rpartition("#")
+        if int(number) in self.free[type_name] or not 0 <= int(number) < self.counts[type_name]:
+            raise ValueError(f"unit {unit!r} is not let")
+        heapq.heappush(self.free[type_name], int(number))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a snapshot needs."""
+        return {"free": {name: sorted(numbers) for name, numbers in self.free.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put a snapshot back."""
+        self.free = {name: list(numbers) for name, numbers in state["free"].items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rental:
+    """A unit of hardware that was let and is back."""
+
+    center: str
+    """Where."""
+    unit: str
+    """Type and number, such as ``a100#2``."""
+    container: str
+    """Who trained on it."""
+    start: float
+    """Seconds since the run began."""
+    end: float
+    """Seconds since the run began."""
+    price: float
+    """Dollars an hour."""
+    useful: bool = True
+    """False when the training was given up: it is paid all the same."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it was let."""
+        return self.end - self.start
+
+    @property
+    def dollars(self) -> float:
+        """Price times time."""
+        return rent(self.price, self.seconds)
+
+
+def rent(price: float, seconds: float) -> float:
+    """Return the dollars for `seconds` at `price` dollars an hour, by the second, nothing rounded."""
+    if seconds < 0:
+        raise ValueError(f"a rental of {seconds} seconds")
+    return price * seconds / SECONDS_PER_HOUR
+
+
+class Bill:
+    """The log of all rentals of a run."""
+
+    def __init__(self) -> None:
+        self.rentals: list[Rental] = []
+
+    def add(self, entry: Rental) -> None:
+        """Write an entry."""
+        self.rentals.append(entry)
+
+    def dollars(self) -> float:
+        """Return all money spent: the exact sum over the log, whatever its order."""
+        return total(self.rentals)
+
+    def center(self, center: str, num_units: int, duration: float) -> CenterBill:
+        """Return the bill of a center with so many units for a run of `duration` seconds."""
+        rentals = [rental for rental in self.rentals if rental.center == center]
+        busy = math.fsum(rental.seconds for rental in rentals)
+        return CenterBill(
+            center=center,
+            rent=total(rentals),
+            busy_hours=busy / SECONDS_PER_HOUR,
+            utilisation=busy / (num_units * duration) if num_units * duration > 0 else 0.0,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a snapshot needs."""
+        return {"rentals": [dataclasses.astuple(rental) for rental in self.rentals]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put a snapshot back."""
+        names = [field.name for field in dataclasses.fields(Rental)]
+        self.rentals = [Rental(**dict(zip(names, values, strict=True))) for values in state["rentals"]]
+
+
+def total(rentals: Iterable[Rental]) -> float:
+    """Return the dollars of some rentals, added without rounding error."""
+    return math.fsum(rental.dollars for rental in rentals)

@@ -1,0 +1,388 @@
+"""The parties' workers: each unpacks a message, calls a function of `algorithm`, packs a message.
+
+    passive worker ──embedding ref──▶ broker ──claim: refs of all parties──▶ active worker: bottom, top, loss
+    passive worker ◀──gradient ref── broker ◀──gradient refs── active worker        (see `pipeline`)
+
+Worker 0 of each party also aligns the rows, takes part in evaluations and answers for the party.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
+from fedactors.data.partitions import VerticalPart
+from fedactors.errors import BadInput
+from fedactors.learning.metrics import task_metrics
+from fedactors.learning.network import Network
+from fedactors.learning.split_network import Publication, joint_output
+from fedactors.privacy.mechanisms import clip_and_noise, clip_rows_backward
+from fedactors.privacy.releases import GaussianReleases
+from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
+from fedactors.roles import Client
+from fedactors.runtime.base import Ref, Work
+from protocols.pubsub_vfl import algorithm
+from protocols.pubsub_vfl.algorithm import ActiveGradients
+from protocols.pubsub_vfl.averaging import AveragingServer, Replica
+from protocols.pubsub_vfl.broker import BatchBroker
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import PartyRows
+from protocols.pubsub_vfl.messages import (
+    Aligned,
+    Embedding,
+    EpochEnd,
+    EpochLoss,
+    EpochOrder,
+    Evaluated,
+    Gradient,
+    PartEmbedding,
+    PartRequest,
+    Releases,
+    RowOrder,
+    Stamp,
+)
+from protocols.pubsub_vfl.pipeline import Pipeline
+
+_NEIGHBOURS = "replace-one-record neighbours, known batches; membership and row order are not covered"
+_NOMINAL = "; nominal mu is the paper's, whose amplification known batch ids do not give"
+
+
+class PartyWorker(Client):
+    """One of a party's workers, named "party/worker-i".
+
+    Args:
+        config: the run's settings.
+        part: the party's own part of the data.
+        run_seed: shared by all parties, for the split and the batches.
+        workers: names of all the party's workers.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("rows", "replica")
+
+    def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
+        self.config = config
+        self._data = part
+        self._run_seed = run_seed
+        self._workers = tuple(workers)
+
+    async def load(self) -> None:
+        """Load the party's own rows and build its bottom model."""
+        self.rows = PartyRows(self.config, self._data, self._run_seed)
+        spec = algorithm.bottom_spec(self.config, self.rows.num_features)
+        self._bottom = Network(spec, algorithm.optimizer(self.config), self.party_seed("bottom"))
+        self.replica = Replica(self.name, (self._bottom,), self.config)
+
+    @property
+    def server(self) -> AveragingServer | None:
+        """The party's parameter server; none where the worker is alone."""
+        return self.peer(f"{self.party}/ps", AveragingServer) if len(self._workers) > 1 else None
+
+    @remote(caller=OWN_PARTY)
+    async def take_rows(self, order: RowOrder) -> None:
+        """Take the row order from the party's worker 0."""
+        self.rows.follow(order.rows)
+
+    async def _follow_rows(self, rows: np.ndarray) -> None:
+        self.rows.follow(rows)
+        for sibling in self._workers[1:]:
+            await self.peer(sibling, PartyWorker).take_rows(RowOrder(rows))
+
+    @remote(caller=DRIVER)
+    @abstractmethod
+    async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
+        """Work until the broker says that the epoch is over."""
+
+    @remote(caller=DRIVER)
+    async def average(self, order: EpochOrder) -> None:
+        """Continue from the average of the party's workers."""
+        if self.server is not None:
+            with self.span("wait", "average"):
+                await self.replica.average(self.server, order.epoch)
+
+    @remote(caller=DRIVER)
+    async def follow(self, order: EpochOrder) -> None:
+        """Continue from the changes of all the party's workers."""
+        if self.server is not None:
+            await self.replica.follow(self.server, order.epoch)
+
+    @remote(caller=DRIVER)
+    async def end_epoch(self, end: EpochEnd) -> None:
+        """Remember the present parameters if they are the best so far."""
+        if end.is_best:
+            self.replica.remember()
+
+    @remote(caller=DRIVER)
+    async def recall(self) -> None:
+        """Go back to the best parameters."""
+        self.replica.recall()
+
+    @remote(caller=DRIVER)
+    async def account(self, releases: Releases) -> None:
+        """Record what the party's releases cost in privacy, as the paper counts it and as it holds per record."""
+        made = self._releases()
+        made.add(times=releases.count)
+        self.record_privacy(made.record(self.party))
+
+    @abstractmethod
+    def _releases(self) -> GaussianReleases:
+        """Return what leaves the party and under which noise."""
+
+
+class PassiveWorker(PartyWorker):
+    """One of a passive party's workers: own features and a bottom model."""
+
+    payloads: ClassVar[tuple[type, ...]] = (Embedding,)
+
+    def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
+        super().__init__(config, part, run_seed, workers)
+        self._publications: dict[Stamp, tuple[Publication, np.ndarray]] = {}
+        self._refs: dict[Stamp, Ref] = {}
+
+    async def open(self) -> None:
+        """Take a noise generator of this process."""
+        self._noise = self.noise_rng("embeddings")
+
+    @remote(caller=CLIENT)
+    async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
+        """Answer the active party's alignment question, if it is asked in the way that all have agreed upon.
+
+        Raises:
+            BadInput: it is not; hashed ids, say, would tell more than was agreed to.
+        """
+        if question.how != self._data.alignment:
+            raise BadInput(f"alignment: {question.how!r} is asked for, {self._data.alignment!r} was agreed upon")
+        return answer(self.rows.block.ids, question)
+
+    @remote(caller=CLIENT)
+    async def take_order(self, order: AlignmentOrder) -> None:
+        """Follow the common order, and tell the party's other workers."""
+        await self._follow_rows(follow(self.rows.block.ids, order))
+
+    # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
+
+    @remote(caller=DRIVER)
+    async def run_epoch(self, order: EpochOrder) -> None:
+        """Embed batches and apply their gradients until the broker says that the epoch is over."""
+        epoch, batches, again = order.epoch, self.rows.batches(order.epoch), self.config.stale_gradients == "apply"
+
+        async def embed(stamp: Stamp) -> Ref:
+            embedding = await self._embed(epoch, stamp, batches[stamp[0]])
+            self._refs[stamp] = self.put(embedding, to=self._data.label_party)
+            return self._refs[stamp]
+
+        async def apply(stamp: Stamp, payloads: list[Gradient]) -> bool:
+            if again and stamp not in self._publications:
+                # it was given up meanwhile: embed the batch again, at the present parameters
+                self._publications[stamp] = await self._forward(batches[stamp[0]])
+            gradient = await self._backward(payloads[0])
+            if gradient is not None:
+                self.replica.step([gradient])
+            return gradient is not None
+
+        pipeline = Pipeline(self, self.config, use=apply, embed=embed, drop=self._forget, waits_for="gradient")
+        try:
+            async with self.replica.mixing(self.server if self.config.mixes else None):
+                await pipeline.run()
+        finally:
+            for stamp in list(self._publications):
+                self._forget(stamp)
+
+    async def _embed(self, epoch: int, stamp: Stamp, positions: np.ndarray) -> Embedding:
+        """Embed a batch and keep its publication for its gradient."""
+        self._publications[stamp] = publication = await self._forward(positions)
+        return Embedding(stamp[0], epoch, stamp[1], self.clock.now(), self._sanitise(publication[1]))
+
+    async def _backward(self, gradient: Gradient) -> np.ndarray | None:
+        """Return the flat gradient through the publication that `gradient` belongs to; None if that was given up."""
+        stamp = (gradient.batch_id, gradient.sequence)
+        if stamp not in self._publications:
+            return None
+        publication, values = self._publications[stamp]
+        self._forget(stamp)
+        gradient_BE = gradient.values
+        if self._sigma > 0:
+            gradient_BE = clip_rows_backward(values, gradient_BE, self.config.clip_norm)
+        work = self._work("bottom-backward", len(gradient_BE), updates=True)
+        return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
+
+    def _forget(self, stamp: Stamp) -> None:
+        """Give up a publication."""
+        self._publications.pop(stamp, None)
+        if (ref := self._refs.pop(stamp, None)) is not None:
+            self.free(ref)
+
+    async def _forward(self, positions: np.ndarray) -> tuple[Publication, np.ndarray]:
+        publication = Publication(self._bottom.model, self.rows.prepared.train.features[positions])
+        work = self._work("bottom-forward", len(positions))
+        return publication, await self.compute(algorithm.embed, publication, work=work)
+
+    def _work(self, kind: str, num_rows: int, *, updates: bool = False) -> Work:
+        return Work(kind, algorithm.operations(num_rows, self.replica.sizes[0], updates=updates))
+
+    # --- what leaves the party ---
+
+    @remote(caller=CLIENT)
+    async def embed_part(self, request: PartRequest) -> PartEmbedding:
+        """Return the embeddings of the validation or test rows, released under the same noise as in training."""
+        x_NF = self.rows.part(request.part).features
+        work = self._work("bottom-forward", len(x_NF))
+        values = await self.compute(algorithm.embed_rows, self._bottom.model, x_NF, work=work)
+        return PartEmbedding(request.part, self._sanitise(values))
+
+    def _sanitise(self, values: np.ndarray) -> np.ndarray:
+        if self._sigma <= 0:
+            return values
+        noisy: np.ndarray = clip_and_noise(values, self.config.clip_norm, self._sigma, self._noise)
+        return noisy.astype(values.dtype)
+
+    @property
+    def _sigma(self) -> float:
+        return algorithm.embedding_sigma(self.config, self.rows.num_train)
+
+    def _releases(self) -> GaussianReleases:
+        config = self.config
+        nominal = None if math.isinf(config.privacy_mu) else config.privacy_mu
+        return GaussianReleases(
+            "Embedding",
+            clip_norm=config.clip_norm,
+            sigma=self._sigma,
+            delta=config.delta,
+            paper_mu=nominal,
+            note=_NEIGHBOURS + (_NOMINAL if nominal else ""),
+        )
+
+
+class ActiveWorker(PartyWorker):
+    """One of the active party's workers: own features, labels, a bottom and the top model."""
+
+    payloads: ClassVar[tuple[type, ...]] = (Gradient,)
+
+    async def load(self) -> None:
+        """Load the party's own rows and labels, and build its models."""
+        await super().load()
+        spec = algorithm.top_spec(self.config, self._data)
+        self._top = Network(spec, algorithm.optimizer(self.config), self.party_seed("top"))
+        self.replica = Replica(self.name, (self._bottom, self._top), self.config)
+        self._refs: dict[Stamp, tuple[Ref, ...]] = {}
+
+    async def open(self) -> None:
+        """Take a noise generator of this process."""
+        config = self.config
+        self._noise = self.noise_rng("gradients")
+        self._sigma = algorithm.gradient_sigma(config.gradient_mu, config.gradient_clip_norm, config.num_epochs)
+
+    def _first_peers(self) -> dict[str, PassiveWorker]:
+        """Return worker 0 of each passive party."""
+        return {party: self.peer(f"{party}/worker-0", PassiveWorker) for party in self._data.passive_parties}
+
+    @remote(caller=DRIVER)
+    async def align(self) -> Aligned:
+        """Align the rows of all parties, and tell the party's other workers."""
+        how = self._data.alignment
+        rng = self.rng("row order") if how == "already-aligned" else self.noise_rng("row order")
+        await self._follow_rows(await align(self.rows.block.ids, self.party, how, self._first_peers(), rng))
+        return Aligned(self.rows.num_train)
+
+    # --- an epoch over the broker (Algorithm 1, lines 12 to 22) ---
+
+    @remote(caller=DRIVER)
+    async def run_epoch(self, order: EpochOrder) -> EpochLoss:
+        """Train on batches whose embeddings are there until the broker says that the epoch is over."""
+        epoch, batches, parties = order.epoch, self.rows.batches(order.epoch), self._data.passive_parties
+        loss_sum, num_rows = 0.0, 0
+
+        async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Ref, ...]:
+            nonlocal loss_sum, num_rows
+            positions = batches[stamp[0]]
+            found = await self._gradients(positions, payloads)
+            gradients = self._pack(found, epoch, stamp)
+            refs = tuple(self.put(gradient, to=party) for gradient, party in zip(gradients, parties, strict=True))
+            self.replica.step([found.bottom, found.top])
+            loss_sum += found.loss * len(positions)
+            num_rows += len(positions)
+            self._refs[stamp] = refs
+            return refs
+
+        pipeline = Pipeline(self, self.config, use=train, drop=self._free, waits_for="embedding")
+        try:
+            async with self.replica.mixing(self.server if self.config.mixes else None):
+                await pipeline.run()
+        finally:
+            for stamp in list(self._refs):
+                self._free(stamp)
+        return EpochLoss(loss_sum, num_rows)
+
+    def _free(self, stamp: Stamp) -> None:
+        for ref in self._refs.pop(stamp, ()):
+            self.free(ref)
+
+    def _pack(self, found: ActiveGradients, epoch: int, stamp: Stamp) -> list[Gradient]:
+        """Return the gradients for the passive parties as they may leave."""
+        now = self.clock.now()
+        return [Gradient(stamp[0], epoch, stamp[1], now, self._sanitise(g_BE)) for g_BE in found.embeddings]
+
+    async def _gradients(self, positions: np.ndarray, embeddings: Sequence[Embedding]) -> ActiveGradients:
+        """Return loss and gradients of one batch."""
+        train = self.rows.prepared.train
+        assert train.labels is not None
+        x_BF, target_B = train.features[positions], train.labels[positions]
+        received = [embedding.values for embedding in embeddings]
+        work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=True))
+        networks, task = (self._bottom.model, self._top.model), self._data.task
+        return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, target_B, work=work)
+
+    def _sanitise(self, gradient_BE: np.ndarray) -> np.ndarray:
+        if self._sigma <= 0:
+            return gradient_BE
+        # the mean loss scales rows by 1/B: clip and noise the rows of the sum
+        rows = len(gradient_BE)
+        noisy = clip_and_noise(gradient_BE * rows, self.config.gradient_clip_norm, self._sigma, self._noise) / rows
+        return noisy.astype(gradient_BE.dtype)
+
+    def _releases(self) -> GaussianReleases:
+        config = self.config
+        return GaussianReleases(
+            "Gradient",
+            clip_norm=config.gradient_clip_norm,
+            sigma=self._sigma,
+            delta=config.delta,
+            note=_NEIGHBOURS,
+        )
+
+    @remote(caller=DRIVER)
+    async def evaluate(self, request: PartRequest) -> Evaluated:
+        """Return the task's metrics on the validation or test rows; a regression's RMSE is in original units."""
+        found = await asyncio.gather(*(peer.embed_part(request) for peer in self._first_peers().values()))
+        rows, (bottom_size, top_size) = self.rows.part(request.part), self.replica.sizes
+        assert rows.labels is not None
+        count = len(rows.features)
+        work = Work("bottom-forward", count * bottom_size)
+        own = await self.compute(algorithm.embed_rows, self._bottom.model, rows.features, work=work)
+        embeddings = [own, *(part_embedding.values for part_embedding in found)]
+        work = Work("top-forward", count * top_size)
+        outputs = await self.compute(joint_output, self._top.model, embeddings, work=work)
+        metrics = task_metrics(self._data.task, rows.labels, outputs)
+        if self._data.task == "regression":
+            metrics["rmse"] *= self.rows.prepared.label_deviation
+        return Evaluated(**{name: float(value) for name, value in metrics.items() if not math.isnan(value)})
+
+
+def actors(config: PubSubVflConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that a run with this configuration has."""
+    servers = {"a party's parameter server": AveragingServer} if config.uses_servers else {}
+    if not config.is_paired:
+        return {
+            "active party's workers": ActiveWorker,
+            "passive parties' workers": PassiveWorker,
+            "broker": BatchBroker,
+            **servers,
+        }
+    from protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
+
+    return {"active party's workers": PairedActiveWorker, "passive parties' workers": PairedPassiveWorker, **servers}

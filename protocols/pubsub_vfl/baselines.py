@@ -1,0 +1,166 @@
+"""The paper's baselines (Section 5.1): fixed pairs of an active worker and one worker of each passive party, no broker.
+
+    active worker ──gradient of batch k, "embed batch k + depth"──▶ passive workers ──embedding──▶ active worker
+
+Pair i of w trains the batches i, i + w, i + 2w, ... over the same models, batches, messages and costs as PubSub-VFL. No
+deadline, no re-assignment: a slow pair finishes its own share.
+
+    vfl       one pair, depth 1: one round trip per batch, in which a passive worker applies the gradient of one batch
+              and embeds the next
+    vfl-ps    w pairs, depth 1; one step for all of them on the mean gradient by rows, as of one worker on the w batches
+              together: all replicas stay equal
+    avfl      one pair, `embedding_buffer` batches in flight: gradients come back for embeddings of older parameters
+    avfl-ps   w pairs with such a window each; a worker steps on its own gradients, and after `push_every` batches
+              pushes the change to its party's parameter server and goes on from the sum of all workers' changes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedactors.remote import CLIENT, DRIVER, remote
+from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
+from protocols.pubsub_vfl.averaging import AveragingServer
+from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest
+
+Array = np.ndarray
+
+
+class Alone:
+    """Steps on the own gradients: vfl, avfl, and where a party has one worker or its servers only average."""
+
+    def __init__(self, worker: PartyWorker) -> None:
+        self._worker = worker
+
+    async def step(self, epoch: int, gradients: Sequence[Array], num_rows: int) -> None:
+        """Follow the gradients of a batch of so many rows."""
+        self._worker.replica.step(gradients)
+
+    async def finish(self) -> None:
+        """Wait for what is under way."""
+
+
+class Together(Alone):
+    """Steps on the mean gradient of all workers of the party: vfl-ps."""
+
+    def __init__(self, worker: PartyWorker, server: AveragingServer) -> None:
+        super().__init__(worker)
+        self._server = server
+        self._num_steps = 0
+
+    async def step(self, epoch: int, gradients: Sequence[Array], num_rows: int) -> None:
+        """Give a gradient (of no rows: none), and step on the mean."""
+        self._num_steps += 1
+        await self._worker.replica.step_together(gradients, num_rows, self._server, epoch, self._num_steps)
+
+
+class Shared(Alone):
+    """Steps, and pushes the change after some steps: avfl-ps.
+
+    Args:
+        worker: whose steps they are.
+        server: of its party.
+        ahead: whether the next batch is computed while parameters are pushed and pulled.
+    """
+
+    def __init__(self, worker: PartyWorker, server: AveragingServer, *, ahead: bool) -> None:
+        super().__init__(worker)
+        self._server = server
+        self._ahead = ahead
+        self._push: asyncio.Future[None] | None = None
+
+    async def step(self, epoch: int, gradients: Sequence[Array], num_rows: int) -> None:
+        """Step, and follow the other workers if it is time."""
+        replica = self._worker.replica
+        replica.step(gradients)
+        if replica.must_follow(self._worker.config.push_every):
+            await self.finish()
+            self._push = asyncio.ensure_future(replica.follow(self._server, epoch))
+            if not self._ahead:
+                await self.finish()
+
+    async def finish(self) -> None:
+        """Wait for the push that is under way."""
+        if self._push is not None:
+            await self._push
+
+
+def stepping(worker: PartyWorker, *, ahead: bool) -> Alone:
+    """Return how a worker follows its gradients."""
+    config, server = worker.config, worker.server
+    if server is not None and config.steps_together:
+        return Together(worker, server)
+    if server is not None and config.pushes:
+        return Shared(worker, server, ahead=ahead)
+    return Alone(worker)
+
+
+class PairedPassiveWorker(PassiveWorker):
+    """A passive party's worker in a pair: its active partner asks for one embedding after the other."""
+
+    async def open(self) -> None:
+        """Begin to count steps, in this process."""
+        await super().open()
+        self._stepping = stepping(self, ahead=False)
+
+    @remote(caller=CLIENT)
+    async def step_and_embed(self, request: PairRequest) -> Embedding | None:
+        """Apply the gradient that the request carries, and return the embedding that it asks for."""
+        gradient = request.gradient
+        if gradient is not None:
+            found = await self._backward(gradient) if len(gradient.values) else None
+            await self._stepping.step(request.epoch, [] if found is None else [found], len(gradient.values))
+        if request.batch_id < 0:
+            return None
+        positions = self.rows.batches(request.epoch)[request.batch_id]
+        return await self._embed(request.epoch, (request.batch_id, 1), positions)
+
+
+class PairedActiveWorker(ActiveWorker):
+    """An active party's worker in a pair."""
+
+    @remote(caller=DRIVER)
+    async def train_pair(self, order: PairOrder) -> EpochLoss:
+        """Train the pair's share of an epoch."""
+        config, epoch, batches = self.config, order.epoch, self.rows.batches(order.epoch)
+        depth = config.embedding_buffer if config.is_asynchronous else 1
+        peers = [self.peer(f"{p}/worker-{order.pair}", PairedPassiveWorker) for p in self._data.passive_parties]
+        mine = list(range(order.pair, len(batches), order.num_pairs))
+        if config.steps_together:
+            # every pair takes part in the last step that all take together
+            mine += [-1] * (-(-len(batches) // order.num_pairs) - len(mine))
+        steps = stepping(self, ahead=True)
+
+        def ask(gradients: Sequence[Gradient | None], batch_id: int) -> asyncio.Future[list[Embedding | None]]:
+            requests = (PairRequest(epoch, gradient, batch_id) for gradient in gradients)
+            return asyncio.gather(*(p.step_and_embed(request) for p, request in zip(peers, requests, strict=True)))
+
+        window = deque(ask([None] * len(peers), batch_id) for batch_id in mine[:depth])
+        loss_sum, num_rows = 0.0, 0
+        for batch_id, following in zip(mine, [*mine[depth:], *([-1] * depth)], strict=False):
+            with self.span("wait", "embedding"):
+                embeddings = await window.popleft()
+            if batch_id < 0:
+                positions, own, gradients = batches[0][:0], [], [self._no_gradient(epoch)] * len(peers)
+            else:
+                positions = batches[batch_id]
+                found = await self._gradients(positions, [e for e in embeddings if e is not None])
+                gradients, own = self._pack(found, epoch, (batch_id, 1)), [found.bottom, found.top]
+                loss_sum += found.loss * len(positions)
+                num_rows += len(positions)
+            window.append(ask(gradients, following))
+            with self.span("wait", "average") if config.steps_together else contextlib.nullcontext():
+                await steps.step(epoch, own, len(positions))
+        for answer in window:
+            await answer
+        await steps.finish()
+        return EpochLoss(loss_sum, num_rows)
+
+    def _no_gradient(self, epoch: int) -> Gradient:
+        kind = np.float64 if self.config.float64 else np.float32
+        return Gradient(-1, epoch, 1, self.clock.now(), np.zeros((0, self.config.embedding_size), kind))

@@ -1,1 +1,0 @@
-"""The paper's baselines, over the same actors and the same mathematics."""

@@ -1,0 +1,409 @@
+"""The broker: who works on which batch. It sees batch ids and references, never a payload, and loads no torch.
+
+The life of a batch in an epoch, per sequence number (its attempt):
+
+    queued ─assign (per passive party)─▶ assigned ─publish─▶ published by all ─claim─▶ claimed ─gradients─▶ graded
+       ▲                                                                                                    │
+       └────────── abandon (deadline, lost worker): sequence + 1 ◀─────────────┐              acknowledge by all ─▶ done
+
+Each batch has an embedding topic and a gradient topic for every passive party: bounded FIFOs of stamped references (p
+and q entries; when one is full the oldest entry is discarded), of which the newest is read. A batch is done when every
+passive party has acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker
+may have stepped already on a batch that is abandoned later, so that on its side a batch trains at least once.
+
+Who waits for whom: a worker's report waits only when it has nothing else to do and there is nothing for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedactors.errors import FedactorsError
+from fedactors.remote import CLIENT, DRIVER, remote
+from fedactors.roles import Server
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, LostWorker, Orders, Report, Stamp
+
+BROKER = "broker"
+_RESOLUTION = 1e-9
+
+
+class NeverEnds(FedactorsError):
+    """A batch was assigned `max_attempts` times and never trained."""
+
+    exit_code = 3
+
+
+Topic = deque[tuple[int, Any]]
+"""Entries (sequence, reference), the oldest first; its ``maxlen`` is the buffer."""
+
+
+@dataclass
+class _Slot:
+    """One passive party's part in a batch."""
+
+    embeddings: Topic
+    gradients: Topic
+    worker: str | None = None
+    published: bool = False
+    acknowledged: bool = False
+
+
+@dataclass
+class _Batch:
+    slots: dict[str, _Slot]
+    since: float
+    sequence: int = 1
+    claimed_by: str | None = None
+    graded: bool = False
+    done: bool = False
+
+
+@dataclass
+class _Box:
+    """What a worker is to be told: gradients that wait for it, and batches that are abandoned or done with."""
+
+    gradients: list[Stamp] = field(default_factory=list)
+    dropped: list[Stamp] = field(default_factory=list)
+
+
+class Dispatch:
+    """A state machine of events in, decisions out: `now` is an argument, and nothing waits.
+
+    Args:
+        config: buffers, window, deadline, attempts, and what becomes of stale gradients.
+        parties: names of the passive parties; a worker's name begins with its party's.
+    """
+
+    def __init__(self, config: PubSubVflConfig, parties: Sequence[str]) -> None:
+        self._config = config
+        self._parties = tuple(parties)
+        self._applies_stale = config.stale_gradients == "apply"
+        self.begin(0, 0.0)
+
+    def begin(self, num_batches: int, now: float) -> None:
+        """Start an epoch of the batches 0 to `num_batches` - 1."""
+        p, q = self._config.embedding_buffer, self._config.gradient_buffer
+        self._batches = {
+            batch_id: _Batch({party: _Slot(deque(maxlen=p), deque(maxlen=q)) for party in self._parties}, now)
+            for batch_id in range(num_batches)
+        }
+        self._queues = {party: deque(self._batches) for party in self._parties}
+        self._ready: deque[int] = deque()
+        self._in_flight = dict.fromkeys(self._parties, 0)
+        self._own: dict[str, int] = {}
+        self._num_open = num_batches
+        self._publishers: dict[Stamp, dict[str, str | None]] = {}
+        self._boxes: dict[str, _Box] = {}
+        self._num_abandoned = 0
+        self._num_discarded = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every batch of the epoch is done."""
+        return self._num_open == 0
+
+    def counts(self) -> EpochCounts:
+        """Return what happened so far in this epoch."""
+        attempts = max((batch.sequence for batch in self._batches.values()), default=0)
+        return EpochCounts(self._num_abandoned, self._num_discarded, attempts)
+
+    # --- a worker's report, and what it is told ---
+
+    def take(self, report: Report, now: float) -> None:
+        """Take what a worker has done."""
+        worker = report.worker
+        for batch_id, sequence, refs in report.published:
+            if not refs:
+                self.give_up(batch_id, sequence, now)
+            elif _party(worker) in self._parties:
+                self.publish(worker, batch_id, sequence, refs[0], now)
+            else:
+                self.publish_gradients(worker, batch_id, sequence, refs, now)
+        for batch_id, sequence in report.done:
+            self.acknowledge(worker, batch_id, sequence, now)
+
+    def orders(self, report: Report, now: float) -> Orders | None:
+        """Return what there is for a worker now; None if it may wait and there is nothing worth waking it for."""
+        worker, room, wait = report.worker, report.room, report.wait
+        if _party(worker) in self._parties:
+            gradients, dropped = self.outbox(worker)
+            # gradients are on their way to a worker with enough under way: new batches come with the next of them
+            will_hear = wait and self.in_flight_of(worker) > room and not (gradients or dropped)
+            assigned = () if will_hear else self.assign(worker, room, now)
+            told = bool(assigned or gradients or dropped or self.finished)
+            return Orders(assigned, gradients, dropped, self.finished) if told or not wait else None
+        claims = self.claim(worker, room, now)
+        # to free a payload is not worth waking a worker for
+        if wait and not (claims or self.finished):
+            return None
+        return Orders((), claims, self.outbox(worker)[1], self.finished)
+
+    def outbox(self, worker: str) -> tuple[tuple[tuple[int, int, tuple[Any, ...]], ...], tuple[Stamp, ...]]:
+        """Return, and forget, the gradients that wait for a worker and the batches that it may forget.
+
+        Gradients of abandoned attempts are told of only if they are applied.
+        """
+        box = self._boxes.pop(worker, None)
+        if box is None:
+            return (), ()
+        found = []
+        for batch_id, sequence in box.gradients:
+            entries = dict(self._batches[batch_id].slots[_party(worker)].gradients)
+            if sequence in entries and (self._applies_stale or self._current(batch_id, sequence) is not None):
+                found.append((batch_id, sequence, (entries[sequence],)))
+        return tuple(found), tuple(box.dropped)
+
+    # --- the passive side ---
+
+    def can_assign(self, party: str) -> bool:
+        """Say whether a worker of `party` would be given a batch now."""
+        return bool(self._queues[party]) and self._in_flight[party] < self._config.max_in_flight
+
+    def in_flight_of(self, worker: str) -> int:
+        """Return how many batches of a passive worker are assigned or published and not yet acknowledged."""
+        return self._own.get(worker, 0)
+
+    def assign(self, worker: str, room: int, now: float) -> tuple[Stamp, ...]:
+        """Give a passive worker up to `room` batches to embed."""
+        party = _party(worker)
+        given: list[Stamp] = []
+        while len(given) < room and self.can_assign(party):
+            batch_id = self._queues[party].popleft()
+            batch = self._batches[batch_id]
+            batch.slots[party].worker = worker
+            batch.since = now
+            self._in_flight[party] += 1
+            self._own[worker] = self._own.get(worker, 0) + 1
+            given.append((batch_id, batch.sequence))
+        return tuple(given)
+
+    def publish(self, worker: str, batch_id: int, sequence: int, value: Any, now: float) -> bool:
+        """Take an embedding into its topic; return False when the batch was abandoned meanwhile."""
+        batch = self._current(batch_id, sequence)
+        if batch is None or batch.slots[_party(worker)].worker != worker:
+            return False
+        slot = batch.slots[_party(worker)]
+        self._append(slot.embeddings, sequence, value)
+        if not slot.published:
+            slot.published = True
+            batch.since = now
+            if all(s.published for s in batch.slots.values()):
+                self._ready.append(batch_id)
+        return True
+
+    def acknowledge(self, worker: str, batch_id: int, sequence: int, now: float) -> bool:
+        """Note that a gradient was applied; return False when the batch was abandoned meanwhile."""
+        batch, party = self._current(batch_id, sequence), _party(worker)
+        if batch is None or not batch.graded:
+            return False
+        slot = batch.slots[party]
+        if slot.worker != worker or slot.acknowledged:
+            return False
+        slot.acknowledged = True
+        batch.since = now
+        self._in_flight[party] -= 1
+        self._own[worker] -= 1
+        if all(s.acknowledged for s in batch.slots.values()):
+            batch.done = True
+            self._num_open -= 1
+            self._drop(batch.claimed_by, (batch_id, sequence))
+        return True
+
+    # --- the active side ---
+
+    def can_claim(self) -> bool:
+        """Say whether a batch waits for an active worker."""
+        return bool(self._ready)
+
+    def claim(self, worker: str, room: int, now: float) -> tuple[tuple[int, int, tuple[Any, ...]], ...]:
+        """Give an active worker up to `room` batches: (batch id, sequence, the newest embedding of each party)."""
+        given: list[tuple[int, int, tuple[Any, ...]]] = []
+        while len(given) < room and self._ready:
+            batch_id = self._ready.popleft()
+            batch = self._batches[batch_id]
+            batch.claimed_by = worker
+            batch.since = now
+            given.append((batch_id, batch.sequence, tuple(slot.embeddings[-1][1] for slot in batch.slots.values())))
+        return tuple(given)
+
+    def publish_gradients(self, worker: str, batch_id: int, sequence: int, values: Sequence[Any], now: float) -> bool:
+        """Take a batch's gradients, one per passive party; return False when it was abandoned meanwhile."""
+        batch = self._current(batch_id, sequence)
+        if batch is not None:
+            if batch.claimed_by != worker or batch.graded:
+                return False
+            batch.graded = True
+            batch.since = now
+            readers = {party: slot.worker for party, slot in batch.slots.items()}
+        else:
+            readers = self._publishers.pop((batch_id, sequence), {})
+        for (party, reader), value in zip(readers.items(), values, strict=bool(readers)):
+            self._append(self._batches[batch_id].slots[party].gradients, sequence, value)
+            if reader is not None:
+                self._box(reader).gradients.append((batch_id, sequence))
+        return batch is not None
+
+    # --- time and loss ---
+
+    def next_look(self, now: float) -> float | None:
+        """Return when to call `expire` next: the first deadline of a batch that somebody holds; None for never."""
+        if math.isinf(self._config.deadline):
+            return None
+        held = [batch.since for batch in self._batches.values() if _is_held(batch)]
+        return min(held, default=now) + self._config.deadline
+
+    def expire(self, now: float) -> tuple[int, ...]:
+        """Abandon every held batch that has not moved for the deadline; return their ids."""
+        # a timer may fire one rounding error before the time it was set for
+        reached = now + _RESOLUTION * max(1.0, abs(now)) - self._config.deadline
+        late = [i for i, batch in self._batches.items() if _is_held(batch) and batch.since <= reached]
+        for batch_id in late:
+            self._abandon(batch_id, now)
+        return tuple(late)
+
+    def lose(self, worker: str, now: float) -> tuple[int, ...]:
+        """Abandon every batch that a lost worker held or whose payload died with it; return their ids."""
+        held = [
+            i
+            for i, batch in self._batches.items()
+            if not batch.done
+            and (
+                batch.claimed_by == worker
+                or any(s.worker == worker and not s.acknowledged for s in batch.slots.values())
+            )
+        ]
+        for batch_id in held:
+            self._abandon(batch_id, now)
+        self._boxes.pop(worker, None)
+        return tuple(held)
+
+    def give_up(self, batch_id: int, sequence: int, now: float) -> bool:
+        """Abandon a batch whose payload a worker could not get."""
+        if self._current(batch_id, sequence) is None:
+            return False
+        self._abandon(batch_id, now)
+        return True
+
+    def _abandon(self, batch_id: int, now: float) -> None:
+        batch, config = self._batches[batch_id], self._config
+        if batch.sequence >= config.max_attempts:
+            raise NeverEnds(
+                f"batch {batch_id} was assigned {batch.sequence} times without being trained within the deadline of "
+                f"{config.deadline:g} s: raise deadline, or lower max_in_flight"
+            )
+        stamp = (batch_id, batch.sequence)
+        publishers = {party: slot.worker for party, slot in batch.slots.items()}
+        for party, slot in batch.slots.items():
+            if slot.worker is not None and not slot.acknowledged:
+                self._in_flight[party] -= 1
+                self._own[slot.worker] -= 1
+            self._drop(slot.worker, stamp)
+            slot.worker, slot.published, slot.acknowledged = None, False, False
+        if self._applies_stale and batch.claimed_by is not None and not batch.graded:
+            self._publishers[stamp] = publishers
+        else:
+            self._drop(batch.claimed_by, stamp)
+        batch.sequence, batch.since, batch.claimed_by, batch.graded = batch.sequence + 1, now, None, False
+        for queue in (self._ready, *self._queues.values()):
+            if batch_id in queue:
+                queue.remove(batch_id)
+        for queue in self._queues.values():
+            queue.appendleft(batch_id)
+        self._num_abandoned += 1
+
+    def _current(self, batch_id: int, sequence: int) -> _Batch | None:
+        batch = self._batches.get(batch_id)
+        if batch is None or batch.sequence != sequence or batch.done:
+            return None
+        return batch
+
+    def _append(self, topic: Topic, sequence: int, value: Any) -> None:
+        self._num_discarded += len(topic) == topic.maxlen
+        topic.append((sequence, value))
+
+    def _box(self, worker: str) -> _Box:
+        return self._boxes.setdefault(worker, _Box())
+
+    def _drop(self, worker: str | None, stamp: Stamp) -> None:
+        if worker is not None:
+            self._box(worker).dropped.append(stamp)
+
+
+def _party(worker: str) -> str:
+    return worker.partition("/")[0]
+
+
+def _is_held(batch: _Batch) -> bool:
+    return not batch.done and any(slot.worker is not None for slot in batch.slots.values())
+
+
+class BatchBroker(Server):
+    """Runs a `Dispatch` between workers; payloads do not pass through it.
+
+    Args:
+        config: the run's settings.
+        passive_parties: names of the passive parties.
+    """
+
+    def __init__(self, config: PubSubVflConfig, passive_parties: Sequence[str]) -> None:
+        self._dispatch = Dispatch(config, passive_parties)
+        self._parked: dict[str, tuple[Report, asyncio.Future[Orders]]] = {}
+        self._over = asyncio.Event()
+
+    @remote(caller=DRIVER)
+    async def begin_epoch(self, batches: BatchCount) -> None:
+        """Put the batches of an epoch in the queue; only then may workers report."""
+        self._dispatch.begin(batches.num_batches, self.clock.now())
+        self._over.clear()
+
+    @remote(caller=DRIVER)
+    async def serve_epoch(self) -> EpochCounts:
+        """See the epoch to its end, abandoning batches at their deadlines."""
+        dispatch = self._dispatch
+        while not dispatch.finished:
+            look = dispatch.next_look(self.clock.now())
+            patience = None if look is None else max(look - self.clock.now(), 0.0)
+            try:
+                async with self.clock.timeout(patience):
+                    await self._over.wait()
+            except TimeoutError:
+                if dispatch.expire(self.clock.now()):
+                    self._wake()
+        return dispatch.counts()
+
+    @remote(caller=CLIENT)
+    async def report(self, report: Report) -> Orders:
+        """Take what a worker has done; return its orders, waiting for some if the report says so."""
+        self._dispatch.take(report, self.clock.now())
+        self._wake()
+        orders = self._dispatch.orders(report, self.clock.now())
+        if orders is not None:
+            return orders
+        answer: asyncio.Future[Orders] = asyncio.get_running_loop().create_future()
+        self._parked[report.worker] = (report, answer)
+        return await answer
+
+    @remote(caller=DRIVER)
+    async def lose(self, lost: LostWorker) -> None:
+        """Give the batches of a lost worker to others."""
+        parked = self._parked.pop(lost.worker, None)
+        if parked is not None:
+            parked[1].set_result(Orders((), (), (), False))
+        self._dispatch.lose(lost.worker, self.clock.now())
+        self._wake()
+
+    def _wake(self) -> None:
+        """Answer the parked reports for which there is something now, in the order in which they came."""
+        if self._dispatch.finished:
+            self._over.set()
+        for worker, (report, answer) in list(self._parked.items()):
+            orders = self._dispatch.orders(report, self.clock.now())
+            if orders is not None:
+                del self._parked[worker]
+                answer.set_result(orders)

@@ -1,0 +1,177 @@
+"""A worker's epoch over the broker: it computes while its reports and the payloads that it fetches are under way.
+
+    broker ──orders: batches to embed, references to payloads──▶ todo, fetch ──▶ ready ──▶ compute ──report──▶ broker
+
+    passive worker   todo: embed a batch and publish it         ready: apply its gradient, it is done
+    active worker    (none)                                     ready: train on its embeddings, publish the gradients
+
+Who waits for whom: a worker waits for news (orders, a payload) only when it has nothing to compute. Several reports
+may be under way; at most one of them waits at the broker, and only when the worker has nothing to compute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fedactors.actor import Actor
+from fedactors.errors import PartyLost
+from fedactors.runtime.base import Ref
+from protocols.pubsub_vfl.broker import BROKER, BatchBroker
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.messages import Orders, Report, Stamp
+
+_log = logging.getLogger(__name__)
+
+
+class Pipeline:
+    """What a worker has in hand during an epoch.
+
+    Args:
+        worker: whose epoch it is.
+        config: prefetch, the interval between reports, what becomes of stale gradients.
+        use: computes on a batch's fetched payloads; returns references to publish, or whether the batch is done.
+        embed: embeds a batch and returns the reference to publish; None at the active party.
+        drop: is told of batches that are done with or abandoned.
+        waits_for: what the timeline calls the wait for news.
+    """
+
+    def __init__(
+        self,
+        worker: Actor,
+        config: PubSubVflConfig,
+        *,
+        use: Callable[[Stamp, list[Any]], Awaitable[tuple[Ref, ...] | bool]],
+        embed: Callable[[Stamp], Awaitable[Ref]] | None = None,
+        drop: Callable[[Stamp], None],
+        waits_for: str,
+    ) -> None:
+        self._worker, self._config = worker, config
+        self._use, self._embed, self._drop = use, embed, drop
+        self._waits_for = waits_for
+        self._broker = worker.peer(BROKER, BatchBroker)
+        self._todo: deque[Stamp] = deque()
+        self._ready: deque[tuple[Stamp, list[Any]]] = deque()
+        self._num_fetching = 0
+        self._published: list[tuple[int, int, tuple[Ref, ...]]] = []
+        self._done: list[Stamp] = []
+        self._dropped: set[Stamp] = set()
+        self._finished = False
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._news = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._room_asked = 0
+        self._is_parked = False
+        self._no_report_before = 0.0
+
+    async def run(self) -> None:
+        """Work until the broker says that the epoch is over and all has been reported."""
+        try:
+            while not self._is_over:
+                if self._ready:
+                    await self._compute(*self._ready.popleft())
+                if self._todo:
+                    await self._publish(self._todo.popleft())
+                self._report()
+                if not (self._ready or self._todo or self._is_over):
+                    with self._worker.span("wait", self._waits_for):
+                        await self._news.wait()
+                self._check()
+            while self._under_way:
+                await self._news.wait()
+                self._check()
+        finally:
+            for task in list(self._under_way):
+                task.cancel()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._finished and not (self._done or self._published)
+
+    async def _compute(self, stamp: Stamp, payloads: list[Any]) -> None:
+        found = await self._use(stamp, payloads)
+        if isinstance(found, tuple):
+            self._published.append((*stamp, found))
+        elif found:
+            self._done.append(stamp)
+
+    async def _publish(self, stamp: Stamp) -> None:
+        assert self._embed is not None
+        ref = await self._embed(stamp)
+        if stamp in self._dropped:
+            self._drop(stamp)
+        else:
+            self._published.append((*stamp, (ref,)))
+
+    # --- reports and orders ---
+
+    def _report(self) -> None:
+        in_hand, now = len(self._ready) + len(self._todo), self._worker.clock.now()
+        if in_hand > 1 and now < self._no_report_before:
+            return  # there is enough to do: collect more before the next report
+        held = len(self._ready) + self._num_fetching if self._embed is None else len(self._todo)
+        room = max(0, self._config.prefetch - held - self._room_asked)
+        # gradients come to a passive worker that has asked for no more batches
+        wait = not in_hand and not self._is_parked and (room > 0 or self._embed is not None)
+        if not (self._published or self._done or wait or (room and not self._is_parked)):
+            return
+        report = Report(self._worker.name, tuple(self._published), tuple(self._done), room, wait)
+        self._published.clear()
+        self._done.clear()
+        self._no_report_before = now + self._config.report_interval
+        self._room_asked += room
+        self._is_parked = self._is_parked or wait
+        self._start(self._exchange(self._broker.report(report), room, wait))
+
+    async def _exchange(self, answer: Awaitable[Orders], room: int, wait: bool) -> None:
+        try:
+            orders = await answer
+        finally:
+            self._room_asked -= room
+            if wait:
+                self._is_parked = False
+        self._finished = self._finished or orders.finished
+        for stamp in orders.dropped:
+            self._dropped.add(stamp)
+            self._drop(stamp)
+        self._todo = deque(stamp for stamp in (*self._todo, *orders.assigned) if stamp not in self._dropped)
+        for batch_id, sequence, refs in orders.payloads:
+            stamp = (batch_id, sequence)
+            if stamp not in self._dropped or self._config.stale_gradients == "apply":
+                self._num_fetching += 1
+                self._start(self._fetch(stamp, refs))
+
+    async def _fetch(self, stamp: Stamp, refs: tuple[Ref, ...]) -> None:
+        try:
+            self._ready.append((stamp, list(await asyncio.gather(*(self._worker.get(ref) for ref in refs)))))
+        except (KeyError, PartyLost) as error:
+            # its owner is gone, or has abandoned the batch: the broker assigns it anew
+            if isinstance(error, PartyLost):
+                _log.warning("%s: batch %d is abandoned: %s", self._worker.name, stamp[0], error)
+            if self._embed is None:
+                self._published.append((*stamp, ()))
+        finally:
+            self._num_fetching -= 1
+
+    # --- what is under way ---
+
+    def _start(self, errand: Awaitable[None]) -> None:
+        """Let something go on that makes news when it is done."""
+        task = asyncio.ensure_future(errand)
+        self._under_way.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Future[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = self._failure or task.exception()
+        self._news.set()
+
+    def _check(self) -> None:
+        """Forget the news; raise the first failure of what was under way."""
+        self._news.clear()
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,497 @@
+"""SQL text to the training set that it states: vertical tables with the roles of their columns, and a join tree.
+
+    SQL text, or a tree of sqlglot's --parse_query--> Query: what it says; every party reads it alike
+    Query --make_plan(columns of all tables, label)--> JoinPlan: what it means
+
+Accepted: inner joins with ON, USING or comparisons in WHERE; tables; UNION ALL of filtered tables in parentheses;
+filters that concern one table; plain columns in the select list. A top-level UNION ALL must be what it means to
+join unions: its branches differ only in the partitions they read, and every combination of partitions occurs.
+Whatever is not allowed is refused with its name. Names are resolved by sqlglot, as DuckDB does: upper and lower case
+are the same.
+
+Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any, Literal
+
+from sqlglot import exp
+from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
+from sqlglot.optimizer.qualify import qualify
+
+from fedactors.data.sql import QueryError, parse_select
+
+Schema = Mapping[str, str]
+Tree = Any
+"""A node of sqlglot's tree; the class has different names in its versions."""
+Encoding = Literal["numeric", "one_hot"]
+NUMERIC_KINDS = ("integer", "float", "decimal", "boolean")
+
+
+class UnsupportedQueryError(QueryError):
+    """The query uses a construct outside unions of conjunctive queries; the message names it."""
+
+
+class UnknownTableError(QueryError):
+    """A table of the query has no source."""
+
+
+class UnknownColumnError(QueryError):
+    """A column is in none of the tables."""
+
+
+class AmbiguousColumnError(QueryError):
+    """An unqualified column is in several tables."""
+
+
+class KeyTypeError(QueryError):
+    """The two sides of a join condition have different types."""
+
+
+class CyclicJoinError(QueryError):
+    """The join conditions close a cycle, so the join is no tree."""
+
+
+class DisconnectedJoinError(QueryError):
+    """Some table is joined to no other, which would be a cross product."""
+
+
+class LabelError(QueryError):
+    """The label column is in no table, in several, or unfit to be a label."""
+
+
+class FeatureTypeError(QueryError):
+    """A feature is not numeric and no encoding was given, or a feature holds missing values."""
+
+
+class SchemaMismatchError(QueryError):
+    """A horizontal partition has other columns or types than the first of its table."""
+
+
+# --- what it says --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query whose constructs are allowed, its columns not yet resolved."""
+
+    tables: dict[str, tuple[tuple[str, exp.Select], ...]]
+    """Name of each vertical table to its horizontal partitions: the source's name, and the SELECT that reads it."""
+    select: exp.Select
+    """The join over these names."""
+
+    def held_in(self, sources: Mapping[str, Sequence[str]]) -> Query:
+        """Return the query over other sources: each source stands for the union of those that it is mapped to."""
+        tables = {
+            name: tuple((one, select) for source, select in partitions for one in sources[source])
+            for name, partitions in self.tables.items()
+        }
+        return replace(self, tables=tables)
+
+
+_FILTER_NODES = (
+    exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.And, exp.Or, exp.Not, exp.Paren, exp.In, exp.Between,
+    exp.Is, exp.Like, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Column, exp.Identifier, exp.Literal,
+    exp.Boolean, exp.Null, exp.Cast, exp.DataType,
+)  # fmt: skip
+_ALLOWED_NODES = (
+    exp.Select, exp.Union, exp.Subquery, exp.From, exp.Join, exp.Where, exp.Table, exp.TableAlias, exp.Star, exp.Alias,
+    *_FILTER_NODES,
+)  # fmt: skip
+
+
+def parse_query(sql: str | exp.Expression) -> Query:
+    """Return what a SQL text, or a tree made with sqlglot, says.
+
+    Raises:
+        QuerySyntaxError: the text does not parse (with line and column).
+        NotASelectError: the text holds no SELECT, several statements, or any other statement.
+        UnsupportedQueryError: a construct outside unions of conjunctive queries, named.
+    """
+    tree = parse_select(sql if isinstance(sql, str) else sql.sql(dialect="duckdb"))
+    _check_constructs(tree)
+    branches = [_branch(select) for select in _selects(tree)]
+    first = branches[0]
+    if any(list(b.tables) != list(first.tables) or b.select != first.select for b in branches):
+        raise UnsupportedQueryError(
+            "sql: the branches of a UNION ALL must differ only in the partitions they read (same aliases,"
+            " joins, filters and columns)"
+        )
+    combinations = [combination for branch in branches for combination in product(*branch.tables.values())]
+    pieces = [tuple(dict.fromkeys(column)) for column in zip(*combinations, strict=True)]
+    if sorted(map(str, combinations)) != sorted(map(str, product(*pieces))):
+        raise UnsupportedQueryError(
+            "sql: the branches of a UNION ALL must cover every combination of partitions exactly once"
+        )
+    return replace(first, tables=dict(zip(first.tables, pieces, strict=True)))
+
+
+def _check_constructs(tree: Tree) -> None:
+    """Refuse the first construct that is not allowed, clauses before what is selected."""
+    refused = [node for node in tree.walk() if not isinstance(node, _ALLOWED_NODES) or _is_nested(node)]
+    for node in sorted(refused, key=_is_selected):
+        place = " in the select list" if _is_selected(node) else ""
+        words = node.key.upper() if isinstance(node, exp.SetOperation) else repr(node.sql(dialect="duckdb"))
+        raise UnsupportedQueryError(f"sql: {words}{place} is not supported ({node.key})")
+    for union in tree.find_all(exp.Union):
+        if union.args.get("distinct"):
+            raise UnsupportedQueryError("sql: UNION removes duplicates and is not supported; write UNION ALL")
+    for join in tree.find_all(exp.Join):
+        words = " ".join(str(join.args[k]) for k in ("method", "side", "kind") if join.args.get(k)).upper()
+        if words not in ("", "INNER", "CROSS"):
+            raise UnsupportedQueryError(f"sql: {words} JOIN is not supported, only inner joins are")
+    for column in tree.find_all(exp.Column):
+        if column.args.get("db"):
+            raise UnsupportedQueryError(f"sql: {column.sql()!r} is not supported; write table.column")
+    for select in tree.find_all(exp.Select):
+        if select.find(exp.From) is None:
+            raise UnsupportedQueryError("sql: SELECT without FROM is not supported")
+        for item in select.expressions:
+            words, star = repr(item.sql(dialect="duckdb")), item.find(exp.Star)
+            if isinstance(item, exp.Alias):
+                raise UnsupportedQueryError(
+                    f"sql: {words} in the select list is not supported: columns keep their names"
+                )
+            if not isinstance(item, exp.Column | exp.Star):
+                raise UnsupportedQueryError(f"sql: {words} in the select list is not supported, only columns are")
+            if star is not None and any(star.args.values()):
+                raise UnsupportedQueryError(f"sql: {words} is not supported; name the columns")
+
+
+def _is_selected(node: Tree) -> bool:
+    return isinstance(node.parent, exp.Select) and node.arg_key == "expressions"
+
+
+def _is_nested(node: Tree) -> bool:
+    """Say whether this is a SELECT elsewhere than in FROM, as in a filter."""
+    return isinstance(node, exp.Query) and not (
+        node.parent is None or isinstance(node.parent, exp.From | exp.Join | exp.Subquery | exp.Union)
+    )
+
+
+def _selects(tree: Tree) -> Iterator[exp.Select]:
+    if isinstance(tree, exp.Union):
+        yield from _selects(tree.left)
+        yield from _selects(tree.right)
+    elif isinstance(tree, exp.Subquery):
+        yield from _selects(tree.this)
+    else:
+        yield tree
+
+
+def _branch(select: exp.Select) -> Query:
+    """Return one SELECT over vertical tables, each stated in it by its name alone."""
+    select = select.copy()
+    tables: dict[str, tuple[tuple[str, exp.Select], ...]] = {}
+    for number, item in enumerate(_sources(select)):
+        name = item.alias_or_name
+        if name.lower() in map(str.lower, tables):
+            raise QueryError(f"sql: table name {name!r} is used twice")
+        if isinstance(item, exp.Table):
+            tables[name] = ((".".join(part.name for part in item.parts), exp.select("*").from_("source")),)
+        elif name:
+            tables[name] = tuple(map(_partition, _selects(item.this)))
+        else:
+            raise UnsupportedQueryError("sql: a SELECT in FROM needs a name (an alias)")
+        join = item.parent
+        for key in join.args.get("using") or []:
+            if number > 1:
+                raise UnsupportedQueryError(f"sql: USING ({key.name}) after the first join is ambiguous; write ON")
+            sides = [exp.column(key.copy(), exp.to_identifier(side, quoted=True)) for side in tables]
+            join.on(exp.EQ(this=sides[0], expression=sides[1]), copy=False)
+        join.set("using", None)
+        item.replace(exp.Table(this=exp.to_identifier(name, quoted=True)))
+    return Query(tables, select)
+
+
+def _sources(select: exp.Select) -> list[Tree]:
+    """Return what FROM and the joins read."""
+    found = [select.find(exp.From).this, *(join.this for join in select.args.get("joins") or [])]  # type: ignore[union-attr]
+    for item in found:
+        if item.args.get("joins") or isinstance(item.this, exp.Table):
+            raise UnsupportedQueryError("sql: a join in parentheses is not supported; write the joins in one list")
+        if (alias := item.args.get("alias")) is not None and alias.args.get("columns"):
+            raise UnsupportedQueryError(f"sql: {item.sql()!r} is not supported: columns keep their names")
+    return found
+
+
+def _partition(select: exp.Select) -> tuple[str, exp.Select]:
+    items = _sources(select)
+    if len(items) > 1 or not isinstance(items[0], exp.Table):
+        raise UnsupportedQueryError("sql: a SELECT in FROM may only read one table and filter it")
+    source = ".".join(part.name for part in items[0].parts)
+    items[0].replace(exp.Table(this=exp.to_identifier(items[0].alias_or_name, quoted=True)))
+    return source, select
+
+
+# --- what it means -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One horizontal partition: a source's name, and the rows kept as SQL over its own columns."""
+
+    source: str
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature column of one table and how it becomes numbers."""
+
+    column: str
+    kind: str
+    encoding: Encoding = "numeric"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An edge of the join tree: columns of ``left`` equal to columns of ``right``, pair by pair."""
+
+    left: str
+    right: str
+    keys: tuple[tuple[str, str], ...]
+    kinds: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The edge in words, which also separates the key hashes of different edges."""
+        return " and ".join(f"{self.left}.{a} = {self.right}.{b}" for a, b in self.keys)
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Return the key columns on the side of `table`."""
+        return tuple(pair[0] if table == self.left else pair[1] for pair in self.keys)
+
+
+@dataclass(frozen=True)
+class VerticalTable:
+    """One vertical table of the plan with the roles of its columns."""
+
+    name: str
+    partitions: tuple[Partition, ...]
+    features: tuple[Feature, ...]
+    keys: tuple[str, ...]
+    label: str | None = None
+
+    def needed_columns(self) -> tuple[str, ...]:
+        """Return every column that a client must read, each once."""
+        wanted = [*self.keys, *(f.column for f in self.features)] + ([self.label] if self.label else [])
+        return tuple(dict.fromkeys(wanted))
+
+
+@dataclass(frozen=True)
+class JoinPlan:
+    """The resolved training set: vertical tables, and the edges of the join tree."""
+
+    tables: tuple[VerticalTable, ...]
+    edges: tuple[Edge, ...]
+
+    def table(self, name: str) -> VerticalTable:
+        """Return the table called `name`."""
+        return next(t for t in self.tables if t.name == name)
+
+    def edges_of(self, name: str) -> tuple[Edge, ...]:
+        """Return the edges that touch table `name`, in plan order."""
+        return tuple(e for e in self.edges if name in (e.left, e.right))
+
+    @property
+    def label_table(self) -> VerticalTable:
+        """The table that owns the label."""
+        return next(t for t in self.tables if t.label is not None)
+
+
+def make_plan(
+    query: Query, schemas: Mapping[str, Schema], label: str, encodings: Mapping[str, Encoding] | None = None
+) -> JoinPlan:
+    """Resolve `query` against the schemas of its sources (source -> column -> kind).
+
+    `label` and the keys of `encodings` are written ``column`` or ``table.column``. Columns that a ``*`` brings
+    in are features unless they are join keys or the label; a key named explicitly is a feature too.
+
+    Raises:
+        QueryError: one of its subclasses, naming the table or column concerned.
+    """
+    partitions, columns = {}, {}
+    for name, parts in query.tables.items():
+        partitions[name], columns[name] = _read_partitions(name, parts, schemas)
+    picked, conjuncts = _resolve(query.select, columns)
+    edges, filters = _edges_and_filters(conjuncts, columns)
+    keys = {name: [c for e in edges if name in (e.left, e.right) for c in e.columns(name)] for name in columns}
+    target = _find_label(label, columns)
+    encoded = {_find(text, columns): way for text, way in (encodings or {}).items()}
+    features: dict[str, dict[str, Feature]] = {name: {} for name in columns}
+    for table, column in picked:
+        names = [c for c in columns[table] if c not in keys[table]] if column == "*" else [column]
+        for name in names:
+            if (table, name) != target:
+                features[table][name] = _feature(table, name, columns[table][name], encoded)
+    tables = tuple(
+        VerticalTable(
+            name=name,
+            partitions=tuple(replace(part, where=(*part.where, *filters[name])) for part in partitions[name]),
+            features=tuple(features[name].values()),
+            keys=tuple(dict.fromkeys(keys[name])),
+            label=target[1] if name == target[0] else None,
+        )
+        for name in columns
+    )
+    return JoinPlan(tables, edges)
+
+
+def _read_partitions(
+    name: str, parts: Sequence[tuple[str, exp.Select]], schemas: Mapping[str, Schema]
+) -> tuple[list[Partition], Schema]:
+    """Return the partitions of one table, and the columns and kinds that they share."""
+    made, found = [], []
+    for source, select in parts:
+        if source not in schemas:
+            raise UnknownTableError(f"sql: unknown table {source!r} (known: {', '.join(sorted(schemas)) or 'none'})")
+        schema = schemas[source]
+        picked, conjuncts = _resolve(select, {_sources(select)[0].name: schema})
+        names = [c for _, column in picked for c in (schema if column == "*" else [column])]
+        made.append(Partition(source, tuple(map(_condition, conjuncts))))
+        found.append((source, {column: schema[column] for column in names}))
+    for (first, one), (second, other) in pairwise(found):
+        if one != other:
+            different = sorted(set(one.items()) ^ set(other.items()))[0][0]
+            raise SchemaMismatchError(
+                f"sql: partitions {first!r} and {second!r} of table {name!r} differ in column {different!r}"
+                f" ({one.get(different, 'absent')} and {other.get(different, 'absent')})"
+            )
+    return made, found[0][1]
+
+
+def _resolve(select: exp.Select, tables: Mapping[str, Schema]) -> tuple[list[tuple[str, str]], list[Tree]]:
+    """Return the (table, column) selected, a star as a column for each of its tables, and the conditions one by one.
+
+    Every column in the conditions has its table's and its own exact name.
+    """
+    exact = {table.lower(): (table, {c.lower(): c for c in schema}) for table, schema in tables.items()}
+    made = normalize_identifiers(select.copy(), dialect="duckdb")
+    for column in made.find_all(exp.Column):
+        if column.table:
+            _name_exactly(column.copy(), exact)
+    known: dict[str, Any] = {table: dict.fromkeys(columns, "INT") for table, (_, columns) in exact.items()}
+    made = qualify(made, "duckdb", schema=known, expand_stars=False, validate_qualify_columns=False)
+    for column in list(made.find_all(exp.Column)):
+        _name_exactly(column, exact)
+    picked: list[tuple[str, str]] = []
+    for item in made.expressions:
+        if isinstance(item, exp.Star):
+            picked += [(table, "*") for table in tables]
+        else:
+            column = item.unalias()
+            picked.append((column.table, column.name))
+    joins = [join.args["on"] for join in made.args.get("joins") or [] if join.args.get("on") is not None]
+    where = made.args.get("where")
+    conjuncts = [c for tree in [*joins, *([where.this] if where is not None else [])] for c in _conjuncts(tree)]
+    return picked, conjuncts
+
+
+def _name_exactly(column: exp.Column, exact: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+    """Write a resolved column as its table's owner does; name what could not be resolved."""
+    if not column.table:
+        owners = [table for table, columns in exact.values() if column.name in columns]
+        if owners:
+            raise AmbiguousColumnError(f"sql: column {column.name!r} is in {' and '.join(owners)}; qualify it")
+        raise UnknownColumnError(f"sql: unknown column {column.name!r}")
+    if column.table not in exact:
+        raise UnknownTableError(
+            f"sql: unknown table {column.table!r} in {column.table}.{column.name}"
+            f" (known: {', '.join(table for table, _ in exact.values())})"
+        )
+    table, columns = exact[column.table]
+    if column.name != "*" and column.name not in columns:
+        raise UnknownColumnError(f"sql: table {table!r} has no column {column.name!r}")
+    column.set("table", exp.to_identifier(table, quoted=True))
+    if column.name != "*":
+        column.set("this", exp.to_identifier(columns[column.name], quoted=True))
+
+
+def _conjuncts(tree: Tree) -> list[Tree]:
+    tree = tree.unnest()
+    return [*_conjuncts(tree.left), *_conjuncts(tree.right)] if isinstance(tree, exp.And) else [tree]
+
+
+def _condition(tree: Tree) -> str:
+    """Return a condition on one table as SQL over its own columns."""
+    tree = tree.copy()
+    for column in list(tree.find_all(exp.Column)):
+        column.set("table", None)
+    return str(tree.sql(dialect="duckdb", identify=True))
+
+
+def _edges_and_filters(
+    conjuncts: Sequence[Tree], tables: Mapping[str, Schema]
+) -> tuple[tuple[Edge, ...], dict[str, list[str]]]:
+    pairs: dict[tuple[str, str], dict[tuple[str, str], None]] = {}
+    filters: dict[str, list[str]] = {name: [] for name in tables}
+    for tree in conjuncts:
+        if not (isinstance(tree, exp.EQ) and isinstance(tree.left, exp.Column) and isinstance(tree.right, exp.Column)):
+            owners = {column.table for column in tree.find_all(exp.Column)}
+            if len(owners) != 1:
+                what = " and ".join(sorted(owners)) or "no table"
+                text = tree.sql(dialect="duckdb")
+                raise UnsupportedQueryError(f"sql: the filter {text!r} must concern exactly one table, not {what}")
+            filters[owners.pop()].append(_condition(tree))
+            continue
+        (left, a), (right, b) = ((side.table, side.name) for side in (tree.left, tree.right))
+        if left == right:
+            raise UnsupportedQueryError(f"sql: the join condition {a} = {b} stays within table {left!r}")
+        if tables[left][a] != tables[right][b]:
+            raise KeyTypeError(
+                f"sql: join keys of different types: {left}.{a} is {tables[left][a]}, {right}.{b} is {tables[right][b]}"
+            )
+        if (right, left) in pairs:
+            left, a, right, b = right, b, left, a
+        pairs.setdefault((left, right), {})[a, b] = None
+    _require_tree(list(tables), list(pairs))
+    edges = [
+        Edge(left, right, tuple(keys), tuple(tables[left][a] for a, _ in keys)) for (left, right), keys in pairs.items()
+    ]
+    return tuple(edges), filters
+
+
+def _require_tree(tables: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
+    group = {name: {name} for name in tables}
+    for left, right in pairs:
+        if group[left] is group[right]:
+            raise CyclicJoinError(f"sql: the join condition between {left!r} and {right!r} closes a cycle")
+        group[left] |= group[right]
+        group |= dict.fromkeys(group[left], group[left])
+    apart = [name for name in tables if name not in group[tables[0]]]
+    if apart:
+        raise DisconnectedJoinError(f"sql: table {apart[0]!r} is not joined with {tables[0]!r}")
+
+
+def _find(text: str, tables: Mapping[str, Schema]) -> tuple[str, str]:
+    """Return the (table, column) that is written ``column`` or ``table.column``."""
+    table, dot, name = text.rpartition(".")
+    column = exp.column(exp.to_identifier(name, quoted=True), exp.to_identifier(table, quoted=True) if dot else None)
+    first, *others = (exp.Table(this=exp.to_identifier(known, quoted=True)) for known in tables)
+    select = exp.select(column).from_(first)
+    for other in others:
+        select.join(other, copy=False)
+    return _resolve(select, tables)[0][0]
+
+
+def _find_label(label: str, tables: Mapping[str, Schema]) -> tuple[str, str]:
+    try:
+        return _find(label, tables)
+    except AmbiguousColumnError as error:
+        raise LabelError(f"label: {str(error).removeprefix('sql: ')}") from None
+    except QueryError:
+        raise LabelError(f"label: {label!r} is in none of the tables {', '.join(tables)}") from None
+
+
+def _feature(table: str, column: str, kind: str, encodings: Mapping[tuple[str, str], Encoding]) -> Feature:
+    encoding = encodings.get((table, column), "numeric")
+    if encoding == "numeric" and kind not in NUMERIC_KINDS:
+        raise FeatureTypeError(
+            f"features: {table}.{column} is {kind}, not a number; give it the encoding one_hot or leave it out"
+        )
+    return Feature(column=column, kind=kind, encoding=encoding)

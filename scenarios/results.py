@@ -1,0 +1,119 @@
+"""Tables in documents that are made from committed tables of runs, and the check that they are current.
+
+A document marks where a table goes; everything between the marks is replaced:
+
+    <!-- results: rows=glasu/table2-cora columns=accuracy,rounds -->
+    <!-- end -->
+
+Those are the rows of the study ``table2-cora`` in the file ``glasu.parquet`` beside the document, one line a name, mean
+and deviation over its seeds; ``deviation=always`` at the end of a mark shows one, of 0, for a single seed too.
+``<!-- headlines: FILE -->`` marks a table over several of them, see `scenarios.headlines`.
+``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
+not current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedactors.command_line.terminal import format_value, guarded
+from fedactors.errors import BadInput
+from fedactors.records.storage import write_atomic
+from fedactors.records.table import NOT_REACHED, RunRow, read_table
+from scenarios.headlines import headline_table
+
+_MARK = re.compile(
+    r"(?P<open><!-- results: rows=(?P<rows>\S+) columns=(?P<columns>\S+?)(?P<always> deviation=always)? -->\n)"
+    r".*?(?P<close><!-- end -->)",
+    re.DOTALL,
+)
+_HEADLINES = re.compile(r"(?P<open><!-- headlines: (?P<file>\S+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_load = functools.cache(read_table)
+
+
+def render_document(text: str, base: Path) -> str:
+    """Return `text` with every marked table made anew from the tables of runs in `base`.
+
+    Raises:
+        BadInput: no such table, a study without rows, or a column that no row has.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        made = markdown_table(base, match["rows"], match["columns"].split(","), always=bool(match["always"]))
+        return f"{match['open']}{made}{match['close']}"
+
+    def headlines(match: re.Match[str]) -> str:
+        return f"{match['open']}{headline_table(base / match['file'])}{match['close']}"
+
+    return _HEADLINES.sub(headlines, _MARK.sub(table, text))
+
+
+def markdown_table(base: Path, rows: str, columns: Sequence[str], *, always: bool = False) -> str:
+    """Return the Markdown table of a study, one line a name, in the order of its file.
+
+    Args:
+        base: folder of the tables of runs.
+        rows: ``FILE/STUDY``.
+        columns: metrics or figures of usage.
+        always: show a deviation, of 0, also for one seed.
+    """
+    file, _, study = rows.partition("/")
+    named: dict[str, list[RunRow]] = {}
+    for row in _load(base / f"{file}.parquet"):
+        if row.study == study and row.status == "finished":
+            named.setdefault(row.name, []).append(row)
+    if not named:
+        raise BadInput(f"{base / file}.parquet: has no rows of {study!r}")
+    header = ["", *columns, "seeds"]
+    lines = [header, ["---"] * len(header)]
+    lines += [
+        [name, *(_cell(members, column, always) for column in columns), str(len(members))]
+        for name, members in named.items()
+    ]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write or check every Markdown document under a folder."""
+    parser = argparse.ArgumentParser(prog="python -m scenarios.results", description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder of documents")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if a document is not current")
+    args = parser.parse_args(argv)
+
+    def action() -> int:
+        stale = []
+        _load.cache_clear()
+        for document in sorted(args.folder.rglob("*.md")):
+            text = document.read_text()
+            made = render_document(text, document.parent)
+            if made != text:
+                stale.append(document)
+                if not args.check:
+                    write_atomic(document, made.encode())
+        for document in stale:
+            print(f"{document}: {'not current' if args.check else 'written'}")
+        return 1 if stale and args.check else 0
+
+    return guarded(action)
+
+
+def _cell(members: Sequence[RunRow], column: str, always: bool) -> str:
+    values = [row.value(column) for row in members]
+    if any(value is None for value in values):
+        if all(column in row.censored for row, value in zip(members, values, strict=True) if value is None):
+            return NOT_REACHED
+        raise BadInput(f"{members[0].study}/{members[0].name}: has no {column!r}")
+    if len(values) == 1 and not always:
+        return format_value(values[0])
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{format_value(statistics.fmean(values))} ± {format_value(deviation)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

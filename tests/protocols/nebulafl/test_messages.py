@@ -1,0 +1,51 @@
+"""What a configuration says that it can send is what it sends."""
+
+import pytest
+
+from fedactors.inspection import describe_messages
+from fedactors.network.codec import message_types
+from protocols.nebulafl import messages
+from protocols.nebulafl.messages import sent, shapes
+from protocols.nebulafl.plugin import PROTOCOL
+from tests.protocols.nebulafl.runs import BASELINES, changed, play
+
+SHORT = changed(duration=1300.0)
+CASES = {
+    **{algorithm: ({"algorithm": algorithm}, {}) for algorithm in ("nebulafl", *BASELINES)},
+    "aggregation": ({"ablation": "aggregation"}, {}),
+    "lost": ({"restart_seconds": 200.0}, {"faults": {"virginia": 700.0}}),
+    "flat, lost": ({"algorithm": "fedbuff", "restart_seconds": 200.0}, {"faults": {"virginia": 700.0}}),
+    "by centers, lost": ({"algorithm": "fedhisyn", "restart_seconds": 200.0}, {"faults": {"virginia": 700.0}}),
+    "container lost": ({"algorithm": "gitfl", "outages": "oregon/0@100-900 virginia/1@200-900"}, {}),
+    "no restart": ({"on_party_loss": "stop"}, {}),
+    "table": ({"algorithm": "fedhisyn", "model": "linear"}, {"name": "breast-cancer"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_undeclared_message_is_in_the_ledger(case):
+    values, options = CASES[case]
+    config = changed(SHORT, **values)
+    _, recorder, _ = play(config, **options)
+    declared = {cls.__name__ for cls in sent(config)}
+    found = {row[4] for row in recorder.ledger_rows if not row[4].endswith("()")}
+    assert found <= declared
+    assert {row[4] for row in recorder.ledger_rows} & {"MasterModel", "SharedModel"}
+
+
+def test_every_message_is_sent_by_some_configuration():
+    configs = [changed(SHORT, **values) for values, _ in CASES.values()]
+    reachable = {cls for config in configs for cls in sent(config)}
+    assert reachable == set(message_types(messages))
+
+
+def test_inspect_lists_what_a_configuration_sends():
+    for values, _ in CASES.values():
+        config = changed(SHORT, **values)
+        assert {entry["message"] for entry in describe_messages(PROTOCOL, config)} == {
+            cls.__name__ for cls in sent(config)
+        }
+    listed = {entry["message"]: entry for entry in describe_messages(PROTOCOL, SHORT)}
+    assert listed["MasterModel"]["receiver"] == "data center, auditor"
+    assert listed["Measurement"]["control"]
+    assert set(shapes(SHORT)) <= {cls.__name__ for cls in message_types(messages)}

@@ -1,0 +1,48 @@
+import pytest
+
+from fedactors.errors import BadInput
+from fedactors.network.ledger import CLIENT_SERVER, INTER_DATA_CENTER
+from protocols.nebulafl.data import read_network
+from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
+
+
+def link(a: str, b: str, latency: float, bandwidth: float, price: float = 0.0) -> InterCenterLink:
+    return InterCenterLink(ends=(a, b), latency=latency, bandwidth=bandwidth, egress_price=price)
+
+
+def test_the_quickest_way_depends_on_the_size():
+    network = InterCenterNetwork(
+        [link("a", "c", 0.1, 10.0, 3.0), link("a", "b", 1, 1e3, 1.0), link("b", "c", 1, 1e3, 1.0)]
+    )
+    assert network.path("a", "c", 1) == ("a", "c")
+    assert network.link("a", "c", 1).seconds(1) == pytest.approx(0.2)
+    assert network.path("a", "c", 1000) == ("a", "b", "c")
+    assert network.link("a", "c", 1000).seconds(1000) == pytest.approx(4.0)
+    assert network.link("a", "c", 1000).price(1000) == pytest.approx(2000.0)
+
+
+def test_the_hub_is_where_the_exchange_is_and_the_auditor_is_free():
+    network = InterCenterNetwork([link("a", "b", 1, 1e3, 1.0), link("b", "h", 2, 1e3, 1.0)], hub="h")
+    made = network.links(["a", "b"], "exchange", 1000)
+    assert made.link("a", "exchange", INTER_DATA_CENTER).latency == 3
+    assert made.link("exchange", "a", INTER_DATA_CENTER).price(1000) == pytest.approx(2000.0)
+    assert made.link("a", "auditor", CLIENT_SERVER).seconds(10**9) == 0
+
+
+def test_an_unreachable_center_is_bad_input():
+    network = InterCenterNetwork([link("a", "b", 1, 1), link("c", "d", 1, 1)])
+    network.require(["a", "b"])
+    with pytest.raises(BadInput, match="center 'c' cannot be reached from 'a'"):
+        network.require(["a", "b", "c"])
+    with pytest.raises(BadInput, match="center 'e' has no link"):
+        network.require(["a", "e"])
+
+
+@pytest.mark.parametrize("name", ["market", "scarce"])
+def test_every_two_centers_of_an_example_are_joined(name):
+    centers = ["oregon", "virginia", "frankfurt", "singapore", "tokyo", "sydney", "mumbai", "saopaulo"]
+    network = read_network(name)
+    network.require(centers)
+    link = network.link("saopaulo", "sydney", 10**6)
+    assert link.seconds(10**6) > 0
+    assert link.price(10**6) > 0

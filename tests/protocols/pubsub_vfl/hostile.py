@@ -1,0 +1,49 @@
+"""A stranger that calls what it should not, in a module that a process of its own can import."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedactors.network.codec import message
+from fedactors.remote import DRIVER, remote
+from fedactors.roles import Client
+from protocols.pubsub_vfl.actors import PassiveWorker
+from protocols.pubsub_vfl.messages import (
+    EpochOrder,
+    Gradient,
+    LostWorker,
+    Parameters,
+    PartRequest,
+    Releases,
+    RowOrder,
+)
+
+MESSAGES = {
+    "backward": Gradient(0, 1, 1, 0.0, np.zeros((2, 4), np.float32)),
+    "run_epoch": EpochOrder(1),
+    "take_rows": RowOrder(np.arange(3)),
+    "average": Parameters("active/worker-0", 1, 0, 1.0, (np.zeros(3, np.float32),)),
+    "evaluate": PartRequest("test"),
+    "account": Releases(0),
+    "lose": LostWorker("passive/worker-0"),
+    "load": None,
+    "recall": None,
+}
+
+
+@message(reveals="nothing")
+class Attempt:
+    """What to call of whom."""
+
+    target: str
+    method: str
+
+
+class Stranger(Client):
+    """Belongs to a party that has no part in the run."""
+
+    @remote(caller=DRIVER)
+    async def attempt(self, attempt: Attempt) -> None:
+        """Call it."""
+        peer = self.peer(attempt.target, PassiveWorker)
+        await getattr(peer, attempt.method)(MESSAGES[attempt.method])

@@ -1,0 +1,316 @@
+import asyncio
+import math
+
+import pytest
+
+from protocols.pubsub_vfl.broker import BatchBroker, Dispatch, NeverEnds
+from protocols.pubsub_vfl.messages import Orders, Report
+from tests.protocols.pubsub_vfl.runs import config_of
+
+
+def settings(*, in_flight=10, deadline=10.0, attempts=5, stale=False):
+    return config_of(
+        max_in_flight=in_flight,
+        deadline=deadline,
+        max_attempts=attempts,
+        stale_gradients="apply" if stale else "drop",
+    )
+
+
+def made(parties=("p",), *, batches=3, **changes) -> Dispatch:
+    dispatch = Dispatch(settings(**changes), parties)
+    dispatch.begin(batches, 0.0)
+    return dispatch
+
+
+def train(dispatch: Dispatch, worker: str, batch: tuple[int, int], now: float, active: str = "a/0") -> None:
+    """Take one batch of one passive party through its whole life."""
+    batch_id, sequence = batch
+    assert dispatch.publish(worker, batch_id, sequence, f"z{batch_id}", now)
+    assert dispatch.claim(active, 1, now) == ((batch_id, sequence, (f"z{batch_id}",)),)
+    assert dispatch.publish_gradients(active, batch_id, sequence, [f"g{batch_id}"], now)
+    assert dispatch.outbox(worker)[0] == ((batch_id, sequence, (f"g{batch_id}",)),)
+    assert dispatch.acknowledge(worker, batch_id, sequence, now)
+
+
+def test_batches_are_assigned_in_order_up_to_the_window():
+    dispatch = made(batches=5, in_flight=3)
+    assert dispatch.assign("p/0", 2, 0.0) == ((0, 1), (1, 1))
+    assert dispatch.assign("p/1", 5, 0.0) == ((2, 1),)
+    assert not dispatch.can_assign("p")
+    train(dispatch, "p/1", (2, 1), 1.0)
+    assert dispatch.assign("p/1", 5, 1.0) == ((3, 1),)
+
+
+def test_what_a_worker_has_under_way_is_counted_until_it_is_acknowledged_or_abandoned():
+    dispatch = made(batches=4)
+    held = dispatch.assign("p/0", 3, 0.0)
+    assert (dispatch.in_flight_of("p/0"), dispatch.in_flight_of("p/1")) == (3, 0)
+    train(dispatch, "p/0", held[0], 1.0)
+    assert dispatch.in_flight_of("p/0") == 2
+    dispatch.lose("p/0", 2.0)
+    assert dispatch.in_flight_of("p/0") == 0
+
+
+def test_published_batches_are_claimed_first_in_first_out():
+    dispatch = made()
+    dispatch.assign("p/0", 3, 0.0)
+    for batch_id in (2, 0, 1):
+        dispatch.publish("p/0", batch_id, 1, batch_id, 0.0)
+    assert [claim[0] for claim in dispatch.claim("a/0", 2, 0.0)] == [2, 0]
+    assert [claim[0] for claim in dispatch.claim("a/1", 2, 0.0)] == [1]
+    assert not dispatch.can_claim()
+
+
+def test_an_epoch_ends_when_every_batch_is_acknowledged_exactly_once():
+    dispatch = made(batches=2)
+    for batch in dispatch.assign("p/0", 2, 0.0):
+        assert not dispatch.finished
+        train(dispatch, "p/0", batch, 0.0)
+    assert dispatch.finished
+    assert not dispatch.acknowledge("p/0", 0, 1, 0.0)
+    assert dispatch.outbox("a/0")[1] == ((0, 1), (1, 1))
+    assert dispatch.counts().abandoned == 0
+    assert dispatch.counts().max_attempts == 1
+
+
+def test_all_parties_must_publish_before_a_claim():
+    dispatch = made(("p", "q"), batches=1)
+    dispatch.assign("p/0", 1, 0.0)
+    dispatch.assign("q/0", 1, 0.0)
+    dispatch.publish("q/0", 0, 1, "zq", 0.0)
+    assert not dispatch.can_claim()
+    dispatch.publish("p/0", 0, 1, "zp", 0.0)
+    assert dispatch.claim("a/0", 1, 0.0) == ((0, 1, ("zp", "zq")),)
+    dispatch.publish_gradients("a/0", 0, 1, ["gp", "gq"], 0.0)
+    assert dispatch.outbox("q/0")[0] == ((0, 1, ("gq",)),)
+    dispatch.acknowledge("p/0", 0, 1, 0.0)
+    assert not dispatch.finished
+    dispatch.acknowledge("q/0", 0, 1, 0.0)
+    assert dispatch.finished
+
+
+def test_a_stuck_publisher_loses_no_batch():
+    dispatch = made(batches=6, in_flight=2, deadline=10.0)
+    trained: list[int] = []
+    stuck = [i for i, _ in dispatch.assign("p/stuck", 2, 0.0)]
+    now = 0.0
+    while not dispatch.finished:
+        now += 1.0
+        for batch in dispatch.assign("p/1", 1, now):
+            train(dispatch, "p/1", batch, now)
+            trained.append(batch[0])
+        dispatch.expire(now)
+    assert sorted(trained) == list(range(6))
+    assert dispatch.outbox("p/stuck")[1] == tuple((i, 1) for i in stuck)
+    assert dispatch.counts().abandoned == 2
+
+
+def test_a_publisher_that_is_always_stuck_still_loses_none():
+    """Every batch goes to the stuck worker first, each is assigned anew to the other one after the deadline."""
+    dispatch = made(batches=4, in_flight=1, deadline=10.0)
+    now, trained = 0.0, []
+    while not dispatch.finished:
+        dispatch.assign("p/stuck", 1, now)
+        now += 10.0
+        (late,) = dispatch.expire(now)
+        ((batch_id, sequence),) = dispatch.assign("p/1", 1, now)
+        assert (batch_id, sequence) == (late, 2)
+        train(dispatch, "p/1", (batch_id, sequence), now)
+        trained.append(batch_id)
+    assert sorted(trained) == [0, 1, 2, 3]
+    assert dispatch.counts().abandoned == 4
+
+
+@pytest.mark.parametrize("stage", ["assigned", "published", "claimed", "graded"])
+def test_deadline_abandons_at_every_stage_and_late_events_count_for_nothing(stage):
+    dispatch = made(batches=1)
+    dispatch.assign("p/0", 1, 0.0)
+    if stage != "assigned":
+        dispatch.publish("p/0", 0, 1, "z", 0.0)
+    if stage in ("claimed", "graded"):
+        dispatch.claim("a/0", 1, 0.0)
+    if stage == "graded":
+        dispatch.publish_gradients("a/0", 0, 1, ["g"], 0.0)
+    assert dispatch.next_look(0.0) == 10.0
+    assert dispatch.expire(9.9) == ()
+    assert dispatch.expire(10.0) == (0,)
+    assert not dispatch.publish("p/0", 0, 1, "z", 11.0)
+    assert not dispatch.publish_gradients("a/0", 0, 1, ["g"], 11.0)
+    assert not dispatch.acknowledge("p/0", 0, 1, 11.0)
+    gradients, dropped = dispatch.outbox("p/0")
+    assert dropped == ((0, 1),)
+    assert gradients == ()
+    assert not dispatch.can_claim()
+    ((batch_id, sequence),) = dispatch.assign("p/1", 1, 11.0)
+    train(dispatch, "p/1", (batch_id, sequence), 11.0)
+    assert dispatch.finished
+
+
+def test_every_movement_starts_the_deadline_anew():
+    dispatch = made(batches=1)
+    dispatch.assign("p/0", 1, 3.0)
+    assert dispatch.next_look(4.0) == 13.0
+    dispatch.publish("p/0", 0, 1, "z", 5.0)
+    assert dispatch.next_look(5.0) == 15.0
+    assert dispatch.expire(14.9) == ()
+
+
+@pytest.mark.parametrize("since", [0.1, 1 / 3, 7e5 + 0.1])
+def test_a_timer_that_fires_a_rounding_error_early_still_abandons(since):
+    dispatch = made(batches=1, deadline=0.004)
+    dispatch.assign("p/0", 1, since)
+    look = dispatch.next_look(since)
+    assert look is not None
+    assert dispatch.expire(math.nextafter(look, 0.0)) == (0,)
+
+
+def test_without_a_deadline_nothing_is_abandoned():
+    dispatch = made(deadline=math.inf)
+    dispatch.assign("p/0", 3, 0.0)
+    assert dispatch.next_look(1e9) is None
+    assert dispatch.expire(1e9) == ()
+
+
+def test_lost_passive_worker_returns_what_it_held():
+    dispatch = made(batches=4)
+    first, second, third = dispatch.assign("p/0", 3, 0.0)
+    train(dispatch, "p/0", first, 0.0)
+    dispatch.publish("p/0", *second, "z", 0.0)
+    assert set(dispatch.lose("p/0", 1.0)) == {second[0], third[0]}
+    assert not dispatch.can_claim()
+    assert {i for i, _ in dispatch.assign("p/1", 9, 1.0)} == {1, 2, 3}
+
+
+def test_lost_active_worker_returns_its_claims_but_not_what_was_acknowledged():
+    dispatch = made(batches=2)
+    first, second = dispatch.assign("p/0", 2, 0.0)
+    train(dispatch, "p/0", first, 0.0, active="a/1")
+    dispatch.publish("p/0", *second, "z", 0.0)
+    dispatch.claim("a/1", 1, 0.0)
+    assert dispatch.lose("a/1", 1.0) == (second[0],)
+    assert dispatch.outbox("p/0")[1] == (second,)
+    (again,) = dispatch.assign("p/0", 9, 1.0)
+    assert again == (second[0], 2)
+    train(dispatch, "p/0", again, 1.0)
+    assert dispatch.finished
+
+
+def test_a_payload_that_is_gone_gives_its_batch_up_once():
+    dispatch = made(batches=1)
+    dispatch.assign("p/0", 1, 0.0)
+    assert dispatch.give_up(0, 1, 1.0)
+    assert not dispatch.give_up(0, 1, 1.0)
+    assert dispatch.assign("p/0", 1, 1.0) == ((0, 2),)
+
+
+def test_endless_reassignment_is_an_error_that_names_batch_and_deadline():
+    dispatch = made(batches=1, deadline=0.05, attempts=3)
+    for now in (1.0, 2.0):
+        dispatch.assign("p/0", 1, now)
+        dispatch.expire(now + 0.5)
+    dispatch.assign("p/0", 1, 3.0)
+    with pytest.raises(NeverEnds, match=r"batch 0 .* 3 times .* 0\.05 s") as caught:
+        dispatch.expire(3.5)
+    assert caught.value.exit_code == 3
+
+
+def test_stale_gradients_reach_their_publisher_only_if_they_are_applied():
+    for stale in (False, True):
+        dispatch = made(batches=1, stale=stale)
+        dispatch.assign("p/0", 1, 0.0)
+        dispatch.publish("p/0", 0, 1, "z", 0.0)
+        dispatch.claim("a/0", 1, 0.0)
+        dispatch.expire(10.0)
+        assert not dispatch.publish_gradients("a/0", 0, 1, ["g"], 11.0)
+        assert dispatch.outbox("p/0")[0] == (((0, 1, ("g",)),) if stale else ())
+
+
+def test_only_the_worker_that_holds_a_batch_may_move_it():
+    dispatch = made(batches=1)
+    dispatch.assign("p/0", 1, 0.0)
+    assert not dispatch.publish("p/1", 0, 1, "z", 0.0)
+    dispatch.publish("p/0", 0, 1, "z", 0.0)
+    dispatch.claim("a/0", 1, 0.0)
+    assert not dispatch.publish_gradients("a/1", 0, 1, ["g"], 0.0)
+    assert not dispatch.acknowledge("p/0", 0, 1, 0.0)
+
+
+def test_a_republished_embedding_replaces_the_older_one():
+    dispatch = made(batches=1)
+    dispatch.assign("p/0", 1, 0.0)
+    for value in range(7):
+        dispatch.publish("p/0", 0, 1, value, 0.0)
+    assert dispatch.counts().discarded == 2
+    assert dispatch.claim("a/0", 1, 0.0) == ((0, 1, (6,)),)
+
+
+def test_a_topic_keeps_what_was_published_in_attempts_that_were_abandoned():
+    dispatch = made(batches=1, attempts=9)
+    for now in range(7):
+        ((_, sequence),) = dispatch.assign("p/0", 1, now)
+        dispatch.publish("p/0", 0, sequence, f"z{sequence}", now)
+        if sequence < 7:
+            assert dispatch.expire(now + 10.0) == (0,)
+    assert dispatch.counts().discarded == 2
+    assert dispatch.claim("a/0", 1, 70.0) == ((0, 7, ("z7",)),)
+
+
+# --- the broker around it ---
+
+
+class Clock:
+    def now(self):
+        return 0.0
+
+
+class Broker(BatchBroker):
+    clock = Clock()
+
+
+def broker_of(batches: int) -> Broker:
+    broker = Broker(settings(), ("p",))
+    broker._dispatch.begin(batches, 0.0)
+    return broker
+
+
+def report(*, room=2, wait=False):
+    return Report("p/0", (), (), room, wait)
+
+
+def test_an_idle_worker_with_little_under_way_is_given_batches_at_once():
+    orders = asyncio.run(broker_of(9).report(report(wait=True)))
+    assert orders == Orders(((0, 1), (1, 1)), (), (), False)
+
+
+def test_an_idle_worker_with_enough_under_way_hears_of_new_batches_with_its_next_gradient():
+    async def main():
+        broker = broker_of(9)
+        dispatch = broker._dispatch
+        for _ in range(2):
+            await broker.report(report())
+        for batch_id in range(4):
+            dispatch.publish("p/0", batch_id, 1, f"z{batch_id}", 0.0)
+        parked = asyncio.ensure_future(broker.report(report(wait=True)))
+        await asyncio.sleep(0)
+        assert not parked.done()
+        dispatch.claim("a/0", 1, 0.0)
+        dispatch.publish_gradients("a/0", 0, 1, ["g0"], 0.0)
+        broker._wake()
+        return await parked
+
+    orders = asyncio.run(main())
+    assert [batch_id for batch_id, _, _ in orders.payloads] == [0]
+    assert orders.assigned == ((4, 1), (5, 1))
+
+
+def test_who_asks_without_waiting_gets_empty_orders_and_a_freed_payload_wakes_nobody():
+    dispatch = made(batches=1)
+    idle, active = Report("p/0", (), (), 0, False), Report("a/0", (), (), 1, True)
+    assert dispatch.orders(idle, 0.0) == Orders((), (), (), False)
+    (batch,) = dispatch.assign("p/0", 1, 0.0)
+    dispatch.publish("p/0", *batch, "z", 0.0)
+    assert dispatch.orders(active, 0.0) == Orders((), ((0, 1, ("z",)),), (), False)
+    dispatch.expire(10.0)
+    assert dispatch.orders(active, 10.0) is None
+    assert dispatch.orders(Report("a/0", (), (), 1, False), 10.0) == Orders((), (), ((0, 1),), False)

@@ -1,0 +1,74 @@
+"""What a killed driver leaves is removed at the next start, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedactors.runtime.ray import leftovers
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = """
+import os, signal, sys
+from fedactors.runtime.ray.runtime import RayRuntime
+from tests.runtime.cast import line
+
+if __name__ == "__main__":
+    runtime = RayRuntime(num_cpus=1)
+
+    async def main():
+        a = line(runtime, "a")
+        await runtime.start()
+        print(os.getpid(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    runtime.execute(main)
+"""
+
+
+def ours(pid: int) -> list[Path]:
+    return [f for f in Path(tempfile.gettempdir()).glob("fedactors-ray-*") if f.name.split("-")[2] == str(pid)]
+
+
+@pytest.mark.ray
+def test_what_a_killed_driver_left_is_gone_after_the_next_start(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    environment.pop("RAY_ADDRESS", None)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == -9, done.stderr
+    (folder,) = ours(int(done.stdout.split()[0]))
+    assert folder in leftovers.remove_leftovers()
+    assert not folder.exists()
+    left = []
+    for process in psutil.process_iter():
+        try:
+            left += [process.pid for word in process.cmdline() if str(folder) in word]
+        except psutil.Error:
+            continue
+    assert left == []
+
+
+def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = leftovers.make_folder("lane")
+    foreign = [tmp_path / name for name in ("fedactors-notes", "fedactors-ray-x-1-a", "fedactors-pool-1-1-a", "ray")]
+    for folder in foreign:
+        folder.mkdir()
+    target = tmp_path / "target"
+    target.mkdir()
+    (tmp_path / "fedactors-lane-1-999-link").symlink_to(target)
+    dead = tmp_path / f"fedactors-lane-{os.getpid()}-1-abc"  # a process of this number that began at another time
+    dead.mkdir()
+    assert leftovers.remove_leftovers() == [dead]
+    assert mine.is_dir()
+    assert all(folder.is_dir() for folder in [*foreign, target])

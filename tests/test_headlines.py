@@ -1,0 +1,89 @@
+"""The table of claims: which number stands in it, and what counts as reached."""
+
+from pathlib import Path
+
+import pytest
+
+from fedactors.errors import BadInput
+from fedactors.records.table import RunRow, put_rows
+from scenarios.headlines import headline_table
+from scenarios.results import main as results_main
+
+DOCS = Path(__file__).parents[1] / "docs" / "results"
+
+
+def write(table: Path, name: str, *values: float | None) -> None:
+    """Put a row a value, seed by seed, into the study `s` of a table; None was not reached."""
+    rows = [
+        RunRow(
+            protocol="p",
+            study="s",
+            name=name,
+            seed=seed,
+            metrics={"bytes": 2.0} | ({} if value is None else {"cost": value}),
+            censored=("cost",) if value is None else (),
+        )
+        for seed, value in enumerate(values)
+    ]
+    put_rows(table.with_suffix(".parquet"), rows)
+
+
+def line(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "claims.toml").write_text(f'[[headline]]\nprotocol = "p"\nwhat = "w"\n{text}')
+    return [cell.strip() for cell in headline_table(tmp_path / "claims.toml").splitlines()[2].split("|")[3:-1]]
+
+
+def test_the_best_row_is_compared_with_the_best_baseline(tmp_path):
+    write(tmp_path / "data", "ours-1", 3.0, 5.0)
+    write(tmp_path / "data", "ours-2", None, 1.0)
+    write(tmp_path / "data", "base-1", 8.0)
+    write(tmp_path / "data", "base-2", 9.0)
+    found = line(
+        tmp_path,
+        'measured = { rows = "data/s/ours-*", column = "cost", take = "least" }\n'
+        'against = { rows = "data/s/base-*", column = "cost", take = "least" }\ncompare = "ratio"\naim = "<= 0.5"\n',
+    )
+    # 4 +- sqrt(2) over two seeds; a row that one seed did not reach has no mean
+    assert found == ["4 ± 1.4 (ours-1)", "8 (base-1)", "0.5 ×", "<= 0.5", "yes", "1"]
+
+
+def test_weights_make_one_number_of_several_columns(tmp_path):
+    write(tmp_path / "data", "a", 100.0)
+    source = 'measured = { rows = "data/s/a", column = { cost = 10, bytes = 1 } }\naim = ">= 1002.5"'
+    assert line(tmp_path, source) == ["1,002 (a)", "-", "1,002", ">= 1002.5", "no", "1"]
+
+
+def test_what_was_not_measured_or_not_reached_is_said(tmp_path):
+    write(tmp_path / "data", "never", None)
+    write(tmp_path / "data", "base", 8.0)
+    never = 'measured = { rows = "data/s/never", column = "cost" }\naim = "<= 1"\n'
+    assert line(tmp_path, never) == ["not reached (never)", "-", "not reached", "<= 1", "no", "1"]
+    against = 'against = { rows = "data/s/base", column = "cost" }\ncompare = "difference"\naim = ">= 0"\n'
+    absent = 'measured = { rows = "data/s/absent", column = "cost" }\n' + against
+    assert line(tmp_path, absent) == ["not measured", "8 (base)", "-", ">= 0", "not measured", "-"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('measured = { rows = "data/s/*", column = "cost" }', "names 2 rows; say which to take"),
+        ('measured = { rows = "data/s/a", column = "price" }', "data/s/a: has no number 'price'"),
+        ('measured = { rows = "data/s/a", column = "cost" }\naim = "small"', "aim 'small' is not allowed"),
+        ('measured = { rows = "data/s/a", column = "cost" }\nsure = true', "claims.toml: .*sure"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_refused(tmp_path, text, message):
+    write(tmp_path / "data", "a", 1.0)
+    write(tmp_path / "data", "b", 2.0)
+    with pytest.raises(BadInput, match=message):
+        line(tmp_path, text)
+
+
+def test_the_tables_of_the_results_pages_are_current(capsys):
+    assert results_main([str(DOCS), "--check"]) == 0, capsys.readouterr().out
+
+
+def test_every_protocol_has_a_headline():
+    table = headline_table(DOCS / "headlines.toml")
+    for name in ("pubsub-vfl", "mtcd", "tablepuppet", "glasu", "nebulafl"):
+        assert f"| {name} |" in table

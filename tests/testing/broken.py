@@ -1,0 +1,510 @@
+"""Broken copies of the sound protocols, each with one change."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedactors.data.partitions import VerticalData
+from fedactors.errors import PartyError
+from fedactors.network.codec import message
+from fedactors.plugins import RunResult
+from fedactors.runtime.base import Runtime, Work
+from tests.testing import sound
+from tests.testing.sound import (
+    Ask,
+    Error,
+    Floats,
+    Left,
+    Model,
+    Order,
+    Part,
+    Report,
+    Right,
+    RingClient,
+    RowClient,
+    SoundConfig,
+    Summary,
+    run_split,
+    score,
+)
+
+COLUMN = 3
+FILE = Path(tempfile.gettempdir()) / "rows-of-a-broken-party.npy"
+
+
+class Telling(Right):
+    """Says something else in its summary."""
+
+    async def describe(self, ask: Ask) -> Summary:
+        made = await super().describe(ask)
+        return Summary(**{name: getattr(made, name) for name in Summary.__slots__} | self.said(ask))
+
+    def said(self, ask: Ask) -> dict[str, Any]:
+        raise AssertionError(ask)
+
+    def column(self) -> Floats:
+        """A raw column of this round's rows, shuffled."""
+        rows = self.rng(f"other {len(self.batch)}").permutation(len(self.features))[: self.settings.batch_size]
+        return self.features[rows, COLUMN].astype(np.float64)
+
+
+# --- raw data in messages ---
+
+
+class FlattenedMatrix(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": self.features[:40].astype(np.float64).ravel()}
+
+
+class ScaledFlattenedMatrix(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": 0.01 * self.features[:40].astype(np.float64).ravel() - 3}
+
+
+class ShuffledMatrix(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": self.rng("other").permutation(self.features[:40].ravel()).astype(np.float64)}
+
+
+class RowPlusConstant(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": self.features[ask.round].astype(np.float64) + 100.0}
+
+
+class ScaledColumn(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": self.column() * -2.5}
+
+
+class StandardisedBatch(Right):
+    async def part(self, ask: Ask) -> Part:
+        await super().part(ask)
+        return Part(self.scaled[self.batch, COLUMN])
+
+
+class ShuffledColumn(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": self.rng("other").permutation(self.features[:, COLUMN]).astype(np.float64)}
+
+
+class SortedColumn(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": np.sort(self.column())}
+
+
+class PartOfColumn(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": 3 - 0.5 * self.column()[:32]}
+
+
+class ColumnAmongNoise(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        noise = self.rng(f"noise {ask.round}").normal(size=(64, 8))
+        noise[:, 5] = 1e-3 * self.column() + 0.25
+        return {"quantiles": noise}
+
+
+class ColumnAsText(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"comment": "; ".join(f"patient {i}: {value:.2f}" for i, value in enumerate(self.features[:40, 0]))}
+
+
+class ColumnAsBytes(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"packed": b"head" + self.column().astype(np.float32).tobytes()}
+
+
+class RowInKeys(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"by_name": {f"w{value}": 0.0 for value in self.column()}}
+
+
+class ColumnAsNumbers(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"largest": tuple(map(float, self.column()))}
+
+
+class ScalarPerMessage(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"norm": float(self.features[ask.round, COLUMN]) * 7 + 1}
+
+
+class NumberPerSmallArray(Telling):
+    def said(self, ask: Ask) -> dict[str, Any]:
+        return {"quantiles": np.append(self.rng(f"noise {ask.round}").normal(size=3), self.scaled[ask.round, COLUMN])}
+
+
+class InPayload(sound.OfferingRight):
+    async def offer(self, ask: Ask) -> sound.Offer:
+        made = await super().offer(ask)
+        self.free(made.ref)
+        return sound.Offer(self.put(Part(self.scaled[self.batch, COLUMN])))
+
+
+class AllLabels(Left):
+    async def train_round(self, order: Order) -> Report:
+        report = await super().train_round(order)
+        assert self.labels is not None
+        await self.peer("right", Right).learn(Error(np.zeros(len(self.batch))))
+        await self.peer("right", Curious).look(Error(2.0 * self.labels - 1))
+        return report
+
+
+class LabelsOfBatch(Left):
+    async def train_round(self, order: Order) -> Report:
+        report = await super().train_round(order)
+        assert self.labels is not None
+        return Report(report.loss, self.labels[self.batch].astype(np.float64), report.details)
+
+
+class Curious(Right):
+    async def look(self, error: Error) -> None:
+        self.seen = error.values
+
+
+class MatrixToDriver(Left):
+    async def train_round(self, order: Order) -> Report:
+        report = await super().train_round(order)
+        return Report(report.loss, self.features.astype(np.float64), report.details)
+
+
+class InMetrics(Left):
+    async def train_round(self, order: Order) -> Report:
+        report = await super().train_round(order)
+        hidden = {f"detail-{i}": float(value) for i, value in enumerate(self.features[:30, COLUMN])}
+        return Report(report.loss, report.weights, {**report.details, **hidden})
+
+
+class ClientSendsRow(RowClient):
+    async def train(self, model: Model) -> Report:
+        report = await super().train(model)
+        return Report(report.loss, self.features[0] * 0.1, {})
+
+
+class InError(Right):
+    async def part(self, ask: Ask) -> Part:
+        made = await super().part(ask)
+        if ask.round == 1 and not hasattr(self, "failed"):
+            self.failed = True
+            raise ValueError(" ".join(f"{value:.2f}" for value in self.features[:30, 0]))
+        return made
+
+
+class Forgiving(Left):
+    async def fetch(self, order: Order) -> Floats:
+        try:
+            return await super().fetch(order)
+        except PartyError:
+            return await super().fetch(order)
+
+
+class InTimeline(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        now = self.clock.now()
+        self.record_span("wait", f"row {self.features[self.batch[0]].tolist()}", now, now)
+
+
+class InPrivacyRecord(Right):
+    async def load(self) -> None:
+        await super().load()
+        self.record_privacy({"clipping": self.features[:, COLUMN].tolist()})
+
+
+class Prints(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        print(self.features[self.batch[:20], 0])
+
+
+class InTypeName(Right):
+    async def part(self, ask: Ask) -> Part:
+        made = await super().part(ask)
+        name = "Part_" + "_".join(f"{value}" for value in self.features[ask.round])
+        await self.peer("left", Listening).listen(message(receiver="left", reveals="nothing")(type(name, (), {}))())
+        return made
+
+
+class Listening(Left):
+    async def listen(self, said: Any) -> None:
+        self.heard = type(said)
+
+
+async def run_with_names(
+    settings: SoundConfig, data: VerticalData, runtime: Runtime, left: type[Left], right: type[Right]
+) -> RunResult:
+    row = data.load("right").features[0]
+    runtime.spawn(sound.Averager, "helper-" + "-".join(f"{value}" for value in row), ())
+    return await run_split(settings, data, runtime, left, right)
+
+
+async def run_with_extra(
+    settings: SoundConfig, data: VerticalData, runtime: Runtime, left: type[Left], right: type[Right]
+) -> RunResult:
+    result = await run_split(settings, data, runtime, left, right)
+    return RunResult(
+        rounds=result.rounds, metrics=result.metrics, extra={"rows": data.load("left").features[:, 1].tolist()}
+    )
+
+
+# --- channels past the ledger ---
+
+
+class WritesFile(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        np.save(FILE, self.features)
+
+
+class SendsDatagram(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+            out.sendto(self.features[0].tobytes(), ("127.0.0.1", 9))
+
+
+class StartsProcess(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        subprocess.run(["true", str(self.features[0, 0])], check=True)
+
+
+class StartsThread(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        thread = threading.Thread(target=np.sort, args=(self.features,))
+        thread.start()
+        thread.join()
+
+
+class SetsEnvironment(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        os.environ["SOUND_ROW"] = " ".join(map(str, self.features[0]))
+
+
+SHARED: dict[str, Any] = {}
+
+
+class WritesGlobal(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        SHARED["row"] = self.features[0]
+
+
+class PassesThroughGlobal(Right):
+    """Puts and takes: nothing is left of it when the run is over."""
+
+    async def part(self, ask: Ask) -> Part:
+        made = await super().part(ask)
+        SHARED["values"] = made.values
+        return made
+
+
+class TakesFromGlobal(Left):
+    async def fetch(self, order: Order) -> Floats:
+        await super().fetch(order)
+        values: Floats = SHARED.pop("values")
+        return values
+
+
+class WritesClass(Right):
+    seen: ClassVar[list[Floats]] = []
+
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        self.seen.append(self.features[0])
+
+
+class SetsClass(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        Right.hidden = self.features[0]  # type: ignore[attr-defined]
+
+
+def remember(value: Any, seen: list[Any] = []) -> None:  # noqa: B006
+    seen.append(value)
+
+
+class WritesDefault(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        remember(self.features[0])
+
+
+@functools.cache
+def table_of_squares(size: int) -> Floats:
+    return np.arange(size) ** 2.0
+
+
+class Caches(Right):
+    """Sound: a cache of a pure function is no channel."""
+
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        table_of_squares(len(error.values))
+
+
+# --- arithmetic that costs no virtual time ---
+
+
+class ScoresDirectly(Right):
+    async def part(self, ask: Ask) -> Part:
+        await super().part(ask)
+        return Part(score(self.scaled[self.batch], self.weights))
+
+
+class WorksInHandler(Right):
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        kernel = self.scaled @ self.scaled.T
+        for _ in range(3):
+            kernel = np.tanh(kernel) @ np.ones_like(kernel[:, :50]) @ np.ones_like(kernel[:50])
+        self.weights = self.weights + 0.0 * kernel[0, 0]
+
+
+class WorksInBackground(Right):
+    async def open(self) -> None:
+        self.background(self.search())
+
+    async def search(self) -> None:
+        while True:
+            await self.clock.sleep(0.002, key="search")
+            self.found = sum(i * i for i in range(60_000))
+
+
+# --- time and chance ---
+
+
+class ReadsWallClock(Left):
+    async def train_round(self, order: Order) -> Report:
+        start = time.perf_counter()
+        report = await super().train_round(order)
+        return report if time.perf_counter() - start < 1e9 else Report(0.0, report.weights, {})
+
+
+class DrawsFromGlobal(Right):
+    async def load(self) -> None:
+        await super().load()
+        np.random.seed(0)
+        self.weights = np.random.normal(size=self.scaled.shape[1])
+
+
+class DrawsUnseeded(Right):
+    async def load(self) -> None:
+        await super().load()
+        self.weights = np.random.default_rng().normal(size=self.scaled.shape[1])
+
+
+class OrderOfSet(Right):
+    async def load(self) -> None:
+        await super().load()
+        names = {f"column-{i}" for i in range(self.scaled.shape[1])}
+        self.scaled = self.scaled * [1 + int(name.partition("-")[2]) for name in names]
+
+
+# --- state, losses, declarations ---
+
+
+class LosesMessage(Right):
+    """Learns one round late, and forgets to say what it keeps for that."""
+
+    async def load(self) -> None:
+        await super().load()
+        self.inbox: list[Floats] = []
+
+    async def learn(self, error: Error) -> None:
+        self.inbox.append(error.values)
+        if len(self.inbox) > 1:
+            await self.descend(self.inbox.pop(0))
+
+
+class LosesModel(RingClient):
+    state: ClassVar[tuple[str, ...]] = ()
+
+
+class SwallowsLoss(Left):
+    async def train_round(self, order: Order) -> Report:
+        try:
+            return await super().train_round(order)
+        except PartyError:
+            await asyncio.Event().wait()
+            raise
+
+
+async def run_on(
+    settings: SoundConfig, data: VerticalData, runtime: Runtime, left: type[Left], right: type[Right]
+) -> RunResult:
+    """Says that it goes on after a loss."""
+    runtime.on_loss("continue")
+    return await run_split(settings, data, runtime, left, right)
+
+
+class Hangs(Right):
+    async def learn(self, error: Error) -> None:
+        await asyncio.Event().wait()
+
+
+@dataclass
+class Undeclared:
+    values: Floats
+
+
+class SendsUndeclared(Right):
+    async def describe(self, ask: Ask) -> Any:
+        made = await super().describe(ask)
+        return Undeclared(made.quantiles)
+
+
+@message(receiver="left", reveals="what no review has seen")
+class Unreviewed:
+    values: Floats
+
+
+class SendsUnreviewed(Right):
+    async def part(self, ask: Ask) -> Any:
+        made = await super().part(ask)
+        return Unreviewed(made.values)
+
+
+class SendsBareArray(Right):
+    async def part(self, ask: Ask) -> Part:
+        made = await super().part(ask)
+        await self.peer("left", TakesBareArray).take(made.values)
+        return made
+
+
+class TakesBareArray(Left):
+    async def take(self, values: Floats) -> None:
+        self.taken = values
+
+
+class Whispers(Left):
+    async def train_round(self, order: Order) -> Report:
+        self.data.__dict__.setdefault("hidden", []).append(1.0)
+        return await super().train_round(order)
+
+
+class Overhears(Right):
+    async def part(self, ask: Ask) -> Part:
+        made = await super().part(ask)
+        return Part(made.values + len(self.data.__dict__.get("hidden", [])))
+
+
+class CostsNothing(Right):
+    """Says of its work that it is of a kind that nobody has a cost for."""
+
+    async def score(self) -> Floats:
+        return await self.compute(score, self.scaled[self.batch], self.weights, work=Work("gift", 1))

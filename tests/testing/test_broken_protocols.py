@@ -1,0 +1,138 @@
+"""Each broken copy of a sound protocol, with one change, is caught with the remark that names the right thing."""
+
+import pytest
+
+from fedactors.testing import NotConforming, check_protocol
+from tests.testing import broken
+from tests.testing.broken import run_on, run_with_extra, run_with_names
+from tests.testing.sound import (
+    Averager,
+    FetchingLeft,
+    Left,
+    Right,
+    protocol,
+    run_averaging,
+    run_ring,
+    run_split,
+)
+
+SUMMARY = "[privacy] Summary."
+PAST = "a channel past the ledger"
+RIGHT = {
+    broken.FlattenedMatrix: (
+        f"{SUMMARY}quantiles, sent from right to left, holds",
+        "unchanged. Raw data must not leave",
+    ),
+    broken.ScaledFlattenedMatrix: (f"{SUMMARY}quantiles", "or an affine map of it"),
+    broken.ShuffledMatrix: (f"{SUMMARY}quantiles", "unchanged"),
+    broken.RowPlusConstant: (f"{SUMMARY}quantiles", "holds row 1 of", "or an affine map of it"),
+    broken.ScaledColumn: (f"{SUMMARY}quantiles", "an affine map of values of column 3 of"),
+    broken.StandardisedBatch: ("[privacy] Part.values", "an affine map of values of column 3 of"),
+    broken.ShuffledColumn: (f"{SUMMARY}quantiles", "column 3 of", "unchanged"),
+    broken.SortedColumn: (f"{SUMMARY}quantiles", "column 3 of", "unchanged"),
+    broken.PartOfColumn: (f"{SUMMARY}quantiles", "an affine map of values of column 3 of"),
+    broken.ColumnAmongNoise: (f"{SUMMARY}quantiles", "an affine map of values of column 3 of"),
+    broken.ColumnAsText: (f"{SUMMARY}comment", "column 0 of", "unchanged"),
+    broken.ColumnAsBytes: (f"{SUMMARY}packed", "column 3 of", "unchanged"),
+    broken.RowInKeys: (f"{SUMMARY}by_name", "column 3 of", "unchanged"),
+    broken.ColumnAsNumbers: (f"{SUMMARY}largest", "column 3 of", "unchanged"),
+    broken.ScalarPerMessage: (f"{SUMMARY}norm", "column 3 of", "or an affine map of it"),
+    broken.NumberPerSmallArray: (f"{SUMMARY}quantiles", "column 3 of", "affine map"),
+    broken.InTimeline: ("[privacy] the timeline's names", "row"),
+    broken.InPrivacyRecord: ("[privacy] the privacy records", "column 3 of"),
+    broken.Prints: ("[privacy] standard output", "column 0 of"),
+    broken.WritesFile: ("[channels] broken.py:", "party.npy for writing", PAST),
+    broken.SendsDatagram: ("[channels] broken.py:", "opens a connection (socket.sendto", PAST),
+    broken.StartsProcess: ("[channels] broken.py:", "starts a process (subprocess.Popen true", PAST),
+    broken.StartsThread: ("[channels] broken.py:", "starts a thread", PAST),
+    broken.SetsEnvironment: ("[channels] broken.py:", "sets an environment variable (os.putenv", PAST),
+    broken.WritesGlobal: ("[channels] tests.testing.broken.SHARED changed", "seen after a step of right"),
+    broken.WritesClass: ("[channels] tests.testing.broken.WritesClass.seen changed",),
+    broken.SetsClass: ("[channels] tests.testing.sound.Right.hidden changed",),
+    broken.WritesDefault: ("[channels] tests.testing.broken.remember changed",),
+    broken.ScoresDirectly: ("[unpaid work] broken.py:", "calls score directly, which elsewhere runs in self.compute()"),
+    broken.WorksInHandler: ("[unpaid work] right works", "ms of processor time in learn outside of self.compute()"),
+    broken.WorksInBackground: ("[unpaid work] right works", "in WorksInBackground.search outside of self.compute()"),
+    broken.DrawsFromGlobal: ("[determinism] the process-wide generator of numpy.random was drawn",),
+    broken.DrawsUnseeded: ("[determinism] two simulated runs with seed 0 record different metrics",),
+    broken.OrderOfSet: ("[determinism] two processes record different metrics", "sort what comes from a set"),
+    broken.LosesMessage: ("[resume]", "right differ: something is missing from the state they declare"),
+    broken.Hangs: ("[run] the smoke run does not end well", "right.learn (called by left)"),
+    broken.SendsUndeclared: ("[run]", "Undeclared may not be sent"),
+    broken.SendsUnreviewed: ("[messages] Unreviewed goes from right to left", "the privacy review, does not know it"),
+    broken.CostsNothing: ("[run]", "no cost is known for 'gift'"),
+}
+PAIRS = {
+    "payload": (FetchingLeft, broken.InPayload, ("[privacy] Part.values", "column 3 of")),
+    "labels": (
+        broken.AllLabels,
+        broken.Curious,
+        ("[privacy] Error.values, sent from left to right, holds the labels",),
+    ),
+    "labels of a batch": (
+        broken.LabelsOfBatch,
+        Right,
+        ("[privacy] Report.weights, sent from left to driver, holds the labels of", "in the order of a batch"),
+    ),
+    "driver": (broken.MatrixToDriver, Right, ("[privacy] Report.weights, sent from left to driver", "unchanged")),
+    "metrics": (
+        broken.InMetrics,
+        Right,
+        ("[privacy] the metrics of rounds, sent from the run to its folder", "column 3"),
+    ),
+    "error": (
+        broken.Forgiving,
+        broken.InError,
+        ("[privacy] the error of part, sent from right to left", "column 0 of"),
+    ),
+    "type name": (broken.Listening, broken.InTypeName, ("[privacy] the ledger's names", "holds row")),
+    "global": (broken.TakesFromGlobal, broken.PassesThroughGlobal, ("[channels] tests.testing.broken.SHARED changed",)),
+    "clock": (
+        broken.ReadsWallClock,
+        Right,
+        ("[wall time] broken.py:", "calls time.perf_counter. Time is the runtime's"),
+    ),
+    "bare": (broken.TakesBareArray, broken.SendsBareArray, ("[messages] right -> left.take carries a bare ndarray",)),
+    "argument": (broken.Whispers, broken.Overhears, ("[isolation]", "past the ledger")),
+}
+RUNS = {
+    "actor's name": (protocol(run_with_names, Left, Right), ("the actors' names", "holds row 0 of")),
+    "result": (protocol(run_with_extra, Left, Right), ("RunResult.extra", "column 1 of")),
+    "loss": (
+        protocol(run_on, broken.SwallowsLoss, Right, party_loss=frozenset({"continue"}), default_party_loss="continue"),
+        ("[party loss] right is lost at", "the run hangs"),
+    ),
+    "row": (protocol(run_averaging, Averager, broken.ClientSendsRow), ("[privacy] Report.weights", "holds row 0 of")),
+    "ring": (protocol(run_ring, broken.LosesModel), ("[resume]", "does not go on as the uninterrupted one")),
+}
+
+
+def remarks(broken_one):
+    with pytest.raises(NotConforming) as caught:
+        check_protocol(broken_one, on_ray=False)
+    return str(caught.value)
+
+
+def test_a_cache_of_a_pure_function_is_no_channel():
+    check_protocol(protocol(run_split, Left, broken.Caches), on_ray=False)
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda cls: cls.__name__)
+def test_a_broken_right_party_is_caught(right):
+    text = remarks(protocol(run_split, Left, right))
+    broken.FILE.unlink(missing_ok=True)
+    assert [words for words in RIGHT[right] if words not in text] == [], text
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_broken_pair_is_caught(name):
+    left, right, expected = PAIRS[name]
+    text = remarks(protocol(run_split, left, right))
+    assert [words for words in expected if words not in text] == [], text
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_broken_run_is_caught(name):
+    broken_one, expected = RUNS[name]
+    text = remarks(broken_one)
+    assert [words for words in expected if words not in text] == [], text

@@ -1,0 +1,106 @@
+import dataclasses
+
+import pytest
+from pydantic import Field
+
+from fedactors.config import build, config
+from fedactors.plugins import resolve_address
+from fedactors.testing import NotConforming, check_protocol
+from protocols.mtcd.plugin import PROTOCOL as MTCD
+from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
+from tests.testing.scattered import Scattered
+from tests.testing.sound import SOUND, Right, protocol, run_split
+
+SPLIT = SOUND["split learning"]
+
+
+def remarks(protocol, **options):
+    with pytest.raises(NotConforming) as caught:
+        check_protocol(protocol, on_ray=False, **options)
+    return str(caught.value)
+
+
+def test_messages_must_be_in_the_module_of_messages():
+    assert "the protocol names no module of messages" in remarks(dataclasses.replace(SPLIT, messages=None))
+    assert "the privacy review, does not know it" in remarks(dataclasses.replace(SPLIT, messages=pytest))
+
+
+def test_a_policy_that_no_actor_survives_is_refused():
+    loss = {"party_loss": frozenset({"restart"}), "default_party_loss": "restart"}
+    text = remarks(dataclasses.replace(SPLIT, **loss))
+    assert "party_loss names 'restart', but the loss of none of" in text
+
+
+def test_a_run_without_checkpoints_is_refused(monkeypatch):
+    async def none(self, label="last"):
+        return None
+
+    monkeypatch.setattr("fedactors.runtime.simulated.SimulatedRuntime.checkpoint", none)
+    assert "the run takes no checkpoint" in remarks(SPLIT)
+
+
+@config
+class Careless:
+    """Settings without care."""
+
+    num_rounds: int = 3
+    """Rounds to run."""
+    noise: float = 0.5
+    """Standard deviation."""
+    batch_size: int = Field(default=64, ge=8)
+
+
+def test_a_careless_config_is_refused():
+    text = remarks(dataclasses.replace(SPLIT, Config=Careless))
+    assert "batch_size: no docstring under the field" in text
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_result_that_depends_on_the_process_is_refused():
+    with pytest.raises(NotConforming, match=r"in simulation and .* on Ray"):
+        check_protocol(protocol(run_split, Scattered, Right))
+
+
+def test_one_column_a_party_leaves_as_an_affine_map_of_itself():
+    settings = {"num_rounds": 2, "num_samples": 60, "num_clients": 4, "num_features": 4}
+    text = remarks(MTCD, config=settings, raw_columns=generated(MTCD, settings))
+    assert "Representation" in text
+    assert "affine map" in text
+
+
+def generated(protocol, settings):
+    """The features that the clients of a protocol make themselves, by the name of the client."""
+    data = protocol.load_data(build(protocol.Config, {**protocol.smoke, **settings}), protocol.default_data, 0)
+    return {party: data.load(index).train for index, party in enumerate(data.parties)}
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(
+    ("name", "settings", "timing"),
+    [
+        ("mtcd", {"num_rounds": 2, "num_samples": 60, "num_clients": 4}, {}),
+        ("tablepuppet", {"rounds": 2}, {}),
+        ("glasu", {"num_rounds": 2, "hidden_size": 8}, {}),
+        ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"accuracy": 0.5}}),
+    ],
+)
+def test_built_in_protocols_conform_on_both_runtimes(name, settings, timing):
+    address = f"protocols.{name}.plugin:PROTOCOL"
+    protocol = resolve_address(address)
+    raw = generated(protocol, settings) if name == "mtcd" else {}
+    check_protocol(protocol, config=settings, raw_columns=raw, **timing)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_pubsub_vfl_conforms():
+    check_protocol(PUBSUB, deterministic=False, agree={"auc": 0.2})
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_synchronous_vfl_gives_equal_numbers_on_both_runtimes():
+    settings = {"algorithm": "vfl", "float64": True, "on_party_loss": "stop"}
+    check_protocol(PUBSUB, config=settings)

@@ -1,0 +1,16 @@
+import pytest
+
+from fedactors.testing import check_protocol
+from tests.testing.sound import SOUND
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_protocol_has_no_remark(name):
+    check_protocol(SOUND[name], on_ray=False)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("name", ["payloads", "averaging"])
+def test_nor_on_ray(name):
+    check_protocol(SOUND[name])
