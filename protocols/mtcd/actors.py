@@ -272,9 +272,6 @@ class TokenClient(ServedParty):
     @remote(caller=(SERVER, CLIENT))
     async def visit(self, token: Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
-        await self._work_on(token)
-
-    async def _work_on(self, token: Token) -> None:
         z = arrived = unpack(token.z)
         theta_0, rows = token.theta_0, self._rows_of(token.round_)
         seed = walk_seed(self._walks, token.round_, token.token, token.attempt)

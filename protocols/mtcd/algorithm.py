@@ -171,7 +171,7 @@ def combine(theta_P: Array, copies: Mapping[int, Array], weight: float) -> Array
     return combined_P
 
 
-def aggregate(representations: Mapping[int, Array], num_slots: int | None = None) -> Array:
+def aggregate(representations: Mapping[int, NDArray[Any]], num_slots: int | None = None) -> NDArray[Any]:
     """Return Z of the clients' representations, in the clients' order, never that of arrival.
 
     They are added up or, with `num_slots`, put side by side; a client that is missing counts as zeros.

@@ -25,7 +25,7 @@ from fedactors.data.blocks import PreparedBlock
 from fedactors.data.blocks import prepare as prepare_block
 from fedactors.data.blocks import split as split_rows
 from fedactors.data.catalogue import describe
-from fedactors.data.own import load_own
+from fedactors.data.own import load_own_as
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
@@ -76,21 +76,23 @@ class GeneratedData:
         return {"ridge": 1, "sparse-logistic": 2}.get(self.kind, NUM_CLASSES)
 
     def load(self, client: int) -> Part:
-        """Return a client's features; those of generalised linear models have no test rows."""
+        """Return a client's features."""
         if self.kind == "views":
-            views, num_train = _views(self.num_samples, self.seed), _num_train(self.num_samples)
-            return Part(views[client][:num_train], views[client][num_train:])
-        x_ND = _block(self.seed, client, self.num_samples, self._widths[client])
+            x_N = _views(self.num_samples, self.seed)[client]
+        else:
+            x_N = _block(self.seed, client, self.num_samples, self._widths[client])
         if self.kind == "table":
-            num_train = _num_train(self.num_samples)
-            return Part(x_ND[:num_train].astype(np.float32), x_ND[num_train:].astype(np.float32))
-        return Part(x_ND, x_ND[:0])
+            x_N = x_N.astype(np.float32)
+        return Part(x_N[: self._num_train], x_N[self._num_train :])
 
     def labels(self) -> tuple[Array, Array]:
         """Return training and test labels."""
         labels_N = _labels(self)
-        num_train = self.num_samples if self.is_linear else _num_train(self.num_samples)
-        return labels_N[:num_train], labels_N[num_train:]
+        return labels_N[: self._num_train], labels_N[self._num_train :]
+
+    @property
+    def _num_train(self) -> int:
+        return self.num_samples if self.is_linear else max(1, self.num_samples - round(self.num_samples * _TEST_SHARE))
 
     @property
     def _widths(self) -> list[int]:
@@ -164,9 +166,7 @@ def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
             representation model that does not suit the data.
     """
     if name.endswith(".toml"):
-        own = load_own(Path(name))
-        if not isinstance(own, VerticalData):
-            raise BadInput(f"data: {name} is not allowed: mtcd needs parties that hold columns of the same rows")
+        own = load_own_as(Path(name), VerticalData)
         require_relaxed_protocol(config)
         return _fitting(config, own)
     if name == GENERATED:
@@ -323,10 +323,6 @@ class PartyRows:
 
 
 # --- generators ---
-
-
-def _num_train(num_samples: int) -> int:
-    return max(1, num_samples - round(num_samples * _TEST_SHARE))
 
 
 def _block(seed: int, client: int, num_samples: int, width: int) -> Array:

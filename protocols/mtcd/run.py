@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import networkx as nx
 import numpy as np
 
 from fedactors.data.partitions import VerticalData
-from fedactors.errors import BadInput, Diverged
+from fedactors.errors import BadInput, Diverged, PartyLost
 from fedactors.network import routes, topology
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
@@ -28,17 +28,21 @@ from protocols.mtcd.data import GeneratedData, MtcdData, part_of, stack
 from protocols.mtcd.messages import (
     IterateOrder,
     LostClient,
+    Measured,
     MeasureOrder,
     NormOrder,
     Quality,
     RoundOrder,
+    RowCount,
     ScoreOrder,
+    SquaredNorm,
     WalkOrder,
 )
 from protocols.mtcd.objective import problem_of, relative_gap, solve
 from protocols.mtcd.roaming import Roaming, make_graph, plan_roaming, require_connected, start_client, walk_seed
 from protocols.mtcd.server import TokenServer
 
+T = TypeVar("T")
 SERVER = "server"
 COUNTED = frozenset({"Representation", "Token", "Prelude", "SyncedZ", "RelayedZ", "DualVector"})
 """Message types of the algorithms; other orders and words carry no array, probes and labels are sent once."""
@@ -77,11 +81,16 @@ class Federation:
     clients: Parties[Any]
     server: Any
 
-    @property
-    def label_party(self) -> Any:
-        """The client whose data hold the labels."""
-        data = self.data
-        return self.clients.handle(data.label_party if isinstance(data, VerticalData) else data.parties[0])
+    async def ask(self, call: Callable[[Any], Awaitable[T]]) -> list[T]:
+        """Ask all clients that are there; return their replies in the clients' order.
+
+        Raises:
+            PartyLost: there is none left.
+        """
+        replies = await self.clients.ask(call)
+        if not replies:
+            raise PartyLost(self.data.parties[-1], "no client is left")
+        return list(replies.values())
 
     def holder(self, client: int) -> StcdClient:
         """Return STCD's client of this number."""
@@ -107,11 +116,9 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
         state.start = state.found["objective"]
         rounds.judge(state.found)
         await rounds.end(0, state.found)
-    train = {"mtcd": mtcd_rounds, "stcd": stcd_stretches, "svfl": svfl_rounds, "dcpa": dcpa_iterations}[
-        config.algorithm
-    ]
+    methods = {"mtcd": mtcd_rounds, "stcd": stcd_stretches, "svfl": svfl_rounds, "dcpa": dcpa_iterations}
     async for last in rounds:
-        state.iterations += await train(federation, state.round, last)
+        state.iterations += await methods[config.algorithm](federation, state.round, last)
         state.found = await measure(federation, optimum)
         await check_divergence(federation, last)
         rounds.judge(state.found)
@@ -224,15 +231,16 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
         await server.client_lost(LostClient(name))
 
     runtime.on_loss(lambda name: "continue" if goes_on and name != SERVER else "stop", lost)
-    return small_cluster_warnings(config, clusters), Federation(config, data, runtime, state, graph, clients, server)
+    warnings = small_cluster_warnings(config, clusters) if clusters else []
+    return warnings, Federation(config, data, runtime, state, graph, clients, server)
 
 
 async def prepare(federation: Federation) -> None:
     """Align vertical data and share labels, settle the step size, and form the first Z."""
     state = federation.state
     if isinstance(federation.data, VerticalData):
-        await federation.label_party.align()
-    count = await federation.label_party.count_rows()
+        await federation.clients.handle(federation.data.label_party).align()
+    count: RowCount = (await federation.ask(lambda client: client.count_rows()))[0]
     state.num_train, state.num_test = count.num_train, count.num_test
     await settle_steps(federation)
     if federation.server is not None:
@@ -256,8 +264,8 @@ async def settle_steps(federation: Federation) -> None:
 
 async def largest_norm(federation: Federation) -> float:
     """Return max_k ||X_k||^2, of clients that have no server."""
-    norms = await federation.clients.ask(lambda client: client.squared_norm(NormOrder()))
-    return float(max(norm.value for norm in norms.values()))
+    norms: list[SquaredNorm] = await federation.ask(lambda client: client.squared_norm(NormOrder()))
+    return max(norm.value for norm in norms)
 
 
 async def safe_step_of(federation: Federation) -> float:
@@ -336,14 +344,15 @@ async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[Quali
     Returns:
         What it finds, and the sum of all regularisers.
     """
-    clients, config = federation.clients, federation.config
-    parts = await clients.ask(lambda client: client.measure(MeasureOrder(part)))
+    config, names = federation.config, federation.data.parties
+    parts: list[Measured] = await federation.ask(lambda client: client.measure(MeasureOrder(part)))
     slots = config.num_clients if config.aggregation == "concatenation" else None
-    order = ScoreOrder(part, aggregate({each.client: each.h for each in parts.values()}, slots), theta_0)
-    for name in parts:
-        if found := await clients.ask(lambda client: client.score(order), of=(name,)):
-            return found[name], sum(each.penalty for each in parts.values())
-    raise BadInput("no client is left that could judge the model")
+    order = ScoreOrder(part, aggregate({each.client: each.h for each in parts}, slots), theta_0)
+    for each in parts:
+        name = names[each.client]
+        if found := await federation.clients.ask(lambda client: client.score(order), of=(name,)):
+            return found[name], sum(each.penalty for each in parts)
+    raise PartyLost(names[-1], "no client is left that could judge the model")
 
 
 async def fusion_parameters(federation: Federation) -> Any:

@@ -91,7 +91,7 @@ class PartyWorker(Client):
     async def _follow_rows(self, rows: np.ndarray) -> None:
         self.rows.follow(rows)
         for sibling in self._workers[1:]:
-            await self.peer(sibling, PartyWorker).take_rows(RowOrder(rows))
+            await self.peer(sibling, type(self)).take_rows(RowOrder(rows))
 
     @remote(caller=DRIVER)
     @abstractmethod

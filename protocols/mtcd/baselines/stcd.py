@@ -65,7 +65,7 @@ class StcdClient(TokenClient):
             held, hop=hop, hops_left=order.num_hops - 1, step=order.step, issuer=self._client, visited=0
         )
         if target == self._client:
-            self.background(self._work_on(token))
+            self.background(self.visit(token))
         else:
             z = self._packed(unpack(token.z), 0, 0, 0, hop)
             self.background(self._deliver(dataclasses.replace(token, z=z), self._names[target]))
@@ -74,7 +74,7 @@ class StcdClient(TokenClient):
         theta_0 = self._block.initial_theta_0(self.rng("fusion"))
         z = await self._with_own(self._block.blank(self._block.num_samples))
         if not order.tour:
-            self.background(self._work_on(Token(0, 0, 0, 0, order.num_hops, order.step, self._client, 0, z, theta_0)))
+            self.background(self.visit(Token(0, 0, 0, 0, order.num_hops, order.step, self._client, 0, z, theta_0)))
             return
         visited = 1 << self._client
         prelude = Prelude(0, order.tour, visited, order.num_hops, order.step, self._client, z, theta_0)
@@ -100,7 +100,7 @@ class StcdClient(TokenClient):
             self._lead_on(prelude)
         else:
             token = Token(0, 0, 0, 0, prelude.hops_left, prelude.step, prelude.issuer, 0, z, prelude.theta_0)
-            await self._work_on(token)
+            await self.visit(token)
 
     async def _with_own(self, z: Any) -> Any:
         """Return Z with the own representation in it."""

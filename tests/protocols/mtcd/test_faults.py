@@ -42,7 +42,7 @@ def test_a_loss_at_any_moment_stops_the_run_with_the_name(words):
 def test_a_loss_at_any_moment_can_be_gone_on_from(words):
     words = f"{words} on_party_loss=continue num_rounds=6"
     for time in moments(words, 10):
-        for client in ("client-1", "client-3"):
+        for client in ("client-0", "client-1", "client-3"):
             result, kept, _ = simulate(words, faults={client: time})
             assert [index for index, _ in kept.rounds] == list(range(7))
             assert np.isfinite(result.metrics["objective"])

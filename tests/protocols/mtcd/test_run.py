@@ -241,6 +241,7 @@ def test_a_named_data_set_is_dealt_to_the_clients_and_labels_are_shared(algorith
     assert 0.5 < result.metrics["test_accuracy"] <= 1
     told = [row[2] for row in kept.rows if row[4] == "Labels" and row[3] != "driver"]
     assert len(told) == (6 if algorithm in ("mtcd", "svfl") else 5)
+    assert "driver" not in {row[2] for row in kept.rows if row[4] == "Labels"}
     point = kept.checkpoints[1][1]
     resumed, _, _ = simulate(words, data="breast-cancer", resume=point)
     assert repr(resumed.metrics) == repr(result.metrics)
