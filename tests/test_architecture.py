@@ -19,8 +19,10 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCES = [*HOUSE, *PROTOCOLS, *SCENARIOS]
 PROTOCOL_NAMES = sorted(p.name for p in (ROOT / "protocols").iterdir() if (p / "__init__.py").exists())
 ALGORITHMS = [p for p in PROTOCOLS if p.name == "algorithm.py"]
-SAME = {"__init__", "plugin", "config", "messages", "data", "algorithm", "actors", "run", "baselines"}
-"""Files that every protocol has; ``serving`` is one of them where a trained model can be used."""
+SAME = {"__init__", "plugin", "config", "messages", "data", "algorithm", "actors", "run"}
+"""Files that every protocol has."""
+WHERE_NEEDED = {"serving", "baselines"}
+"""Where a trained model can be used, and where a baseline is more than a setting."""
 MOST_ROOMS = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}
 """Modules of mathematics and of facts."""
@@ -112,7 +114,7 @@ def test_every_protocol_has_the_same_files_and_few_rooms_of_its_own() -> None:
             {"baselines"} if (folder / "baselines").is_dir() else set()
         )
         assert files >= SAME, f"{name} lacks {sorted(SAME - files)}"
-        rooms = files - SAME - {"serving"}
+        rooms = files - SAME - WHERE_NEEDED
         assert len(rooms) <= MOST_ROOMS, f"{name} has {sorted(rooms)}"
 
 

@@ -26,6 +26,7 @@ class GraphBlock:
     """Which columns of the whole graph's features these are."""
     labels: Index
     """Class of each node; only those in `train` may be used for training, the others are for scoring."""
+    num_classes: int
     train: Index
     validation: Index
     test: Index
@@ -53,6 +54,21 @@ class GraphData:
     edge_share: float = 0.8
     seed: int = 0
 
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The clients' names: client-0, client-1, ..."""
+        return tuple(f"client-{place}" for place in range(self.num_clients))
+
+    def part(self, party: str) -> GraphPart:
+        """Return what the actor of `party` is built with.
+
+        Raises:
+            BadInput: no such party.
+        """
+        if party not in self.parties:
+            raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(self.parties)}")
+        return GraphPart(party=party, recipe=self)
+
     def load(self, client: int) -> GraphBlock:
         """Load what client `client` holds, in the process of its actor.
 
@@ -75,6 +91,7 @@ class GraphData:
             features=np.ascontiguousarray(graph.features[:, columns]),
             columns=columns,
             labels=graph.labels,
+            num_classes=self.num_classes,
             train=train,
             validation=validation,
             test=test,
@@ -91,6 +108,7 @@ class GraphData:
             features=graph.features,
             columns=np.arange(graph.features.shape[1]),
             labels=graph.labels,
+            num_classes=self.num_classes,
             train=train,
             validation=validation,
             test=test,
@@ -109,6 +127,18 @@ class GraphData:
             )
         ends = (self.num_validation, self.num_validation + self.num_test)
         return np.sort(train), np.sort(rest[: ends[0]]), np.sort(rest[ends[0] : ends[1]])
+
+
+@plain
+class GraphPart:
+    """What one client of a dealt graph is told: its name, and the recipe, by which it takes its own share alone."""
+
+    party: str
+    recipe: GraphData
+
+    def load(self) -> GraphBlock:
+        """Load what the client holds, in the process of its actor; see `GraphData.load`."""
+        return self.recipe.load(self.recipe.parties.index(self.party))
 
 
 _TRAIN_PER_CLASS = {"cora": 60, "citeseer": 84, "pubmed": 320}

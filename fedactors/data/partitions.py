@@ -8,7 +8,7 @@ from __future__ import annotations
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import PartyBlock, check_block
 from fedactors.data.catalogue import Task, describe
-from fedactors.data.client_graphs import GraphBlock, GraphData, graph
+from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
 from fedactors.data.horizontal import (
     HorizontalBlock,
     HorizontalData,
@@ -27,6 +27,7 @@ from fedactors.network.codec import plain
 __all__ = [
     "GraphBlock",
     "GraphData",
+    "GraphPart",
     "HorizontalBlock",
     "HorizontalData",
     "HorizontalFile",

@@ -37,7 +37,7 @@ class ModelSpec:
     outputs: int
     """Width of the output: embedding, classes, or 1."""
     hidden: int = 64
-    """Hidden width of the MLPs."""
+    """Hidden width of the MLPs, channels of the first stage of ``narrow-resnet18`` and ``view-cnn``."""
     layers: int = 10
     """Number of linear layers of ``mlp``, of residual blocks of ``residual-mlp``."""
     norm: Norm = "group"
@@ -171,6 +171,57 @@ def _resnet18(spec: ModelSpec) -> nn.Module:
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, spec.outputs))
 
 
+class _PlainBlock(nn.Module):
+    """A two-convolution block whose shortcut is not normalised, and whose groups have 16 channels."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.first_norm = _wide_groups(after)
+        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.second_norm = _wide_groups(after)
+        same = before == after and stride == 1
+        self.shortcut: nn.Module = nn.Identity() if same else nn.Conv2d(before, after, 1, stride=stride, bias=False)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        inner = torch.relu(self.first_norm(self.first(x_BCHW)))
+        return torch.relu(self.second_norm(self.second(inner)) + self.shortcut(x_BCHW))
+
+
+def _wide_groups(channels: int) -> nn.GroupNorm:
+    # 16 channels a group: in groups of two, a map of one pixel would keep nothing but signs
+    return nn.GroupNorm(max(1, channels // 16), channels)
+
+
+class _SpatialMean(nn.Module):
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        return x_BCHW.mean(dim=(2, 3))
+
+
+def _narrow_resnet18(spec: ModelSpec) -> nn.Module:
+    channels, _, _ = _image(spec)
+    parts: list[nn.Module] = [
+        nn.Conv2d(channels, spec.hidden, 3, padding=1, bias=False),
+        _wide_groups(spec.hidden),
+        nn.ReLU(),
+    ]
+    before = spec.hidden
+    for stage in range(4):
+        after = spec.hidden * 2**stage
+        parts += [_PlainBlock(before, after, 1 if stage == 0 else 2), _PlainBlock(after, after, 1)]
+        before = after
+    return nn.Sequential(*parts, _SpatialMean(), nn.Linear(before, spec.outputs))
+
+
+def _view_cnn(spec: ModelSpec) -> nn.Module:
+    channels, _, _ = _image(spec)
+    sizes = (channels, spec.hidden, 2 * spec.hidden, 4 * spec.hidden)
+    parts: list[nn.Module] = []
+    for before, after in itertools.pairwise(sizes):
+        parts += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+    return nn.Sequential(*parts, _SpatialMean(), nn.Linear(sizes[-1], spec.outputs))
+
+
 def _vgg16(spec: ModelSpec) -> nn.Module:
     before, height, width = _image(spec)
     parts: list[nn.Module] = []
@@ -192,13 +243,17 @@ _BUILDERS: dict[str, Callable[[ModelSpec], nn.Module]] = {
     "cnn28": _cnn28,
     "cnn8": _cnn8,
     "resnet18": _resnet18,
+    "narrow-resnet18": _narrow_resnet18,
+    "view-cnn": _view_cnn,
     "vgg16": _vgg16,
 }
 
 MODEL_NAMES = tuple(_BUILDERS)
 """``mlp`` (ten layers), ``residual-mlp`` (the large "ResNet" for tables), ``top-mlp`` (two layers), ``linear``,
 ``cnn28`` (McMahan et al., 2017: 1,663,370 parameters at 28x28 and ten classes), ``cnn8`` (8x8 digits), ``resnet18``
-and ``vgg16`` (their 3x3-stem, one-head forms for small images)."""
+and ``vgg16`` (their 3x3-stem, one-head forms for small images), ``narrow-resnet18`` (its first stage ``hidden``
+channels wide, for parts of images) and ``view-cnn`` (three convolutions from ``hidden`` channels on, for views of an
+object)."""
 
 
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:

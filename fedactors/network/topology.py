@@ -109,24 +109,33 @@ def check_clusters(graph: Any, clusters: Sequence[Collection[int]]) -> None:
     """Check that clusters partition the clients and that a token can walk through each one.
 
     Raises:
-        BadInput: a client in two clusters, in none, or unknown; an empty cluster; one that is not connected.
+        BadInput: as `check_partition`; a cluster that is not connected.
+    """
+    check_partition(len(graph), clusters)
+    for index, cluster in enumerate(clusters):
+        if not nx.is_connected(graph.subgraph(cluster)):
+            raise BadInput(f"clusters: cluster {index} {sorted(cluster)} is not connected in the graph")
+
+
+def check_partition(num_clients: int, clusters: Sequence[Collection[int]]) -> None:
+    """Check that each client is in one cluster.
+
+    Raises:
+        BadInput: a client in two clusters, in none, or unknown; an empty cluster.
     """
     owner: dict[int, int] = {}
     for index, cluster in enumerate(clusters):
         if not cluster:
             raise BadInput(f"clusters: cluster {index} is empty")
         for client in sorted(cluster):
-            if client not in graph:
-                raise BadInput(f"clusters: client {client} of cluster {index} does not exist (0..{len(graph) - 1})")
+            if not 0 <= client < num_clients:
+                raise BadInput(f"clusters: client {client} of cluster {index} does not exist (0..{num_clients - 1})")
             if client in owner:
                 raise BadInput(f"clusters: client {client} is in clusters {owner[client]} and {index}; they overlap")
             owner[client] = index
-    missing = sorted(set(graph) - set(owner))
+    missing = sorted(set(range(num_clients)) - set(owner))
     if missing:
         raise BadInput(f"clusters: clients {missing} are in no cluster")
-    for index, cluster in enumerate(clusters):
-        if not nx.is_connected(graph.subgraph(cluster)):
-            raise BadInput(f"clusters: cluster {index} {sorted(cluster)} is not connected in the graph")
 
 
 def check_reachable(graph: Any, server_links: Collection[int]) -> None:

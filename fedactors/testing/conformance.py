@@ -131,7 +131,6 @@ def review(subject: Subject) -> list[Remark]:
     # what is only measured is measured again before it is said
     again = [simulate(subject) for _ in range(_MEASURED_AGAIN)] if unpaid_work([whole]) else []
     add("unpaid work", remarks_on_unpaid_work([with_watch, whole, *again]))
-    add("isolation", remarks_on_isolation(whole, simulate(subject, isolate=True)))
     if not remarks:
         add("determinism", remarks_on_other_process(subject, whole))
     add("resume", remarks_on_resume(subject, whole))
@@ -202,20 +201,6 @@ def remarks_on_other_process(subject: Subject, whole: Outcome) -> Iterator[str]:
         yield (
             f"two processes record different metrics: {_first_difference(whole, other)}. Each process orders sets of "
             "texts differently: sort what comes from a set, and let nothing depend on hash() or id()"
-        )
-
-
-def remarks_on_isolation(whole: Outcome, isolated: Outcome) -> Iterator[str]:
-    """Actors share nothing but messages."""
-    if isolated.error is not None:
-        yield (
-            "when each actor has its own copy of its constructor's arguments the run ends with: "
-            f"{_described(isolated.error)}. Actors seem to talk through a shared object: send a message"
-        )
-    elif isolated.lines != whole.lines or jsonable(isolated.metrics) != jsonable(whole.metrics):
-        yield (
-            "the metrics change when each actor has its own copy of its constructor's arguments "
-            f"({_first_difference(whole, isolated)}). Actors talk through a shared object, past the ledger"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.inspection import describe_messages
 from fedactors.testing.leaks import MIN_DISTINCT, RawData
 from fedactors.testing.observed import Gathered
 from fedactors.testing.runs import Outcome, Subject
@@ -27,18 +28,22 @@ def remarks_on_wall_time(outcome: Outcome) -> Iterator[str]:
 
 
 def remarks_on_messages(subject: Subject, outcome: Outcome) -> Iterator[str]:
-    """Whatever leaves a party is declared in the protocol's module of messages."""
+    """Whatever leaves a party is declared in the protocol's module of messages, and `fedactors inspect` tells of it."""
     module = subject.protocol.messages
-    for call, kind in outcome.observed.bare.items():
-        yield f"{call} carries a bare {kind} from one party to another. Declare a @message that says what it reveals"
+    if module is not None and subject.protocol.actors is None:
+        yield "the protocol names no actors, so that `fedactors inspect` cannot say who receives what: give actors_at"
+    elif module is not None:
+        told = {entry["message"] for entry in describe_messages(subject.protocol, subject.made())}
+        for cls, route in outcome.observed.types.items():
+            if cls.__name__ not in told:
+                yield f"{cls.__name__} goes from {route}, but `fedactors inspect` does not tell of it"
     for cls, route in outcome.observed.types.items():
         if module is None:
             yield f"{cls.__name__} goes from {route}, but the protocol names no module of messages to review"
         elif getattr(module, cls.__name__, None) is not cls and not cls.__module__.startswith("fedactors."):
             yield f"{cls.__name__} goes from {route}, but {module.__name__}, the privacy review, does not know it"
-        facts = cast(Any, cls).__message__
-        if not facts.receiver.strip() or not facts.reveals.strip():
-            yield f"{cls.__name__} does not say who receives it and what it reveals to them"
+        if not cast(Any, cls).__message__.reveals.strip():
+            yield f"{cls.__name__} does not say what it reveals to whoever receives it"
 
 
 def remarks_on_ledger(outcome: Outcome) -> Iterator[str]:

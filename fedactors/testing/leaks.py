@@ -79,7 +79,7 @@ class RawData:
             self._add(f"the labels of {name}", vector)
 
     def find_drawn(self, sent: NDArray[Any], orders: Iterable[Index]) -> str | None:
-        """Return which vector of few values (class labels, counts) was sent in one of `orders`, or None."""
+        """Return which column or label vector was sent, verbatim or affine, in one of `orders`, or None."""
         if sent.dtype.kind not in "biuf" or len(sent) != sent.size or sent.size < MIN_DRAWN or not self._blocks:
             return None
         values = np.asarray(sent, dtype=np.float64).ravel()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import gc
 import inspect
 import time
@@ -19,8 +18,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedactors.remote import DRIVER
 from fedactors.resources import Resources
-from fedactors.runtime.base import DRIVER, Ref
+from fedactors.runtime.base import Ref
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import current_actor
@@ -65,11 +65,9 @@ class Observed:
     sent: list[tuple[str, int]] = field(default_factory=list)
     """Every message in the order of sending: (what it was, its bytes)."""
     sent_bytes: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Bytes of arrays, texts and raw bytes by (sender, receiver), counted apart from the ledger."""
+    """Bytes by (sender, receiver), counted apart from the ledger."""
     types: dict[type, str] = field(default_factory=dict)
-    """Message classes that crossed between parties, with a "sender to receiver" that did so."""
-    bare: dict[str, str] = field(default_factory=dict)
-    """Calls between parties that carried arrays or bytes outside of a message, with what they carried."""
+    """Message classes that crossed between parties or reached the driver, with a "sender to receiver" that did so."""
     left: dict[tuple[str, str], Gathered] = field(default_factory=dict)
     """Everything that left a party, by (message type and field or another name of the place, sender)."""
     raw: RawData = field(default_factory=RawData)
@@ -103,12 +101,9 @@ class Observed:
             self.sent_bytes[pair] = self.sent_bytes.get(pair, 0) + size
         if sender.partition("/")[0] == receiver.partition("/")[0]:
             return
-        if DRIVER not in pair:
-            for path, item, cls in walk(value):
-                if cls is not None:
-                    self.types.setdefault(cls, route)
-                elif path.startswith("[") and isinstance(item, (np.ndarray, bytes)):
-                    self.bare.setdefault(f"{sender} -> {receiver}.{method}", type(item).__name__)
+        for _, _, cls in walk(value):
+            if cls is not None:
+                self.types.setdefault(cls, route)
         self.leave(f"{receiver}.{method}" if receiver != DRIVER else method, sender, route, value)
 
     def leave(self, name: str, sender: str, route: str, value: Any) -> None:
@@ -142,19 +137,32 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any, type | None]]:
 
 
 def count_bytes(value: Any) -> int:
-    """Return the bytes of arrays, texts and raw bytes in `value`; written apart from the codec, to check it."""
+    """Return the bytes of a message beside its header; written apart from the codec, to check it.
+
+    A number is eight bytes wherever it is, but for the first eight that are fields of the message itself.
+    """
+    if is_dataclass(value):
+        contents = [getattr(value, f.name) for f in dataclass_fields(value)]
+        in_header = [item for item in contents if isinstance(item, (bool, int, float)) and not isinstance(item, str)]
+        return _all_bytes(value) - 8 * min(8, len(in_header))
+    return _all_bytes(value)
+
+
+def _all_bytes(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, str):
         return len(value.encode())
     if isinstance(value, bytes):
         return len(value)
+    if isinstance(value, (bool, int, float, np.generic)):
+        return 8
     if isinstance(value, (tuple, list)):
-        return sum(map(count_bytes, value))
+        return sum(map(_all_bytes, value))
     if isinstance(value, Mapping):
-        return sum(map(count_bytes, value.values()))
+        return sum(map(_all_bytes, (*value.keys(), *value.values())))
     if is_dataclass(value):
-        return sum(count_bytes(getattr(value, f.name)) for f in dataclass_fields(value))
+        return sum(_all_bytes(getattr(value, f.name)) for f in dataclass_fields(value))
     return 0
 
 
@@ -163,7 +171,6 @@ class ObservedRuntime(SimulatedRuntime):
 
     Args:
         observed: where it is noted.
-        isolate: give each actor its own copy of its constructor's arguments, as separate processes have.
         after_step: called with an actor's name after each of its steps.
         options: see `SimulatedRuntime`.
     """
@@ -172,7 +179,6 @@ class ObservedRuntime(SimulatedRuntime):
         self,
         observed: Observed,
         *,
-        isolate: bool = False,
         after_step: Callable[[str], None] | None = None,
         **options: Any,
     ) -> None:
@@ -180,7 +186,6 @@ class ObservedRuntime(SimulatedRuntime):
         self.observed = observed
         self.computing = 0
         """How many computes are running (inside of one another)."""
-        self._isolate = isolate
         self._after_step = after_step
         self.num_starting = 0
         """How many groups of actors are loading: what that costs is not the run's."""
@@ -190,19 +195,17 @@ class ObservedRuntime(SimulatedRuntime):
 
     def spawn(self, cls: type[T], name: str, *args: Any, resources: Resources | None = None, **kwargs: Any) -> T:
         self.loop.set_task_factory(self._make_task)  # type: ignore[arg-type]
-        if self._isolate:
-            args, kwargs = copy.deepcopy((args, kwargs))
         return super().spawn(cls, name, *args, resources=resources, **kwargs)
 
     # --- what leaves ---
 
-    def send(self, sender: str, receiver: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def send(self, sender: str, receiver: str, method: str, value: Any) -> Any:
         with self._excuse():
-            self.observed.message(sender, receiver, method, (*args, *kwargs.values()))
             # of the wire, not of what is returned: a sender that stops waiting does not stop the receiver from
             # answering
             self.wire.watch_replies = self._note_reply
-            reply = super().send(sender, receiver, method, args, kwargs)
+            reply = super().send(sender, receiver, method, value)
+            self.observed.message(sender, receiver, method, value)
             reply.add_done_callback(partial(self._note_error, sender, receiver, method))
             return reply
 
@@ -233,9 +236,9 @@ class ObservedRuntime(SimulatedRuntime):
                 self.observed.message(ref.owner, context.name, "payload", value)
             return value
 
-        def put(value: Any) -> Ref:
+        def put(value: Any, readers: frozenset[str]) -> Ref:
             with self._excuse():
-                return keep(value)
+                return keep(value, readers)
 
         context.get = get  # type: ignore[method-assign]
         context.put = put  # type: ignore[method-assign]
@@ -312,7 +315,8 @@ class _Stepped(Coroutine[Any, Any, Any]):
         self._inner = inner
         self._runtime = runtime
         call = getattr(getattr(inner, "cr_frame", None), "f_locals", {}).get("call")
-        self._served = str(getattr(call, "method", None) or getattr(inner, "__qualname__", "a task"))
+        door = getattr(call, "door", None)
+        self._served = str(getattr(door, "name", None) or getattr(inner, "__qualname__", "a task"))
 
     def send(self, value: Any) -> Any:
         with self._runtime.measured_step(self._served):

@@ -28,7 +28,8 @@ from fedactors.launch import load_data
 from fedactors.plugins import Protocol, RunResult
 from fedactors.records.metrics import encode_round, jsonable
 from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import DRIVER, Runtime, Snapshot, Usage
+from fedactors.remote import DRIVER
+from fedactors.runtime.base import Runtime, Snapshot, Usage
 from fedactors.testing.observed import Observed, ObservedRuntime
 from fedactors.testing.watched import WatchedCode
 
@@ -128,7 +129,6 @@ def simulate(
     subject: Subject,
     *,
     watch: bool = False,
-    isolate: bool = False,
     resume: Snapshot | None = None,
     faults: Mapping[str, float] | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -138,7 +138,6 @@ def simulate(
     keeper = _Keeper(observed)
     runtime = ObservedRuntime(
         observed,
-        isolate=isolate,
         after_step=code.after_step if watch else None,
         seed=subject.seed,
         recorder=keeper,

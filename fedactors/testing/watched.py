@@ -27,7 +27,7 @@ import numpy as np
 
 import fedactors.data
 import fedactors.runtime
-from fedactors.runtime.base import DRIVER
+from fedactors.remote import DRIVER
 from fedactors.runtime.simulation.virtual_loop import current_actor
 from fedactors.testing.leaks import MIN_DRAWN
 from fedactors.testing.observed import Observed, ObservedRuntime

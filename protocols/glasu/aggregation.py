@@ -1,28 +1,63 @@
-"""What the parameter-free server does with arrays: Agg and its backward pass. It needs numpy only.
+"""The aggregation server, which has no parameters and needs numpy only; Agg and its backward pass.
+
+    driver ──round──▶ server ◀─┬─▶ client 1
+                               ├─▶ ...       each exchange asks all members at once and waits for all of them
+                               └─▶ client M
+
+Who is lost, or does not answer in time, is dropped or ends the run (`Parties`): on_party_loss decides. Before the
+first local update a round that lost a client begins anew under another attempt; after it the others' updates stand.
 
 Shapes: S nodes of an index set, D hidden size, W width after Agg (D, or M * D for concatenation), M clients.
-Parts come in the order of the clients' names. A client that is lost leaves its place empty (None): the average is
-then over those who are left, a concatenation holds zeros there.
+Everything goes by name, in the order of the clients' names. A client that is lost leaves its place empty: the average
+is then over those who are left, a concatenation holds zeros there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-FRACTION_BITS = 40
-"""Bits after the point under masks: representations and the far smaller gradients both keep single precision."""
+from fedactors.errors import BadInput, PartyLost, Refused
+from fedactors.parties import Parties
+from fedactors.privacy.secure_aggregation import FixedPoint, Reveal, unmasked_sum
+from fedactors.remote import DRIVER, remote
+from fedactors.roles import Server
+from fedactors.runtime.base import Work
+from protocols.glasu import sampling
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.messages import (
+    FRACTION_BITS,
+    Accuracies,
+    Aggregated,
+    AveragedClassifier,
+    AveragedLogits,
+    Classifier,
+    Floats,
+    GradientPart,
+    GradientShare,
+    Index,
+    Introduction,
+    Logits,
+    Masked,
+    Progress,
+    PublicKeys,
+    Remarks,
+    Report,
+    Representation,
+    RevealRequest,
+    RoundOrder,
+    Stamp,
+    Targets,
+)
 
-Floats = NDArray[np.floating[Any]]
+if TYPE_CHECKING:
+    from protocols.glasu.actors import GraphClient
 
-
-def average(total_SD: Floats, num_parts: int) -> Floats:
-    """Return the average (Section 2.1) from a sum, which is all that secure aggregation shows."""
-    mean: Floats = total_SD / total_SD.dtype.type(num_parts)
-    return mean
+M = TypeVar("M")
+T = TypeVar("T")
+Part = Representation | GradientPart | Classifier | Logits | Masked
 
 
 def add(parts_SD: Sequence[Floats]) -> Floats:
@@ -33,14 +68,213 @@ def add(parts_SD: Sequence[Floats]) -> Floats:
     return total
 
 
-def concatenate(parts_SD: Mapping[int, Floats], num_clients: int) -> Floats:
+def average(total_SD: Floats, num_parts: int) -> Floats:
+    """Return the average (Section 2.1) from a sum, which is all that secure aggregation shows."""
+    mean: Floats = total_SD / total_SD.dtype.type(num_parts)
+    return mean
+
+
+def concatenate(parts_SD: Mapping[str, Floats], names: Sequence[str]) -> Floats:
     """Return the clients' representations side by side (Section 2.1); zeros where a client's part is missing."""
-    some = next(iter(parts_SD.values()))
-    empty = np.zeros_like(some)
-    return np.concatenate([parts_SD.get(position, empty) for position in range(num_clients)], axis=1)
+    empty = np.zeros_like(next(iter(parts_SD.values())))
+    return np.concatenate([parts_SD.get(name, empty) for name in names], axis=1)
 
 
 def block_of(gradient_SW: Floats, position: int, hidden_size: int) -> Floats:
     """Return a client's block of the gradient of a concatenation (Section 2.1)."""
     start = position * hidden_size
     return np.ascontiguousarray(gradient_SW[:, start : start + hidden_size])
+
+
+class AggregationServer(Server):
+    """See the module.
+
+    Args:
+        config: the run's settings.
+        names: the clients' names, in order.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("clients", "introductions")
+
+    def __init__(self, config: GlasuConfig, names: Sequence[str]) -> None:
+        self._config = config
+        self._names = tuple(names)
+        self.clients: Parties[GraphClient] = Parties(
+            self,
+            self._names,
+            on_loss="drop" if config.on_party_loss == "continue" else "stop",
+            timeout=config.client_timeout,
+            when_dropped=self._exchange_keys,
+            label="clients",
+        )
+        self.introductions: dict[str, Introduction] = {}
+        self._agreed: list[str] = []
+        self._last = len(config.resolved_layers) - 1
+        """The topmost segment."""
+
+    # --- before the first round ---
+
+    @remote(caller=DRIVER)
+    async def prepare(self) -> Remarks:
+        """Ask every client for what the server must know, and pass the public keys on."""
+        self.introductions = {}
+        self.introductions = found = await self.clients.ask(lambda client: client.introduce())
+        first = found[self.clients.members[0]]
+        for name, one in found.items():
+            if one.num_nodes != first.num_nodes or not np.array_equal(one.train, first.train):
+                raise BadInput(
+                    f"nodes of {name}: {one.num_nodes} with {len(one.train)} for training are not allowed: all clients "
+                    f"know the same nodes, {next(iter(found))} has {first.num_nodes} with {len(first.train)}"
+                )
+            if one.num_classes != first.num_classes:
+                raise BadInput(
+                    f"classes of {name}: {one.num_classes} are not allowed: all clients know the same labels, "
+                    f"{next(iter(found))} has {first.num_classes}"
+                )
+        await self._exchange_keys([name for name in self._names if name not in found])
+        return Remarks(tuple(dict.fromkeys(remark for one in found.values() for remark in one.remarks)))
+
+    async def _exchange_keys(self, lost: Sequence[str]) -> None:
+        """Let those who are left agree on keys for masked sums, at the start and after each loss."""
+        if not (self._config.secure_aggregation and self.introductions):
+            return
+        self._agreed = self.clients.members
+        if len(self._agreed) < 3:
+            raise PartyLost(lost[0], "it was lost, and too few clients are left: secure aggregation needs three")
+        keys = PublicKeys({name: self.introductions[name].public_key for name in self._agreed})
+        await self.clients.ask(lambda client: client.agree(keys))
+
+    # --- one round ---
+
+    @remote(caller=DRIVER)
+    async def train(self, order: RoundOrder) -> Progress:
+        """Do one round of Algorithm 1."""
+        return await self.clients.repeat(lambda: self._train(self._stamp(order.round, scoring=False)))
+
+    async def _train(self, stamp: Stamp) -> Progress:
+        targets = await self._sample(stamp)
+        aggregated = await self._infer(stamp, targets)
+        if self._config.mode == "joint":
+            reports = await self._update(await self._backpropagate(stamp, aggregated))
+        else:
+            reports = await self._update(dict.fromkeys(stamp.members, aggregated))
+        if self._config.average_classifiers:
+            await self.clients.repeat(lambda: self._average_classifiers(self._stamp(stamp.round, scoring=False)))
+        found = list(reports.values())
+        return Progress(mean([one.first_loss for one in found]), mean([one.last_loss for one in found]), len(found))
+
+    async def _sample(self, stamp: Stamp) -> Index:
+        """Algorithm 2: from S[L] down, every level that an aggregation writes is the union of the index sets."""
+        if self._config.batch_size is None:
+            return np.empty(0, dtype=np.int64)
+        train = self.introductions[stamp.members[0]].train
+        rng = self.rng(f"batch {stamp.round}/{stamp.attempt}")
+        nodes = sampling.choose_batch(train, self._config.batch_size, rng)
+        for segment in range(self._last, 0, -1):
+            sets = await self._tell(lambda client, targets: client.sample(targets), Targets(stamp, segment, nodes))
+            parts = [one.nodes for one in sets.values()]
+            nodes = await self.compute(sampling.union, parts, work=Work("union", sum(len(part) for part in parts)))
+        return nodes
+
+    async def _infer(self, stamp: Stamp, targets: Index) -> Aggregated:
+        """Algorithm 3: one exchange for each aggregation layer; the last aggregate is still to be sent."""
+        parts = await self._tell(lambda client, lowest: client.infer_lowest(lowest), Targets(stamp, 0, targets))
+        for segment in range(self._last):
+            aggregated = await self._aggregate(stamp, segment, parts)
+            parts = await self._tell(lambda client, aggregated: client.infer(aggregated), aggregated)
+        return await self._aggregate(stamp, self._last, parts)
+
+    async def _aggregate(self, stamp: Stamp, segment: int, parts: Mapping[str, Representation | Masked]) -> Aggregated:
+        if self._config.aggregation == "average":
+            total = await self._sum(stamp, f"forward/{segment}", parts)
+            return Aggregated(segment, average(total, len(parts)))
+        values = {name: part.values for name, part in parts.items() if isinstance(part, Representation)}
+        work = Work("aggregate", sum(value.size for value in values.values()))
+        return Aggregated(segment, await self.compute(concatenate, values, self._names, work=work))
+
+    async def _backpropagate(self, stamp: Stamp, aggregated: Aggregated) -> dict[str, GradientShare]:
+        """Mode joint: sum the clients' gradients at every aggregation, from the last down, and send the shares back."""
+        parts = await self._tell(lambda client, last: client.head_gradient(last), aggregated)
+        shares = await self._shares(stamp, self._last, parts)
+        for segment in range(self._last - 1, -1, -1):
+            parts = await self.clients.ask_each(lambda client, share: client.pass_gradient(share), shares, whole=True)
+            shares = await self._shares(stamp, segment, parts)
+        return shares
+
+    async def _shares(
+        self, stamp: Stamp, segment: int, parts: Mapping[str, GradientPart | Masked]
+    ) -> dict[str, GradientShare]:
+        total = await self._sum(stamp, f"backward/{segment}", parts)
+        if self._config.aggregation == "average":
+            return dict.fromkeys(parts, GradientShare(segment, average(total, len(parts))))
+        width = self._config.hidden_size
+        return {name: GradientShare(segment, block_of(total, self._names.index(name), width)) for name in parts}
+
+    async def _update(self, messages: Mapping[str, Aggregated | GradientShare]) -> dict[str, Report]:
+        """Algorithm 4 at every client; who is lost now has not held up the others, whose updates stand."""
+        return await self.clients.ask_each(lambda client, last: client.update(last), messages)
+
+    async def _average_classifiers(self, stamp: Stamp) -> None:
+        parts = await self._tell(lambda client, stamp: client.classifier(stamp), stamp)
+        averaged = AveragedClassifier(average(await self._sum(stamp, "classifier", parts), len(parts)))
+        await self.clients.ask(lambda client: client.take_classifier(averaged))
+
+    # --- evaluation, and what follows it ---
+
+    @remote(caller=DRIVER)
+    async def evaluate(self, order: RoundOrder) -> Accuracies:
+        """Infer on the whole graph and let the clients compare their own and the averaged logits with the labels."""
+        return await self.clients.repeat(lambda: self._evaluate(self._stamp(order.round, scoring=True)))
+
+    async def _evaluate(self, stamp: Stamp) -> Accuracies:
+        aggregated = await self._infer(stamp, np.empty(0, dtype=np.int64))
+        predictions = await self._tell(lambda client, last: client.predict(last), aggregated)
+        total = await self._sum(stamp, "logits", {name: one.part for name, one in predictions.items()})
+        averaged = {stamp.members[0]: AveragedLogits(average(total, len(predictions)))}
+        scored = await self.clients.ask_each(lambda client, logits: client.score(logits), averaged, whole=True)
+        scores, each = scored[stamp.members[0]], [one.scores.test for one in predictions.values()]
+        return Accuracies(scores.validation, scores.test, mean(each), min(each))
+
+    @remote(caller=DRIVER)
+    async def remember(self) -> None:
+        """Let every client keep its present parameters as the best so far."""
+        await self.clients.ask(lambda client: client.remember())
+
+    @remote(caller=DRIVER)
+    async def account(self) -> None:
+        """Let every client write its lines of the privacy ledger."""
+        await self.clients.ask(lambda client: client.account())
+
+    # --- what an exchange is made of ---
+
+    def _stamp(self, round_index: int, *, scoring: bool) -> Stamp:
+        return Stamp(round_index, self.clients.attempt, scoring, tuple(self.clients.members))
+
+    async def _tell(self, call: Callable[[GraphClient, M], Awaitable[T]], message: M) -> dict[str, T]:
+        """Send all members one message; nothing is returned unless everybody has answered."""
+        return await self.clients.ask_each(call, dict.fromkeys(self.clients.members, message), whole=True)
+
+    async def _sum(self, stamp: Stamp, what: str, parts: Mapping[str, Part]) -> Floats:
+        """Return the sum of the members' arrays, in the order of names; masks are removed with the members' help."""
+        masked = {name: part for name, part in parts.items() if isinstance(part, Masked)}
+        for name in parts:
+            if (name in masked) != self._config.secure_aggregation:
+                kind = "masked" if name in masked else "bare"
+                raise Refused(name, f"its part of {what} is {kind}, which secure_aggregation does not allow")
+        if not masked:
+            values = [part.values for part in parts.values() if not isinstance(part, Masked)]
+            return await self.compute(add, values, work=Work("aggregate", sum(value.size for value in values)))
+        request = RevealRequest(stamp.context(what), tuple(masked))
+        found = await self._tell(lambda client, request: client.reveal(request), request)
+        reveals = {name: Reveal(own_seed=one.own_seed, dropped_seeds=one.dropped_seeds) for name, one in found.items()}
+        words = {name: part.words for name, part in masked.items()}
+        point = FixedPoint(fraction_bits=FRACTION_BITS, num_clients=self._config.num_networks)
+        work = Work("unmask", sum(one.size for one in words.values()))
+        total = await self.compute(unmasked_sum, words, reveals, self._agreed, point, work=work)
+        shape = masked[stamp.members[0]].shape
+        return total.reshape(shape).astype(np.float64 if self._config.float64 else np.float32)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean, added up in the order of names."""
+    return sum(values) / len(values)

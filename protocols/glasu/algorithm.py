@@ -1,5 +1,9 @@
 """GLASU's mathematics at a client: joint inference (Algorithm 3), local updates (Algorithm 4), joint gradients.
 
+    make_batch ─▶ first_segment ─▶ segment ... ─▶ head and segment gradients (mode joint) ─▶ local_updates
+
+These are pure functions, which the client's actor hands to `compute`; what is received and sent is numpy's.
+
 Shapes: S nodes of an index set, D hidden size, W width after Agg (D, or M * D for concatenation), C classes,
 B nodes in the loss. M clients in the order of their names.
 
@@ -13,23 +17,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from protocols.glasu import sampling
 from protocols.glasu.backbones import (
     Network,
     Operator,
     Parameters,
+    compact_features,
     drop,
     drop_pairs,
     gat_layer,
     gcn_layer,
     gcnii_layer,
     multiply,
+    operator,
 )
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.data import ClientGraph
+from protocols.glasu.messages import Floats
+from protocols.glasu.sampling import SampledLayer
 
 
 @dataclass(frozen=True)
@@ -60,26 +72,54 @@ class Stale:
     own_SD: Tensor
 
 
-@dataclass(frozen=True)
-class OptimiserState:
-    """Steps done and the moments of each parameter (empty for plain SGD)."""
+def network_of(config: GlasuConfig, num_features: int, num_classes: int, position: int) -> Network:
+    """Return the shape of the network of the client at `position`."""
+    return Network(
+        backbone=config.backbone,
+        num_layers=config.num_layers,
+        aggregation_layers=config.resolved_layers,
+        aggregation=config.aggregation,
+        num_clients=config.num_networks,
+        position=position if config.num_networks > 1 else 0,
+        num_features=num_features,
+        hidden_size=config.hidden_size,
+        num_classes=num_classes,
+        num_heads=config.num_heads,
+        alpha=config.alpha,
+        lam=config.lam,
+        dropout=config.dropout,
+        clip_norm=config.clip_norm,
+    )
 
-    step: int
-    first: Parameters
-    second: Parameters
+
+def full_batch(own: ClientGraph, num_layers: int, dtype: torch.dtype) -> ClientBatch:
+    """Return the batch of the whole graph, with the training nodes in the loss."""
+    whole = operator(sampling.full_block(own.graph), dtype)
+    rows = np.sort(own.nodes.train)
+    features = np.require(own.features_NF, requirements="W")  # copied where loaded data are read-only
+    return ClientBatch(
+        compact_features(features, dtype),
+        (whole,) * num_layers,
+        (None,) * num_layers,
+        torch.from_numpy(own.nodes.labels_N[rows]),
+        torch.from_numpy(rows),
+    )
+
+
+def make_batch(own: ClientGraph, layers: Sequence[SampledLayer], dtype: torch.dtype, seed: int) -> ClientBatch:
+    """Turn the sampled layers of a round, lowest first, into what the network multiplies with."""
+    return ClientBatch(
+        torch.from_numpy(own.features_NF[layers[0].sources_S]).to(dtype),
+        tuple(operator(sampling.block(own.graph, layer), dtype) for layer in layers),
+        tuple(torch.from_numpy(rows) for rows in sampling.initial_rows(layers)),
+        torch.from_numpy(own.nodes.labels_N[layers[-1].targets_T]),
+        seed=seed,
+    )
 
 
 def extract(aggregated_SW: Tensor, own_SD: Tensor) -> Stale:
     """Extract (Section 2.3): what the other clients contributed to an aggregation."""
     return Stale(aggregated_SW.detach(), own_SD.detach())
-
-
-def others(stale: Stale, network: Network) -> Tensor:
-    """Return H_{-m} as the paper writes it: H - H_m^+ / M, or the other clients' blocks."""
-    if network.aggregation == "average":
-        return stale.aggregated_SW - stale.own_SD / network.num_clients
-    before, after = _own_columns(stale.aggregated_SW, network)
-    return torch.cat([before, after], dim=1)
 
 
 def aggregate_locally(stale: Stale, fresh_SD: Tensor, network: Network) -> Tensor:
@@ -183,6 +223,17 @@ def local_forward(
     return classify(parameters, h), fresh
 
 
+def first_segment(parameters: Parameters, network: Network, batch: ClientBatch) -> tuple[Tensor, Tensor | None]:
+    """Return H_m^+ of the lowest aggregation layer and GCNII's h0 (Algorithm 3)."""
+    h, h0 = initial_representation(parameters, network, batch)
+    return segment(parameters, network, batch, 0, h, h0), h0
+
+
+def tensor(values: Floats) -> Tensor:
+    """Return an array that was received, and may be read-only, as a tensor of its own."""
+    return torch.from_numpy(np.array(values))
+
+
 def head_gradient(parameters: Parameters, network: Network, batch: ClientBatch, h_SW: Tensor) -> tuple[float, Tensor]:
     """Return the client's loss and the gradient of its 1/M part of the mean loss in H[L], shape (S, W) (mode joint)."""
     h_SW = h_SW.detach().requires_grad_()
@@ -236,76 +287,43 @@ def cross_gradient(received_SD: Tensor, own_gradient_SW: Tensor, network: Networ
     return received_SD - share_of_gradient(own_gradient_SW, network)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Descent:
-    """How a local update follows its gradient; ``weight_decay`` is added to the gradient as decay times parameter."""
-
-    optimiser: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-
-def start_optimiser(parameters: Parameters, descent: Descent) -> OptimiserState:
-    """Return the state before the first step."""
-    zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    first = zeros if descent.optimiser == "adam" or descent.momentum else {}
-    second = (
-        {name: torch.zeros_like(value) for name, value in parameters.items()} if descent.optimiser == "adam" else {}
-    )
-    return OptimiserState(0, first, second)
-
-
-def descend(
-    parameters: Parameters, gradients: Parameters, state: OptimiserState, descent: Descent
-) -> tuple[Parameters, OptimiserState]:
-    """Take one step of SGD (with momentum) or Adam (Kingma and Ba 2015, beta 0.9 and 0.999)."""
-    names = list(parameters)
-    values, directions = list(parameters.values()), [gradients[name] for name in names]
-    if descent.weight_decay:
-        directions = list(torch._foreach_add(directions, values, alpha=descent.weight_decay))
-    if descent.optimiser == "sgd":
-        first = list(state.first.values())
-        if first:
-            directions = list(torch._foreach_add(torch._foreach_mul(first, descent.momentum), directions))
-            first = directions
-        moved = torch._foreach_add(values, directions, alpha=-descent.learning_rate)
-        return dict(zip(names, moved, strict=True)), OptimiserState(
-            state.step + 1, dict(zip(state.first, first, strict=True)), {}
-        )
-    step = state.step + 1
-    first = list(torch._foreach_lerp(list(state.first.values()), directions, 0.1))
-    squares = torch._foreach_mul(directions, directions)
-    second = list(torch._foreach_lerp(list(state.second.values()), squares, 0.001))
-    roots = torch._foreach_div(torch._foreach_sqrt(second), (1.0 - 0.999**step) ** 0.5)
-    steps = torch._foreach_div(first, torch._foreach_add(roots, 1e-8))
-    moved = torch._foreach_add(values, steps, alpha=-descent.learning_rate / (1.0 - 0.9**step))
-    moments = [dict(zip(names, moment, strict=True)) for moment in (first, second)]
-    return dict(zip(names, moved, strict=True)), OptimiserState(step, *moments)
-
-
 def local_updates(
     parameters: Parameters,
-    state: OptimiserState,
     network: Network,
     batch: ClientBatch,
+    optimizer: OptimizerSpec,
+    state: OptimizerState,
     stale: Sequence[Stale],
     cross_gradients: Sequence[Tensor] | None,
-    descent: Descent,
     num_local_updates: int,
-) -> tuple[Parameters, OptimiserState, list[float]]:
+) -> tuple[Parameters, OptimizerState, list[float]]:
     """Do the Q local updates of a round (Algorithm 1); returns W_m^{t,Q} and the loss before each update."""
-    losses: list[float] = []
+    state, losses = state.copy(), list[float]()
     for update in range(num_local_updates):
         own_batch = replace(batch, seed=batch.seed + update)
         loss, gradients = loss_and_gradients(parameters, network, own_batch, stale, cross_gradients)
-        parameters, state = descend(parameters, gradients, state, descent)
+        moved = optimizer_step(optimizer, list(parameters.values()), [gradients[name] for name in parameters], state)
+        parameters = dict(zip(parameters, moved, strict=True))
         losses.append(loss)
     return parameters, state, losses
 
 
-def decayed(descent: Descent, outer_round: int, decay_every: int | None, decay_factor: float) -> Descent:
-    """Return the descent of round `outer_round`: the rate times `decay_factor` after every `decay_every` rounds."""
+def decayed(optimizer: OptimizerSpec, outer_round: int, decay_every: int | None, decay_factor: float) -> OptimizerSpec:
+    """Return the optimiser of round `outer_round`: the rate times `decay_factor` after every `decay_every` rounds."""
     if decay_every is None:
-        return descent
-    return replace(descent, learning_rate=descent.learning_rate * decay_factor ** (outer_round // decay_every))
+        return optimizer
+    return replace(optimizer, learning_rate=optimizer.learning_rate * decay_factor ** (outer_round // decay_every))
+
+
+def forward_operations(network: Network, batch: ClientBatch, layers: Sequence[int]) -> float:
+    """Return the floating-point operations of a forward pass through `layers`: what a compute costs in simulation."""
+    total = 0.0
+    for layer in layers:
+        matrix, width = batch.operators[layer], network.hidden_size
+        pairs, nodes = len(matrix.rows_E), matrix.matrix_TS.shape[0]
+        total += 2.0 * (pairs * width + nodes * width * network.input_width(layer if layer else 1))
+    if 0 in layers:
+        features = batch.features
+        entries = len(features.rows_E) if isinstance(features, Operator) else features.numel()
+        total += 2.0 * entries * network.hidden_size
+    return total

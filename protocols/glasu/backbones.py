@@ -74,10 +74,10 @@ class Operator:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process as arrays: torch shares memory there, and sparse tensors not at all well."""
-        own = None if self.own_T is None else self.own_T.numpy()
+        own_T = None if self.own_T is None else self.own_T.numpy()
         values = self.matrix_TS.values()
         arrays = (self.matrix_TS.crow_indices(), self.rows_E, self.columns_E, values)
-        return _rebuild, (*(array.numpy() for array in arrays), tuple(self.matrix_TS.shape), values.dtype, own)
+        return _operator, (*(array.numpy() for array in arrays), tuple(self.matrix_TS.shape), values.dtype, own_T)
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -98,8 +98,8 @@ def operator(block: Block, dtype: torch.dtype = torch.float32) -> Operator:
     shape = (block.num_targets, block.num_sources)
     rows = np.repeat(np.arange(shape[0]), np.diff(block.indptr))
     same = shape[0] == shape[1] and np.array_equal(block.own_T, np.arange(shape[0]))
-    own = None if same else torch.from_numpy(block.own_T)
-    return _operator(block.indptr, rows, block.indices, block.weights, shape, dtype, own)
+    own_T = None if same else block.own_T
+    return _operator(block.indptr, rows, block.indices, block.weights, shape, dtype, own_T)
 
 
 def compact_features(features_NF: np.ndarray, dtype: torch.dtype = torch.float32) -> Tensor | Operator:
@@ -116,19 +116,6 @@ def sparse_features(features_NF: np.ndarray, dtype: torch.dtype = torch.float32)
     return _operator(indptr, rows, columns, features_NF[rows, columns], features_NF.shape, dtype, None)
 
 
-def _rebuild(
-    indptr: np.ndarray,
-    rows: np.ndarray,
-    columns: np.ndarray,
-    values: np.ndarray,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    own: np.ndarray | None,
-) -> Operator:
-    own_T = None if own is None else torch.from_numpy(own)
-    return _operator(indptr, rows, columns, values, shape, dtype, own_T)
-
-
 def _operator(
     indptr: np.ndarray,
     rows: np.ndarray,
@@ -136,7 +123,7 @@ def _operator(
     values: np.ndarray,
     shape: tuple[int, ...],
     dtype: torch.dtype,
-    own_T: Tensor | None,
+    own_T: np.ndarray | None,
 ) -> Operator:
     sort = np.lexsort((columns, rows))
     rows, columns, values = rows[sort], columns[sort], values[sort]
@@ -148,7 +135,7 @@ def _operator(
         torch.from_numpy(rows),
         torch.from_numpy(columns),
         torch.from_numpy(order),
-        own_T,
+        None if own_T is None else torch.from_numpy(own_T),
     )
 
 

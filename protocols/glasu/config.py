@@ -141,9 +141,19 @@ class GlasuConfig:
     """Bound on a node's degree in the privacy statement: one node changes the rows of its neighbours too."""
 
     @property
+    def works_alone(self) -> bool:
+        """Whether clients never communicate, and there is no server."""
+        return self.special_case in ("centralised", "standalone")
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether this is a baseline whose clients load everybody's part."""
+        return self.special_case in ("centralised", "simulated-centralised")
+
+    @property
     def num_networks(self) -> int:
         """Clients whose representations meet in one aggregation: M, or 1 without communication."""
-        return 1 if self.special_case in ("centralised", "standalone") else self.num_clients
+        return 1 if self.works_alone else self.num_clients
 
     @property
     def resolved_layers(self) -> tuple[int, ...]:

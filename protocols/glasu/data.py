@@ -1,4 +1,6 @@
-"""How a named graph or the user's own files become what each client holds.
+"""What a client holds of a vertically distributed graph: named graphs and own files, checks, and each special case.
+
+    parts_of ─▶ (to the client) ─▶ load_client: load, check, arrange, renumber, scale_features
 
 Own data is a ``.toml`` file; its paths are relative to it, and arrays lie in ``.npz`` files (no pickles)::
 
@@ -11,14 +13,17 @@ Own data is a ``.toml`` file; its paths are relative to it, and arrays lie in ``
 
     [parties.shop]
     file = "shop.npz"
+
+Shapes: N nodes, E edges, F features of one client.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
@@ -26,76 +31,262 @@ import numpy.typing as npt
 
 from fedactors.data.client_graphs import GraphBlock, graph
 from fedactors.errors import BadInput
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.graphs import GraphShare, GraphSource, NodeSplit, check, from_masks
-from protocols.glasu.sampling import adjacency
+from fedactors.network.codec import plain
+from protocols.glasu.config import GlasuConfig, SpecialCase
+from protocols.glasu.sampling import Adjacency, IntArray, adjacency
 
 _SPLITS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnGraph:
-    """A graph in the user's own files: one for the nodes, which everyone knows, and one for each client."""
-
-    nodes: str
-    parties: tuple[str, ...]
-    files: tuple[str, ...]
-    num_classes: int
+class GraphPart(Protocol):
+    """What a client's actor is built with: where its own block is."""
 
     @property
-    def num_clients(self) -> int:
-        """Number of clients M."""
-        return len(self.files)
+    def party(self) -> str:
+        """The client's name."""
 
-    def load(self, client: int) -> GraphBlock:
-        """Load and check what client `client` holds.
+    def load(self) -> GraphBlock:
+        """Load what the client holds, in the process of its actor."""
 
-        Raises:
-            BadInput: a file that cannot be read, or arrays that do not fit together.
-        """
-        party, split = self.parties[client], read_nodes(Path(self.nodes))
-        found = _arrays(Path(self.files[client]), ("edges", "features"), f"parties.{party}")
-        edges, features = found["edges"], found["features"]
-        if edges.dtype.kind not in "iu" and edges.size:
-            raise BadInput(f"edges of {party}: type {edges.dtype} is not allowed: give whole numbers")
-        if features.dtype.kind not in "fiub":
-            raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
-        share = GraphShare(party, edges.astype(np.int64), features.astype(np.float32))
-        if not np.isfinite(share.features_NF).all():
-            raise BadInput(f"features of {party}: values that are not finite are not allowed")
-        check([share], split)
-        csr = adjacency(share.edges_2E.reshape(2, -1), len(split.labels_N))
-        return GraphBlock(
-            indptr=csr.indptr,
-            indices=csr.indices,
-            features=share.features_NF,
-            columns=np.arange(share.features_NF.shape[1]),
-            labels=split.labels_N,
-            train=split.train,
-            validation=split.validation,
-            test=split.test,
-        )
+
+class GraphSource(Protocol):
+    """Who holds what of a graph; the driver has it, and loads nothing."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The clients' names, in order."""
+
+    def part(self, party: str) -> GraphPart:
+        """Return what the actor of `party` is built with."""
+
+
+@dataclass(frozen=True)
+class NodeSplit:
+    """The labels, known to every client, and the nodes for training, validation and test."""
+
+    labels_N: IntArray
+    train: IntArray
+    validation: IntArray
+    test: IntArray
+
+
+@dataclass(frozen=True)
+class ClientGraph:
+    """What one client trains on: its edges E_m and feature block X_m, over the nodes that all clients know."""
+
+    name: str
+    graph: Adjacency
+    features_NF: npt.NDArray[np.float32]
+    nodes: NodeSplit
+    num_classes: int
 
 
 def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
     """Return who holds what: a named graph dealt to the clients, or the user's own files.
 
     Raises:
-        BadInput: an unknown or unfitting data set, files that do not fit together, or another number of clients.
+        BadInput: an unknown or unfitting data set, a description that does not fit, or another number of clients.
     """
     if not name.endswith(".toml"):
         return graph(name, config.num_clients, edge_share=config.edge_share, seed=seed)
     own = read_own(Path(name))
-    if own.num_clients != config.num_clients:
-        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {name} names {own.num_clients} parties")
+    if len(own.parties) != config.num_clients:
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {name} names {len(own.parties)} parties")
     return own
 
 
-def read_own(path: Path) -> OwnGraph:
-    """Read a description of own data; the clients' own files are read and checked by the clients.
+def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[GraphPart, ...]:
+    """Return what a client's actor is built with: its own part; everybody's in the two centralised baselines."""
+    return tuple(data.part(one) for one in (data.parties if config.sees_everything else (party,)))
+
+
+def load_client(
+    config: GlasuConfig, parts: Sequence[GraphPart], position: int, common_seed: int | None = None
+) -> tuple[ClientGraph, list[str]]:
+    """Load and check what the client at `position` trains on.
+
+    Args:
+        config: the run's settings.
+        parts: see `parts_of`.
+        position: its place among all clients.
+        common_seed: shuffles the nodes' numbers as all clients do; None leaves them.
+
+    Returns:
+        the graph, and remarks on what is allowed but worth saying.
 
     Raises:
-        BadInput: not TOML, missing or unknown keys, or a nodes file whose arrays do not fit together.
+        BadInput: data that does not fit together, see `check`.
+    """
+    loaded = [client_graph(part.party, part.load()) for part in parts]
+    for one in loaded:
+        check(one)
+    arranged = arrange(config.special_case, loaded)
+    own = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
+    if common_seed is not None:
+        own = renumber(own, np.random.default_rng([common_seed, 1]).permutation(own.graph.num_nodes))
+    remarks = [] if len(own.nodes.validation) else ["no validation nodes: nothing is selected, the last round stands"]
+    if config.special_case != "vfl":
+        lonely = [one.name for one in loaded if one.graph.indices.size == 0]
+        remarks += [f"{name} has no edges: its layers see each node alone" for name in lonely]
+    return scale_features(own) if config.scale_features else own, remarks
+
+
+def client_graph(name: str, block: GraphBlock) -> ClientGraph:
+    """Return a loaded block as what a client trains on."""
+    nodes = NodeSplit(block.labels, block.train, block.validation, block.test)
+    return ClientGraph(name, Adjacency(block.indptr, block.indices), block.features, nodes, block.num_classes)
+
+
+def renumber(own: ClientGraph, numbers_N: IntArray) -> ClientGraph:
+    """Give node i the number ``numbers_N[i]``, so that what the server sees are shuffled numbers."""
+    places, nodes = np.argsort(numbers_N), own.nodes
+    moved = (np.sort(numbers_N[some]) for some in (nodes.train, nodes.validation, nodes.test))
+    return replace(
+        own,
+        graph=adjacency(numbers_N[own.graph.edges], len(numbers_N)),
+        features_NF=own.features_NF[places],
+        nodes=NodeSplit(nodes.labels_N[places], *moved),
+    )
+
+
+def check(own: ClientGraph) -> None:
+    """Check that a client's data fit together.
+
+    Raises:
+        BadInput: lengths that differ, unknown classes, overlapping or empty splits, an empty feature block.
+    """
+    labels_N, features_NF = own.nodes.labels_N, own.features_NF
+    if features_NF.ndim != 2 or len(features_NF) != len(labels_N):
+        raise BadInput(
+            f"features of {own.name}: {len(features_NF)} rows are not allowed: there are {len(labels_N)} labels"
+        )
+    if features_NF.shape[1] == 0:
+        raise BadInput(f"features of {own.name}: an empty block is not allowed: at least one column")
+    _check_split(own.nodes)
+    if labels_N.min() < 0:
+        raise BadInput(f"labels: {labels_N.min()} is not allowed: classes are numbered from 0")
+    if labels_N.max() >= own.num_classes:
+        raise BadInput(f"labels: {labels_N.max()} is not allowed: there are {own.num_classes} classes")
+
+
+def _check_split(split: NodeSplit) -> None:
+    num_nodes = len(split.labels_N)
+    seen = np.zeros(num_nodes, dtype=bool)
+    for name, nodes in (("train", split.train), ("validation", split.validation), ("test", split.test)):
+        if nodes.dtype == np.bool_:
+            raise BadInput(f"{name}: a mask of {len(nodes)} entries is not allowed: give node numbers (see from_masks)")
+        if len(nodes) == 0:
+            if name == "train":
+                raise BadInput("train: no nodes is not allowed: at least one")
+            continue
+        if nodes.min() < 0 or nodes.max() >= num_nodes:
+            raise BadInput(f"{name}: node {nodes.max()} is not allowed: nodes are 0 to {num_nodes - 1}")
+        if len(np.unique(nodes)) != len(nodes):
+            raise BadInput(f"{name}: a node named twice is not allowed")
+        if seen[nodes].any():
+            raise BadInput(f"{name}: node {nodes[seen[nodes]][0]} is not allowed: it is in another split too")
+        seen[nodes] = True
+
+
+def from_masks(
+    labels_N: IntArray, train: npt.NDArray[np.bool_], validation: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]
+) -> NodeSplit:
+    """Make a split from masks over the nodes; a mask of another length than the labels is a `BadInput`."""
+    for name, mask in (("train", train), ("validation", validation), ("test", test)):
+        if len(mask) != len(labels_N):
+            raise BadInput(f"{name} mask: {len(mask)} entries are not allowed: there are {len(labels_N)} labels")
+    return NodeSplit(labels_N, np.flatnonzero(train), np.flatnonzero(validation), np.flatnonzero(test))
+
+
+def arrange(special_case: SpecialCase, clients: Sequence[ClientGraph]) -> list[ClientGraph]:
+    """Return what a special case trains on (Sections 2.4 and 4.2); the others keep what clients own."""
+    num_nodes = clients[0].graph.num_nodes
+    if special_case == "vfl":
+        nothing = adjacency(np.empty((2, 0), dtype=np.int64), num_nodes)
+        return [replace(own, graph=nothing) for own in clients]
+    if special_case in ("centralised", "simulated-centralised"):
+        everything = adjacency(np.concatenate([own.graph.edges for own in clients], axis=1), num_nodes)
+        if special_case == "simulated-centralised":
+            return [replace(own, graph=everything) for own in clients]
+        features_NF = np.concatenate([own.features_NF for own in clients], axis=1)
+        return [replace(clients[0], name="all", graph=everything, features_NF=features_NF)]
+    return list(clients)
+
+
+def scale_features(own: ClientGraph, length: float = 2.5) -> ClientGraph:
+    """Multiply a client's block by one number so that its rows are `length` long on average.
+
+    A client can do this alone; it lets one learning rate and weight decay serve bags of words and weighted words alike.
+    """
+    mean = float(np.linalg.norm(own.features_NF, axis=1).mean())
+    return own if mean == 0.0 else replace(own, features_NF=own.features_NF * np.float32(length / mean))
+
+
+# --- own files ---
+
+
+@plain
+class OwnPart:
+    """Where one client's own file is, and that of the nodes, which everyone knows."""
+
+    party: str
+    nodes: str
+    file: str
+
+    def load(self) -> GraphBlock:
+        """Load and check what the client holds.
+
+        Raises:
+            BadInput: a file that cannot be read, or arrays that do not fit together.
+        """
+        party, split = self.party, read_nodes(Path(self.nodes))
+        found = _arrays(Path(self.file), ("edges", "features"), f"parties.{party}")
+        edges, features, num_nodes = found["edges"], found["features"], len(split.labels_N)
+        if edges.dtype.kind not in "iu" and edges.size:
+            raise BadInput(f"edges of {party}: type {edges.dtype} is not allowed: give whole numbers")
+        if edges.ndim != 2 or edges.shape[0] != 2:
+            raise BadInput(f"edges of {party}: shape {edges.shape} is not allowed: it must be (2, edges)")
+        if strangers := edges[(edges < 0) | (edges >= num_nodes)].tolist():
+            raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
+        if features.dtype.kind not in "fiub":
+            raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
+        if not np.isfinite(features).all():
+            raise BadInput(f"features of {party}: values that are not finite are not allowed")
+        own = adjacency(edges, num_nodes)
+        return GraphBlock(
+            indptr=own.indptr,
+            indices=own.indices,
+            features=features.astype(np.float32),
+            columns=np.arange(features.shape[-1]),
+            labels=split.labels_N,
+            num_classes=int(split.labels_N.max(initial=0)) + 1,
+            train=split.train,
+            validation=split.validation,
+            test=split.test,
+        )
+
+
+@dataclass(frozen=True)
+class OwnGraph:
+    """A graph in the user's own files."""
+
+    parts: tuple[OwnPart, ...]
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The clients' names, in order."""
+        return tuple(part.party for part in self.parts)
+
+    def part(self, party: str) -> OwnPart:
+        """Return what the actor of `party` is built with."""
+        return self.parts[self.parties.index(party)]
+
+
+def read_own(path: Path) -> OwnGraph:
+    """Read a description of own data; the files that it names are read and checked by the clients.
+
+    Raises:
+        BadInput: not TOML, or missing or unknown keys.
     """
     try:
         given = tomllib.loads(path.read_text())
@@ -120,13 +311,10 @@ def read_own(path: Path) -> OwnGraph:
         _only(keys, {"file"}, f"parties.{party}")
         if not isinstance(keys.get("file"), str):
             raise BadInput(f"parties.{party}.file: {keys.get('file')!r} is not allowed: give a .npz file")
-    nodes = path.parent / task["nodes"]
-    return OwnGraph(
-        nodes=str(nodes.resolve()),
-        parties=tuple(parties),
-        files=tuple(str((path.parent / keys["file"]).resolve()) for keys in parties.values()),
-        num_classes=int(read_nodes(nodes).labels_N.max(initial=0)) + 1,
-    )
+    folder = path.parent.resolve()
+    nodes = str((folder / task["nodes"]).resolve())
+    files = {party: str((folder / keys["file"]).resolve()) for party, keys in parties.items()}
+    return OwnGraph(tuple(OwnPart(party=party, nodes=nodes, file=file) for party, file in files.items()))
 
 
 def read_nodes(path: Path) -> NodeSplit:

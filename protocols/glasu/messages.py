@@ -1,7 +1,8 @@
-"""Everything that leaves a client or the server in GLASU: this file is the privacy review.
+"""Everything that the driver, the clients and the server of GLASU tell one another: this file is the privacy review.
 
-Nodes are known to the server under numbers that the clients have shuffled for the run. No message holds a feature, an
-edge or a label. Shapes: S nodes of an index set, D hidden size, W width after Agg, C classes.
+No message holds a feature, an edge or a label. Nodes travel under numbers that the clients have shuffled by the run's
+seed, which hides them from who does not know it. Shapes: S nodes of an index set, D hidden size, W width after Agg,
+C classes.
 """
 
 from __future__ import annotations
@@ -20,25 +21,65 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.int64]
 
+FRACTION_BITS = 40
+"""Bits after the point under masks: representations and the far smaller gradients both keep single precision."""
 
-@message(receiver="everyone", reveals="nothing about data: which round this is and who takes part")
+# --- between the run's driver and the server, or a client that works alone ---
+
+
+@message(reveals="nothing about data: which round is to be done")
+class RoundOrder:
+    """The driver's order to train or to evaluate."""
+
+    round: int
+
+
+@message(reveals="what is unusual about a party's data: that it has no edges")
+class Remarks:
+    """What is allowed, and worth saying before the run."""
+
+    texts: tuple[str, ...]
+
+
+@message(reveals="the mean of the clients' training losses, or of the one that works alone, and how many take part")
+class Progress:
+    """A round of training: losses before the first and the last local update."""
+
+    first_loss: float
+    last_loss: float
+    num_members: int
+
+
+@message(reveals="how many validation and test nodes are predicted correctly, together and by single clients")
+class Accuracies:
+    """An evaluation: of the averaged logits (validation, test), and on test nodes the clients' mean and least."""
+
+    validation: float
+    test: float
+    mean_client: float
+    least_client: float
+
+
+# --- between the server and the clients ---
+
+
+@message(reveals="nothing about data: which round this is and who takes part")
 class Stamp:
-    """What every message of a round carries: its number, how often rounds were begun anew, who takes part.
-
-    ``members`` are places in the order of the clients' names; ``scoring`` tells an evaluation from training.
-    """
+    """A round's number, how often rounds were begun anew, whether it is an evaluation, and who takes part."""
 
     round: int
     attempt: int
     scoring: bool
-    members: tuple[int, ...]
+    members: tuple[str, ...]
+
+    def context(self, what: str) -> bytes:
+        """Return what tells one masked sum from all others of the run."""
+        return f"{self.round}/{self.attempt}/{int(self.scoring)}/{what}".encode()
 
 
-@message(
-    receiver="server", reveals="the number of nodes and classes, the training nodes' shuffled numbers, a public key"
-)
+@message(reveals="the number of nodes and classes, the training nodes' shuffled numbers, a public key, and `Remarks`")
 class Introduction:
-    """A client's answer at the start of a run; ``remarks`` say what is allowed but unusual about its data."""
+    """A client's answer at the start of a run."""
 
     num_nodes: int
     num_classes: int
@@ -47,14 +88,14 @@ class Introduction:
     remarks: tuple[str, ...]
 
 
-@message(receiver="clients", reveals="the clients' public keys for secure aggregation")
+@message(reveals="the clients' public keys for secure aggregation")
 class PublicKeys:
     """Everyone's key, by name."""
 
     keys: dict[str, bytes]
 
 
-@message(receiver="clients", reveals="which nodes other clients sampled, merged over all of them")
+@message(reveals="which nodes other clients sampled, merged over all of them")
 class Targets:
     """Nodes at the output level of a segment: S[L] or a union (Algorithm 2); empty on the full graph."""
 
@@ -63,58 +104,52 @@ class Targets:
     nodes: Index
 
 
-@message(receiver="server", reveals="which nodes this client sampled, so some of its neighbourhoods' members")
+@message(reveals="which nodes this client sampled, so some of its neighbourhoods' members")
 class IndexSet:
     """S_m at the input level of a sampled segment (Algorithm 2); nodes (S)."""
 
-    segment: int
     nodes: Index
 
 
-@message(receiver="server", reveals="a representation of each node in the index set; inversion attacks apply")
+@message(reveals="a representation of each node in the index set; inversion attacks apply")
 class Representation:
     """H_m^+[l] at an aggregation layer (Algorithm 3), clipped and noised where configured; values (S x D)."""
 
-    segment: int
     values: Floats
 
 
-@message(receiver="clients", reveals="the aggregate of the clients' representations: with two clients, the other's")
+@message(reveals="the aggregate of the clients' representations: with two clients, the other's")
 class Aggregated:
-    """H[l+1] (Algorithm 3); values (S x W)."""
+    """H[l+1] above a segment (Algorithm 3); values (S x W)."""
 
-    stamp: Stamp
     segment: int
     values: Floats
 
 
-@message(receiver="server", reveals="the loss's gradient at each node, which for training nodes can tell the label")
+@message(reveals="the loss's gradient at each node, which for training nodes can tell the label")
 class GradientPart:
     """A client's part of dL/dH[l+1], mode joint only; values (S x W)."""
 
-    segment: int
     values: Floats
 
 
-@message(receiver="clients", reveals="the clients' summed gradient")
+@message(reveals="the clients' summed gradient")
 class GradientShare:
     """What Agg's backward pass gives to one client: 1/M of dL/dH[l+1], or its block; values (S x D)."""
 
-    stamp: Stamp
     segment: int
     values: Floats
 
 
-@message(receiver="server", reveals="nothing alone: uniformly random words; only the sum over the clients is readable")
+@message(reveals="nothing alone: uniformly random words; only the sum over the clients is readable")
 class Masked:
     """A representation, gradient, classifier or logits under masks (secure aggregation); words (flat)."""
 
-    segment: int
     shape: tuple[int, ...]
     words: NDArray[np.uint64]
 
 
-@message(receiver="clients", reveals="whose vectors arrived")
+@message(reveals="whose vectors arrived")
 class RevealRequest:
     """The server asks for the seeds that remove the masks of one sum."""
 
@@ -122,7 +157,7 @@ class RevealRequest:
     arrived: tuple[str, ...]
 
 
-@message(receiver="server", reveals="the seed of a mask that only hides a vector together with the pair masks")
+@message(reveals="the seed of a mask that only hides a vector together with the pair masks")
 class Revealed:
     """A client's own mask seed, and those it shares with clients that dropped out."""
 
@@ -130,7 +165,7 @@ class Revealed:
     dropped_seeds: dict[str, bytes]
 
 
-@message(receiver="server", reveals="the client's mean training loss before its first and its last local update")
+@message(reveals="the client's mean training loss before its first and its last local update")
 class Report:
     """What a client says of its local updates (Algorithm 4)."""
 
@@ -138,39 +173,36 @@ class Report:
     last_loss: float
 
 
-@message(receiver="server", reveals="the parameters of this client's classifier")
+@message(reveals="the parameters of this client's classifier")
 class Classifier:
     """W_m[L] as one flat vector, only with average_classifiers; values (W C + C)."""
 
     values: Floats
 
 
-@message(receiver="clients", reveals="the mean of the clients' classifiers")
+@message(reveals="the mean of the clients' classifiers")
 class AveragedClassifier:
     """The averaged classifier; values (W C + C)."""
 
-    stamp: Stamp
     values: Floats
 
 
-@message(receiver="server", reveals="how many validation and test nodes are predicted correctly")
+@message(reveals="how many validation and test nodes are predicted correctly")
 class Scores:
-    """Accuracies on validation and test nodes."""
+    """Accuracies on validation and test nodes; not a number where there are none."""
 
     validation: float
     test: float
 
 
-@message(receiver="server", reveals="this client's predictions for validation and test nodes")
+@message(reveals="this client's predictions for validation and test nodes")
 class Logits:
     """Predictions in an evaluation; values (validation and test nodes x C)."""
 
     values: Floats
 
 
-@message(
-    receiver="server", reveals="what its parts reveal: the client's accuracy and its predictions or their masked form"
-)
+@message(reveals="what its parts reveal: the client's accuracy and its predictions or their masked form")
 class Prediction:
     """A client's answer to the last aggregate of an evaluation."""
 
@@ -178,12 +210,28 @@ class Prediction:
     scores: Scores
 
 
-@message(receiver="first client", reveals="the clients' mean predictions for validation and test nodes")
+@message(reveals="the clients' mean predictions for validation and test nodes")
 class AveragedLogits:
-    """The mean of the clients' logits; values (validation and test nodes x C)."""
+    """The mean of the clients' logits, for the first client to score; values (validation and test nodes x C)."""
 
-    stamp: Stamp
     values: Floats
+
+
+def sent(config: GlasuConfig) -> tuple[type, ...]:
+    """Return the messages that a run with this configuration can send."""
+    to_driver = (RoundOrder, Remarks, Progress, Accuracies)
+    if config.works_alone:
+        return to_driver
+    always = (Stamp, Introduction, Targets, Aggregated, Report, Prediction, Scores, AveragedLogits)
+    masks = (PublicKeys, Masked, RevealRequest, Revealed)
+    found = [*to_driver, *always, *(masks if config.secure_aggregation else (Representation, Logits))]
+    if config.mode == "joint":
+        found += [GradientShare] if config.secure_aggregation else [GradientPart, GradientShare]
+    if config.average_classifiers:
+        found += [AveragedClassifier] if config.secure_aggregation else [Classifier, AveragedClassifier]
+    if config.batch_size is not None and len(config.resolved_layers) > 1:
+        found.append(IndexSet)
+    return tuple(found)
 
 
 def shapes(config: GlasuConfig) -> Mapping[str, Mapping[str, Any]]:

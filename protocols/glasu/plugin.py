@@ -15,6 +15,7 @@ PROTOCOL = LazyProtocol(
     config_at=f"{_HERE}.config:GlasuConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",
+    actors_at=f"{_HERE}.run:actors",
     load_data_at=f"{_HERE}.data:load_data",
     predict_at=f"{_HERE}.serving:predict",
     export_at=f"{_HERE}.serving:export",

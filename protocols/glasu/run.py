@@ -3,107 +3,162 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import math
+from dataclasses import dataclass, field
+from typing import Any
 
+from fedactors.actor import Actor
+from fedactors.network.links import Link, Network
+from fedactors.parties import OnLoss, Parties
 from fedactors.plugins import RunResult
-from fedactors.records.stopping import BestKeeper, EarlyStopping
+from fedactors.privacy.releases import budgets
 from fedactors.resources import Resources
-from fedactors.runtime.base import Runtime, derived_seed
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.baselines.alone import Alone
+from fedactors.rounds import Rounds, RunState, Watch
+from fedactors.runtime.base import Costs, Runtime, derived_seed
+from protocols.glasu.actors import GraphClient, LoneClient
+from protocols.glasu.aggregation import AggregationServer, mean
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.costs import default_costs
-from protocols.glasu.graphs import GraphSource, client_names
-from protocols.glasu.servers import AggregationServer
+from protocols.glasu.data import GraphSource, parts_of
+from protocols.glasu.messages import RoundOrder
 
 SERVER = "server"
-T = TypeVar("T")
+US_UK = Link(latency=0.0375, bandwidth=1.25e7)
+"""Between the east of the United States and London: 75 ms there and back, 100 Mbit/s for one transfer. Assumed."""
+_MOST_WAITS = 1000
+"""How often the server may wait for clients in one round: the driver's patience with it, in client timeouts."""
+_OVERHEAD, _PER_OPERATION = 2.0e-4, 5.0e-11
+Coordinator = AggregationServer | LoneClient
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class State(RunState):
+    """What the driver keeps beside the rounds."""
+
+    chosen: dict[str, float] = field(default_factory=dict)
+    """Metrics of the best evaluation by validation accuracy."""
+    curve: list[dict[str, float | None]] = field(default_factory=list)
+    """Accuracies at each evaluation, beside what training had cost by then."""
+    remarks: tuple[str, ...] = ()
+    """What is unusual about the data."""
+    lost: list[str] = field(default_factory=list)
+    """Clients that worked alone until they were lost."""
 
 
 async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunResult:
     """Train on a vertically distributed graph; return the accuracies at the round that validation chose."""
     runtime.use_costs(default_costs())
     federation = assemble(config, data, runtime)
-    await runtime.start()
-    state, keeper = runtime.state, BestKeeper(mode="max")
-    stopping = EarlyStopping(patience=config.patience or config.num_rounds, mode="max")
-    if runtime.resumed:
-        keeper.load_state_dict(state["best"])
-        stopping.load_state_dict(state["stopping"])
-        await aside(runtime, federation.rejoin)
-    else:
-        state.update(round=0, best=keeper.state_dict(), stopping=stopping.state_dict(), chosen={}, curve=[], aside={})
-        state["remarks"] = await aside(runtime, federation.gather_introductions)
-        for remark in state["remarks"]:
+    watch = Watch("validation_accuracy", patience=config.patience)
+    rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch)
+    state = rounds.state
+    is_fresh = await rounds.start()
+    for name in state.lost:
+        federation.leave(name)
+    if is_fresh or config.secure_aggregation:  # the keys of the run before are in no checkpoint
+        async with rounds.aside("introductions"):
+            found = await federation.ask(lambda one: one.prepare())
+        state.remarks = tuple(dict.fromkeys(text for one in found.values() for text in one.texts))
+    if is_fresh:
+        for remark in state.remarks:
             _log.warning("%s", remark)
-        await runtime.checkpoint()
-    while state["round"] < config.num_rounds and stopping.num_bad < stopping.patience:
-        t = state["round"] + 1
+        await rounds.checkpoint()
+    async for t in rounds:
         # Algorithm 2, Algorithm 3 and, at every client, Q times Algorithm 4
-        metrics = await federation.train_round(t)
+        rounds.record(await train(federation, RoundOrder(t)))
+        state.lost = [name for name in federation.names if name not in federation.members]
         if t % config.evaluate_every == 0 or t == config.num_rounds:
-            found = await evaluate(federation, runtime, t)
-            metrics |= found
-            stopping.update(found["validation_accuracy"])
-            if keeper.update(t, found["validation_accuracy"]):
-                state["chosen"] = found
-                await aside(runtime, federation.remember)
-        state.update(round=t, best=keeper.state_dict(), stopping=stopping.state_dict())
-        await runtime.record_round(t, metrics)
-        await runtime.checkpoint()
-    training = await spent(runtime)
-    budgets = await federation.account()
-    await runtime.checkpoint("final")
-    extra = {"remarks": list(state["remarks"]), "privacy": budgets, "curve": state["curve"], "training": training}
-    chosen = {"accuracy": state["chosen"]["test_accuracy"], **state["chosen"], "best_round": keeper.best_round}
-    return RunResult(rounds=state["round"], metrics=chosen, extra=extra)
-
-
-def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> AggregationServer | Alone:
-    """Spawn the clients and, where they communicate, the server; say what follows a loss."""
-    names = client_names(data)
-    common_seed = derived_seed(runtime.seed, "all clients", "nodes")
-    cast = names[:1] if config.special_case == "centralised" else names
-    clients = {
-        name: runtime.spawn(
-            GraphClient, name, config, data, names, place, common_seed, resources=Resources(num_cpus=0.1)
-        )
-        for place, name in enumerate(cast)
-    }
-    runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
-    if config.special_case in ("centralised", "standalone"):
-        return Alone(clients, config.on_party_loss)
-    return runtime.spawn(AggregationServer, SERVER, config, names)
-
-
-async def evaluate(federation: AggregationServer | Alone, runtime: Runtime, t: int) -> dict[str, float]:
-    """Return the accuracies after round `t`, and note them on the curve beside what training had cost by then."""
-    cost = await spent(runtime)
-    found = await aside(runtime, lambda: federation.evaluate(t))
-    accuracies = {name: found[f"{name}_accuracy"] for name in ("validation", "test")}
-    runtime.state["curve"] = [*runtime.state["curve"], {"round": t, **accuracies, **cost}]
-    return found
-
-
-async def aside(runtime: Runtime, action: Callable[[], Awaitable[T]]) -> T:
-    """Await something that is not training; its messages, bytes and seconds are kept apart."""
-    before = await used(runtime)
-    result = await action()
-    after, sums = await used(runtime), runtime.state["aside"]
-    runtime.state["aside"] = {name: sums.get(name, 0) + after[name] - before[name] for name in after}
-    return result
-
-
-async def spent(runtime: Runtime) -> dict[str, float]:
-    """Return what training alone has cost so far."""
-    total, sums = await used(runtime), runtime.state["aside"]
-    return {name: total[name] - sums.get(name, 0) for name in total}
-
-
-async def used(runtime: Runtime) -> dict[str, float]:
-    """Return messages, bytes and seconds so far."""
+            cost = await rounds.spent()
+            async with rounds.aside():
+                accuracies = await evaluate(federation, RoundOrder(t))
+            rounds.record(accuracies)
+            scores = {name: accuracies.get(f"{name}_accuracy") for name in ("validation", "test")}
+            state.curve.append({"round": t, **scores, **cost})
+            if "validation_accuracy" not in accuracies:  # nothing to select by
+                state.chosen, state.best_round = accuracies, t
+            elif rounds.judge(accuracies):
+                state.chosen = accuracies
+                async with rounds.aside():
+                    await federation.ask(lambda one: one.remember())
+    training = await rounds.spent()
+    await federation.ask(lambda one: one.account())
     await runtime.settle()
-    usage = runtime.usage()
-    return {"messages": usage.messages, "bytes": usage.bytes, "seconds": usage.seconds}
+    chosen = {"accuracy": state.chosen.get("test_accuracy"), **state.chosen, "best_round": state.best_round}
+    extra = {
+        "remarks": list(state.remarks),
+        "privacy": budgets(runtime.privacy_records),
+        "curve": state.curve,
+        "training": training,
+    }
+    return await rounds.result(chosen, extra)
+
+
+def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> Parties[Coordinator]:
+    """Spawn the clients and, where they communicate, the server; return whom the driver gives its orders."""
+    names = data.parties[:1] if config.special_case == "centralised" else data.parties
+    common_seed = derived_seed(runtime.seed, "all clients", "nodes")
+    cls = LoneClient if config.works_alone else GraphClient
+    clients: dict[str, Any] = {}
+    for place, name in enumerate(names):
+        arguments = (config, parts_of(config, data, name), place, common_seed)
+        clients[name] = runtime.spawn(cls, name, *arguments, resources=Resources(num_cpus=0.1))
+    runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
+    if config.works_alone:
+        on_loss: OnLoss = "drop" if config.on_party_loss == "continue" else "stop"
+        return Parties(runtime, clients, on_loss=on_loss, timeout=config.client_timeout)
+    server: Coordinator = runtime.spawn(AggregationServer, SERVER, config, names)
+    return Parties(runtime, {SERVER: server}, timeout=_MOST_WAITS * config.client_timeout)
+
+
+def actors(config: GlasuConfig) -> dict[str, type[Actor]]:
+    """Return the kinds of actors of a run, for `fedactors inspect`."""
+    if config.works_alone:
+        return {"clients": LoneClient}
+    return {"clients": GraphClient, "server": AggregationServer}
+
+
+async def train(federation: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+    """Let a round be done; return its metrics, over the clients that work alone their means."""
+    found = list((await federation.ask(lambda one: one.train(order))).values())
+    return {
+        "loss": mean([one.first_loss for one in found]),
+        "last_loss": mean([one.last_loss for one in found]),
+        "num_members": sum(one.num_members for one in found),
+    }
+
+
+async def evaluate(federation: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+    """Let the clients infer on the whole graph; return accuracies, as far as there are nodes to measure them on."""
+    found = list((await federation.ask(lambda one: one.evaluate(order))).values())
+    measured = {
+        "validation_accuracy": mean([one.validation for one in found]),
+        "test_accuracy": mean([one.test for one in found]),
+        "mean_client_accuracy": mean([one.mean_client for one in found]),
+        "least_client_accuracy": min(one.least_client for one in found),
+    }
+    return {name: value for name, value in measured.items() if not math.isnan(value)}
+
+
+def default_costs() -> Costs:
+    """Return seconds for each kind of work on one core: calls x overhead + units x rate.
+
+    Units are floating-point operations for what runs in torch, sampled pairs for sampling, numbers for sums. Measured
+    on one core (Cora and PubMed, width 64, one thread); ``scenarios/benchmarks/glasu_speed.py costs`` measures again.
+    """
+    return Costs(
+        {
+            "sample": (_OVERHEAD, 3.2e-7),
+            "build": (_OVERHEAD, 5.0e-7),
+            "segment": (_OVERHEAD, _PER_OPERATION),
+            "gradient": (2 * _OVERHEAD, 2.6 * _PER_OPERATION),
+            "update": (4 * _OVERHEAD, 2.6 * _PER_OPERATION),
+            "union": (_OVERHEAD, 2.0e-8),
+            "aggregate": (_OVERHEAD / 10, 1.0e-10),
+            "unmask": (_OVERHEAD, 1.0e-8),
+        }
+    )
+
+
+def us_uk() -> Network:
+    """Return a network whose clients reach the server over `US_UK`."""
+    return Network(by_kind={"client-server": US_UK})

@@ -33,6 +33,13 @@ class Adjacency:
         """Number of neighbours of each node."""
         return np.diff(self.indptr)
 
+    @property
+    def edges(self) -> IntArray:
+        """Each undirected edge once, the smaller node first; shape (2, E)."""
+        rows = np.repeat(np.arange(self.num_nodes), self.degrees)
+        once = rows < self.indices
+        return np.stack([rows[once], self.indices[once]])
+
 
 @dataclass(frozen=True)
 class SampledLayer:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedactors.errors import BadInput
-from fedactors.runtime import snapshot
-from protocols.glasu import steps
-from protocols.glasu.aggregation import Floats, add, average, concatenate
+from fedactors.serving import actor_state, write_part
+from protocols.glasu import algorithm
+from protocols.glasu.aggregation import add, average, concatenate
 from protocols.glasu.algorithm import ClientBatch
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.graphs import GraphSource, client_names, load_share, scale_features
+from protocols.glasu.data import GraphSource, load_client, parts_of
+from protocols.glasu.messages import Floats
 
 Member = tuple[Parameters, Network, ClientBatch]
 
@@ -27,47 +29,43 @@ def predict(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes])
 
     A client that was lost in the run has no checkpoint and is left out, as it was in the run.
     """
-    names = client_names(data)
-    members: dict[int, Member] = {}
-    for position, name in enumerate(names[:1] if config.special_case == "centralised" else names):
+    members: dict[str, Member] = {}
+    for position, name in enumerate(data.parties):
         if name not in states:
             continue
-        share, split, _ = load_share(config.special_case, data, names, position)
-        share = scale_features(share) if config.scale_features else share
-        network = steps.network_of(config, share.features_NF.shape[1], data.num_classes, position)
-        graph = steps.build_graph(share, len(split.labels_N))
-        batch = steps.full_batch(graph, share, split, config.num_layers, config.float64)
-        members[position] = (best_parameters(name, states), replace(network, dropout=0.0), batch)
-    if config.num_networks == 1:
-        logits = [steps.predict_alone(*member).numpy() for member in members.values()]
+        own, _ = load_client(config, parts_of(config, data, name), position)
+        network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, position)
+        dtype = torch.float64 if config.float64 else torch.float32
+        batch = algorithm.full_batch(own, config.num_layers, dtype)
+        members[name] = (best_parameters(name, states), replace(network, dropout=0.0), batch)
+    if config.works_alone:
+        logits = [algorithm.local_forward(*member, [])[0].numpy() for member in members.values()]
     else:
-        last = _joint_inference(config, members)
-        logits = [steps.predict(parameters, last).numpy() for parameters, _, _ in members.values()]
+        last = _joint_inference(config, data.parties, members)
+        logits = [algorithm.classify(parameters, last).numpy() for parameters, _, _ in members.values()]
     classes: NDArray[np.int64] = add(logits).argmax(axis=1)
     return classes
 
 
-def _joint_inference(config: GlasuConfig, members: Mapping[int, Member]) -> Floats:
-    """Algorithm 3 in one process."""
-    last: Floats = np.empty(0)
-    h0: dict[int, Tensor | None] = {}
-    for index in range(len(config.resolved_layers)):
-        parts: dict[int, Floats] = {}
-        for position, (parameters, network, batch) in members.items():
-            if index == 0:
-                part, h0[position] = steps.first_segment(parameters, network, batch)
-            else:
-                part = steps.next_segment(parameters, network, batch, index, last, h0[position])
-            parts[position] = part.numpy()
-        if config.aggregation == "concatenation":
-            last = concatenate(parts, config.num_networks)
-        else:
-            last = average(add([parts[position] for position in sorted(parts)]), len(parts))
-    return last
+def _joint_inference(config: GlasuConfig, names: Sequence[str], members: Mapping[str, Member]) -> Tensor:
+    """Algorithm 3 in one process; returns H[L]."""
+    started = {name: algorithm.first_segment(*member) for name, member in members.items()}
+    parts = {name: part for name, (part, _) in started.items()}
+    for index in range(1, len(config.resolved_layers)):
+        last = _aggregate(config, names, parts)
+        parts = {name: algorithm.segment(*member, index, last, started[name][1]) for name, member in members.items()}
+    return _aggregate(config, names, parts)
+
+
+def _aggregate(config: GlasuConfig, names: Sequence[str], parts: Mapping[str, Tensor]) -> Tensor:
+    values: dict[str, Floats] = {name: part.numpy() for name, part in parts.items()}
+    if config.aggregation == "concatenation":
+        return algorithm.tensor(concatenate(values, names))
+    return algorithm.tensor(average(add(list(values.values())), len(values)))
 
 
 def export(config: GlasuConfig, party: str, states: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Write a client's best parameters, by layer, as one ``.npz`` file.
+    """Write a client's best parameters, by layer, as ``.npz``, and how to build the network again as ``.json``.
 
     Raises:
         BadInput: the party has no part of the model.
@@ -75,14 +73,13 @@ def export(config: GlasuConfig, party: str, states: Mapping[str, bytes], folder:
     if party == "server":
         raise BadInput("--party: 'server' is not allowed: the server has no part of the model")
     parameters = best_parameters(party, states)
-    path = folder / f"{party}.npz"
     arrays = {name: value.numpy() for name, value in parameters.items()}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
-    return [path]
+    facts = {"num_classes": len(arrays["classifier.bias"])}
+    return write_part(folder, party, arrays=arrays, facts=facts, config=config)
 
 
 def best_parameters(party: str, states: Mapping[str, bytes]) -> Parameters:
     """Return the parameters with which a client's network did best on validation nodes."""
-    state = snapshot.unseal(states[party], f"the checkpoint of {party}")["state"]
-    best: Parameters = snapshot.unpack(state["best"])
-    return best or snapshot.unpack(state["parameters"])
+    state = actor_state(states, party)
+    best: Parameters = state["best"]
+    return best or state["parameters"]

@@ -4,7 +4,7 @@ Paper: Valdeira, Xavier, Soares, Chi, "A Multi-Token Coordinate Descent Method f
 Federated Learning". Each client holds other features of the same samples; all know the labels (relaxed protocol).
 A token carries Z, the sum of all clients' representations, so whoever holds it can improve its own block alone.
 
-Cast: `Server` gathers representations, builds Z, starts tokens, trains theta_0 (token 0) and syncs. `Client` holds
+Cast: the server gathers representations, builds Z, starts tokens, trains theta_0 (token 0) and syncs. A client holds
 X_k and theta_k, works on visiting tokens and passes them on along the edges of a graph.
 
     server                       cluster 1: client 0 -- client 1 -- client 2      cluster 2: client 3 -- client 4
@@ -22,4 +22,12 @@ X_k and theta_k, works on visiting tokens and passes them on along the edges of 
 | client | a token, or the word to sync; tokens at one client use separate copies of theta_k |
 
 One token and no server is STCD; no edges is SVFL (FedBCD-parallel). The fully decentralised baseline is DCPA.
+
+    run.py         the driver: who is spawned, rounds, step sizes, measuring
+    server.py      the server's side of MTCD, and what SVFL's shares with it
+    actors.py      the clients' side: visits, syncs, relays
+    roaming.py     who may roam where, and what a loss changes
+    algorithm.py   the arithmetic of linear models; objective.py: losses and exact minima; networks.py: of networks
+    transforms.py  noise and compression of what leaves
+    baselines/     STCD, SVFL and DCPA: what each adds to the same engine
 """

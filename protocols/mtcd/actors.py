@@ -1,8 +1,9 @@
-"""The client of MTCD, STCD and SVFL: it works on visiting tokens and passes them on.
+"""The clients: what every party does, what one with a server does, and what MTCD's do with tokens.
 
     server or neighbour --visit(token)--> client: Q steps on the token's own copy of theta_k --visit--> next client
                                                   after the last hop: --roaming_done--> whoever issued the token
     server --sync(order)--> client: theta_k <- combination of the copies, h_k back
+    server --relay(order)--> station --relay--> ... --> a client without a link to the server, which follows the order
 
 Copies are made when a token first comes in a roaming phase and dropped at the sync; a later issue of the same token
 outdates the copy of the earlier one. Two tokens may be here at once: each works on its own copy.
@@ -10,222 +11,340 @@ outdates the copy of the earlier one. Two tokens may be here at once: each works
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align
-from fedactors.data.partitions import VerticalData
-from fedactors.errors import CallTimeout, PartyLost
+from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
+from fedactors.data.partitions import VerticalPart
+from fedactors.errors import Refused
+from fedactors.parties import surviving_loss
+from fedactors.remote import CLIENT, DRIVER, SERVER, doors, remote
 from fedactors.roles import Client
-from fedactors.runtime.base import Work
-from protocols.mtcd import walk
-from protocols.mtcd.algorithm import Rows, batch_rows
+from protocols.mtcd.algorithm import Rows, Task, batch_rows, combine
 from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import MtcdData
-from protocols.mtcd.local import LocalData
+from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.messages import (
     Gather,
     Labels,
     Links,
     Measured,
+    MeasureOrder,
+    NormOrder,
     Probe,
     ProbeImage,
+    Quality,
+    Relayed,
+    RelayedZ,
     Representation,
     RoamingDone,
-    SyncedZ,
+    RowCount,
+    ScoreOrder,
+    SquaredNorm,
     SyncTokens,
     Token,
 )
-from protocols.mtcd.wire import Estimates, Wire, privacy_record, unpack
+from protocols.mtcd.roaming import next_client, walk_seed
+from protocols.mtcd.transforms import Estimates, Transforms, releases_of, unpack
 
-SERVER = "server"
 
-
-class TokenClient(Client):
-    """One party.
+class Party(Client):
+    """A party with its rows, whatever it trains by.
 
     Args:
         config: the run's settings.
-        data: who holds what; only the own part is loaded.
-        client: this client's number.
-        links: where a token may go from here.
+        part: its own part of the data.
         seed: shared by all parties, for batches and the split of rows.
     """
 
-    state: ClassVar[tuple[str, ...]] = (
-        "local",
-        "theta",
-        "links",
-        "held",
-        "estimates",
-        "num_released",
-    )
+    state: ClassVar[tuple[str, ...]] = ("rows", "theta")
 
-    def __init__(self, config: MtcdConfig, data: MtcdData, client: int, links: Links, seed: int) -> None:
+    def __init__(self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int) -> None:
         self._config = config
-        self._data = data
-        self._names = data.parties
-        self._client = client
+        self._part = part
+        self._names = part.parties
         self._seed = seed
-        self._wire = Wire.of(config)
-        self._never_syncs = config.algorithm == "stcd"
-        self._copies: dict[int, tuple[int, Any]] = {}
-        self._copies_round = -1
-        self._walk_over: asyncio.Future[RoamingDone] | None = None
-        self.local = LocalData(config, data, client, seed)
-        self.links = links
+        self.rows = PartyRows(config, part, seed)
+        self._client = self.rows.client
         self.theta: Any = None
-        self.held: Token | None = None
-        """STCD: the token between two stretches of its walk."""
-        self.num_released = {"Representation": 0, "Token": 0}
 
-    # --- life and data ---
+    # --- rows and labels ---
 
     async def load(self) -> None:
         """Load the own part."""
-        self.local.load()
-        self.estimates = Estimates(0)
-        if not isinstance(self._data, VerticalData):
-            self._build()
+        self.rows.load()
 
     async def open(self) -> None:
-        """Prepare the rows when they come from a snapshot."""
-        self._noise = self.noise_rng("representations")
-        if isinstance(self._data, VerticalData) and self.local.is_ready:
+        """Build the block where rows and labels are there: public ones, and those of a snapshot."""
+        if self.rows.are_ready:
             self._build()
 
     def _build(self) -> None:
-        self._block = self.local.block(self.name)
-        restored = self.estimates.state_dict()
-        self.estimates = Estimates(self._block.num_samples)
-        self.estimates.load_state_dict(restored)
+        self._block = self.rows.block(self.name)
         if self.theta is None:
             self.theta = self._block.initial(self.rng("initialisation"))
 
+    @remote(caller=CLIENT)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question."""
-        return self.local.answer(question)
+        return answer(self.rows.ids, question)
 
+    @remote(caller=CLIENT)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order of rows."""
-        self.local.follow(order)
+        self.rows.order(follow(self.rows.ids, order))
 
-    async def align(self, how: Any, others: tuple[str, ...], learners: tuple[str, ...]) -> None:
-        """Align all parties' rows (called at the label party) and tell `learners` the labels, as agreed."""
-        peers = {name: self.peer(name, TokenClient) for name in others}
-        rng = self.noise_rng("row order") if how != "already-aligned" else self.rng("row order")
-        self.local.take_rows(await align(self.local.ids, self.name, how, peers, rng))
-        labels = self.local.own_labels()
+    @remote(caller=DRIVER)
+    async def align(self) -> None:
+        """Align all parties' rows (called at the label party) and tell the others the labels, as agreed."""
+        part = self._part
+        assert isinstance(part, VerticalPart)
+        peers = {name: self.peer(name, Party) for name in part.passive_parties}
+        rng = self.rng("row order") if part.alignment == "already-aligned" else self.noise_rng("row order")
+        self.rows.order(await align(self.rows.ids, self.name, part.alignment, peers, rng))
         self._build()
+        learners = (*part.passive_parties, *(("server",) if self._config.algorithm in ("mtcd", "svfl") else ()))
+        assert self.rows.labels is not None
         for name in learners:
-            await self.peer(name, TokenClient).take_labels(labels)
+            await self.peer(name, Party).take_labels(self.rows.labels)
 
+    @remote(caller=CLIENT)
     async def take_labels(self, labels: Labels) -> None:
-        """Take the labels from the label party."""
-        self.local.labels = labels
+        """Take the labels from the label party, once.
+
+        Raises:
+            Refused: they are known here already.
+        """
+        if self.rows.labels is not None:
+            raise Refused(self.name, "is told labels, which it knows already")
+        self.rows.labels = labels
         self._build()
 
+    # --- for the driver ---
+
+    @remote(caller=DRIVER)
+    async def count_rows(self) -> RowCount:
+        """Return how many rows there are."""
+        assert self.rows.labels is not None
+        return RowCount(len(self.rows.labels.train), len(self.rows.labels.test))
+
+    @remote(caller=DRIVER)
+    async def measure(self, order: MeasureOrder) -> Measured:
+        """Return h_k on all training or test rows, and r(theta_k).
+
+        Raises:
+            Refused: noise is to protect it.
+        """
+        if self._config.noise is not None and not self._context.reproducible_noise:
+            raise Refused(self.name, "is asked for a representation without the noise that is to protect it")
+        h = await self._do(self._block.represent(self.theta, None, order.part))
+        return Measured(self._client, h, self._block.penalty(self.theta))
+
+    @remote(caller=DRIVER)
+    async def score(self, order: ScoreOrder) -> Quality:
+        """Return how good Z is; the labels are known here and not to the driver."""
+        return Quality(*await self._do(self._block.score(order.part, order.z, order.theta_0)))
+
+    @remote(caller=(SERVER, DRIVER))
+    async def squared_norm(self, order: NormOrder) -> SquaredNorm:
+        """Return ||X_k||^2 of a linear model, for the step size."""
+        return SquaredNorm(await self._do(self._block.squared_norm()))
+
+    async def _do(self, task: Task) -> Any:
+        return await self.compute(task.function, *task.arguments, work=task.work)
+
+
+class ServedParty(Party):
+    """A party that sends its representations to a server, directly or over others.
+
+    Args:
+        config: the run's settings.
+        part: its own part of the data.
+        seed: shared by all parties, for batches and the split of rows.
+        links: its neighbours, as far as it is told, and its way to the server.
+        walks: shared by all parties, for walks.
+    """
+
+    state: ClassVar[tuple[str, ...]] = (*Party.state, "links", "estimates", "representations", "changes")
+
+    def __init__(
+        self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int, links: Links, walks: int
+    ) -> None:
+        super().__init__(config, part, seed)
+        self._walks = walks
+        self._transforms = Transforms.of(config)
+        self.links = links
+        self.estimates = Estimates()
+        self.representations = releases_of(config, "Representation")
+        self.changes = releases_of(config, "Token")
+
+    async def open(self) -> None:
+        """Make the noise's generator, which no snapshot holds."""
+        self._noise = self.noise_rng("representations")
+        await super().open()
+
+    def _build(self) -> None:
+        super()._build()
+        self.estimates.num_samples = self._block.num_samples
+
+    @remote(caller=SERVER)
     async def relink(self, links: Links) -> None:
         """Learn where tokens may go after a client was lost."""
-        if links.route:
-            await self._relay(links.route).relink(replace(links, route=links.route[1:]))
-        else:
-            self.links = links
+        self.links = links
+
+    @remote(caller=(SERVER, CLIENT))
+    async def relay(self, relayed: Relayed | RelayedZ) -> Representation | SquaredNorm | ProbeImage | None:
+        """Pass an order of the server's on to the next station or, at the end of its way, follow it.
+
+        Raises:
+            Refused: it would be followed here, where the server's orders come directly.
+        """
+        if relayed.route:
+            onwards = self.peer(relayed.route[0], ServedParty)
+            return await onwards.relay(replace(relayed, route=relayed.route[1:]))
+        if not self.links.uplink:
+            raise Refused(self.name, "is relayed an order of the server's, to which it has a link")
+        table = doors(type(self)).table.values()
+        door = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
+        if door is None:
+            raise Refused(self.name, f"is relayed a {type(relayed.order).__name__}, which it does not follow")
+        reply: Representation | SquaredNorm | ProbeImage | None = await getattr(self, door)(relayed.order)
+        return reply
+
+    @remote(caller=SERVER)
+    async def gather(self, order: Gather) -> Representation:
+        """Return h_k on the round's rows."""
+        return await self._represent(order.round_)
+
+    @remote(caller=SERVER)
+    async def probe(self, probe: Probe) -> ProbeImage:
+        """Return X_k X_k^T u."""
+        return ProbeImage(self._client, await self._do(self._block.kernel_image(probe.vector)))
+
+    @remote(caller=DRIVER)
+    async def account(self) -> None:
+        """Record what noised releases cost this party."""
+        for releases in (self.representations, self.changes):
+            self.record_privacy(releases.record(self.party))
+
+    def _rows_of(self, round_: int) -> Rows | None:
+        return batch_rows(self._seed, round_, self._block.num_samples, self._config.batch_size)
+
+    async def _represent(self, round_: int) -> Representation:
+        rows, transforms = self._rows_of(round_), self._transforms
+        h = await self._do(self._block.represent(self.theta, rows))
+        penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
+        if transforms.noise is not None:
+            self.representations.add(len(h), nominal_rows=1)
+            h = transforms.noised(h.reshape(len(h), -1), self._noise_for((round_, 0, 0))).reshape(h.shape)
+        if transforms.representation is None:
+            return Representation(round_, self._client, h, penalty)
+        if transforms.has_estimate:
+            h = h - self.estimates.known(self._client, h, rows)
+        rounding = np.random.default_rng([self.seed("rounding"), round_])
+        encoded, _ = transforms.representation.encode(h, None, rounding)
+        if transforms.has_estimate:
+            self.estimates.add(self._client, unpack(encoded), rows)
+        return Representation(round_, self._client, encoded, penalty)
+
+    def _noise_for(self, place: tuple[int, int, int]) -> np.random.Generator:
+        """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
+        if self._context.reproducible_noise:
+            return np.random.default_rng([self.seed("noise"), *place])
+        return self._noise
+
+
+class TokenClient(ServedParty):
+    """A party that works on visiting tokens and passes them on; arguments as of `ServedParty`."""
+
+    trains_theta_0: ClassVar[bool] = False
+
+    def __init__(
+        self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int, links: Links, walks: int
+    ) -> None:
+        super().__init__(config, part, seed, links, walks)
+        self._copies: dict[int, tuple[int, Any]] = {}
+        self._copies_round = -1
 
     # --- tokens ---
 
+    @remote(caller=(SERVER, CLIENT))
     async def visit(self, token: Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
-        if token.is_prelude:
-            await self._gather_prelude(token)
-            return
         z = arrived = unpack(token.z)
-        theta_0, rows, block = token.theta_0, self._rows(token.round_), self._block
+        theta_0, rows = token.theta_0, self._rows_of(token.round_)
+        seed = walk_seed(self._walks, token.round_, token.token, token.attempt)
         hop, hops_left, target = token.hop, token.hops_left, None
         while True:
             theta = self._copy(token)
             if theta is None:
                 return
-            function, arguments, work = block.visit(theta, theta_0, z, rows, token.step, self._never_syncs)
-            result = await self.compute(function, *arguments, work=work)
-            theta, theta_0, z = block.visited(result, theta_0)
+            task = self._block.visit(theta, theta_0, z, rows, token.step, self.trains_theta_0)
+            theta, theta_0, z = await self._do(task)
             if not self._keep(token, theta):
                 return
+            target = None
             if hops_left == 0:
-                target = None
                 break
             hop, hops_left = hop + 1, hops_left - 1
-            target = token.route[hop] if token.route else walk.next_client(token.walk_seed, hop, self.links.options)
+            target = next_client(seed, hop, self.links)
             if target != self._client:
                 break
-        if self._wire.noise is not None:
+        if self._transforms.noise is not None:
             z = self._noised_change(arrived, z, (token.round_, token.token + 1, hop))
-        is_moving = target is not None
+        if target is not None:
+            z = self._packed(z, token.round_, token.token, token.attempt, hop)
         moved = Token(
             token.round_,
             token.token,
             token.attempt,
             hop,
             hops_left,
-            token.moves + is_moving,
-            token.walk_seed,
             token.step,
             token.issuer,
-            self._packed(z, token, hop) if is_moving else z,
-            theta_0,
             token.visited | 1 << self._client,
-            token.route,
+            z,
+            theta_0,
         )
         if target is None:
             self._end_walk(moved)
         else:
             self.background(self._deliver(moved, self._names[target]))
 
-    def _pass_on(self, token: Token, target: int) -> None:
-        z = self._packed(unpack(token.z), token, token.hop)
-        self.background(self._deliver(replace(token, moves=token.moves + 1, z=z), self._names[target]))
+    def _noised_change(self, before: Any, after: Any, place: tuple[int, int, int]) -> Any:
+        """Return Z with this visit's change clipped and noised."""
+        self.changes.add(len(after), nominal_rows=1)
+        noised, own = before.copy(), self._block.own
+        change = (after - before)[own]
+        rows_BE = self._transforms.noised(change.reshape(len(change), -1), self._noise_for(place))
+        noised[own] += rows_BE.reshape(change.shape)
+        return noised
 
-    def _packed(self, z: Any, token: Token, hop: int) -> Any:
-        if self._wire.token is None:
-            return z
-        return self._wire.pack_token(z, self.seed("rounding"), token.round_, token.token, token.attempt, hop)
+    def _packed(self, z: Any, *place: int) -> Any:
+        transforms = self._transforms
+        return z if transforms.token is None else transforms.pack_token(z, self.seed("rounding"), *place)
 
     async def _deliver(self, token: Token, name: str) -> None:
-        try:
+        with surviving_loss("whoever issued the token is told, and issues it again or stops"):
             await self.peer(name, TokenClient).visit(token)
-        except PartyLost:
-            return  # the issuer is told of the loss by the runtime, and issues the token again or stops
 
     def _end_walk(self, token: Token) -> None:
-        done = RoamingDone(token.round_, token.token, token.attempt, self._client, token.visited, token.moves)
-        if self._never_syncs:
-            self.held = token
-        issuer = SERVER if token.issuer < 0 else self._names[token.issuer]
-        self.background(self._report(done, issuer))
+        done = RoamingDone(token.round_, token.token, token.attempt, self._client, token.visited)
+        self.background(self._report(done, self.links.uplink or "server"))
 
-    async def _report(self, done: RoamingDone, issuer: str) -> None:
+    async def _report(self, done: RoamingDone, station: str) -> None:
         """Tell the issuer; without a link to the server the word goes over a neighbour."""
-        station = issuer if self._never_syncs or not self.links.uplink else self.links.uplink
-        try:
+        with surviving_loss("the word that a walk is over was for it, or lost with it"):
             await self.peer(station, TokenClient).roaming_done(done)
-        except PartyLost:
-            return  # as above
 
+    @remote(caller=CLIENT)
     async def roaming_done(self, done: RoamingDone) -> None:
-        """Take the word that a walk begun here is over, or relay it towards the server."""
-        if self._walk_over is not None:
-            if not self._walk_over.done():
-                self._walk_over.set_result(done)
-        else:
-            await self._report(done, SERVER)
+        """Pass the word that a walk is over on towards the server."""
+        await self._report(done, self.links.uplink or "server")
 
     def _copy(self, token: Token) -> Any:
         """Return the copy of theta_k that the token is to work on, None if the token is outdated."""
-        if self._never_syncs:
-            return self.theta
         if token.round_ != self._copies_round:
             if token.round_ < self._copies_round:
                 return None
@@ -237,9 +356,6 @@ class TokenClient(Client):
 
     def _keep(self, token: Token, theta: Any) -> bool:
         """Keep the token's copy, unless another issue or round has come meanwhile."""
-        if self._never_syncs:
-            self.theta = theta
-            return True
         current, _ = self._copies.get(token.token, (token.attempt, None))
         if token.round_ != self._copies_round or current > token.attempt:
             return False
@@ -248,165 +364,12 @@ class TokenClient(Client):
 
     # --- syncing ---
 
-    async def gather(self, order: Gather) -> Representation:
-        """Return h_k on the round's rows."""
-        if order.route:
-            return await self._relay(order.route).gather(replace(order, route=order.route[1:]))
-        return await self._represent(order.round_)
-
+    @remote(caller=SERVER)
     async def sync(self, order: SyncTokens) -> Representation | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
-        if order.route:
-            return await self._relay(order.route).sync(replace(order, route=order.route[1:]))
         if self._copies_round == order.round_:
-            valid = dict(order.attempts)
-            copies = {token: theta for token, (attempt, theta) in self._copies.items() if valid.get(token) == attempt}
-            weights_G = np.full(max(valid, default=0) + 1, order.weight)
-            self.theta = self._block.combine(self.theta, copies, weights_G)
+            counts = dict(order.reissued)
+            copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}
+            self.theta = combine(self.theta, copies, order.weight)
             self._copies = {}
         return await self._represent(order.round_ + 1) if order.send_representation else None
-
-    async def step_on(self, synced: SyncedZ) -> Representation | None:
-        """SVFL: do the local steps on one's own block with the others frozen."""
-        if synced.route:
-            return await self._relay(synced.route).step_on(replace(synced, route=synced.route[1:]))
-        z, rows = unpack(synced.z), self._rows(synced.round_)
-        function, arguments, work = self._block.visit(self.theta, synced.theta_0, z, rows, synced.step, False)
-        result = await self.compute(function, *arguments, work=work)
-        self.theta = self._block.visited(result, synced.theta_0)[0]
-        return await self._represent(synced.round_ + 1) if synced.send_representation else None
-
-    def _relay(self, route: tuple[str, ...]) -> TokenClient:
-        return self.peer(route[0], TokenClient)
-
-    def _rows(self, round_: int) -> Rows | None:
-        return batch_rows(self._seed, round_, self._block.num_samples, self._config.batch_size)
-
-    async def _represent(self, round_: int) -> Representation:
-        rows = self._rows(round_)
-        function, arguments, work = self._block.represent(self.theta, rows)
-        h = await self.compute(function, *arguments, work=work)
-        wire, penalty = self._wire, 0.0 if self._wire.noise is not None else self._block.penalty(self.theta)
-        if wire.noise is not None:
-            self.num_released["Representation"] += 1
-            h = wire.noised(h.reshape(len(h), -1), self._noise_for((round_, 0, 0))).reshape(h.shape)
-        if wire.representation is None:
-            return Representation(round_, self._client, h, penalty)
-        if wire.has_estimate:
-            h = h - self.estimates.known(self._client, h, rows)
-        encoded, _ = wire.representation.encode(h, None, np.random.default_rng([self.seed("rounding"), round_]))
-        if wire.has_estimate:
-            self.estimates.add(self._client, unpack(encoded), rows)
-        return Representation(round_, self._client, encoded, penalty)
-
-    def _noise_for(self, place: tuple[int, int, int]) -> np.random.Generator:
-        """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
-        if self._context.reproducible_noise:
-            return np.random.default_rng([self.seed("noise"), *place])
-        return self._noise
-
-    def _noised_change(self, before: Any, after: Any, place: tuple[int, int, int]) -> Any:
-        """Return Z with this visit's change clipped and noised."""
-        self.num_released["Token"] += 1
-        change, where = self._block.own_change(after - before, self._client)
-        noised = before.copy()
-        noised[where] += self._wire.noised(change, self._noise_for(place)).reshape(noised[where].shape)
-        return noised
-
-    # --- STCD: a walk without a server ---
-
-    async def walk_on(self, num_hops: int, step: float, walk_seed: int, tour: tuple[int, ...]) -> RoamingDone:
-        """Begin the token here, or go on from here with the one that is held, for `num_hops` hops; wait for its end.
-
-        The first time, with `tour` given, the token first goes along it to add up the representations.
-        """
-        self._walk_over = asyncio.get_running_loop().create_future()
-        held, self.held = self.held, None
-        if held is None:
-            theta_0 = self._block.initial_theta_0(self.rng("fusion"))
-            function, arguments, work = self._block.represent(self.theta, None)
-            z = self._block.blank(await self.compute(function, *arguments, work=work), self._client)
-            token = Token(0, 0, 0, 0, num_hops, 0, walk_seed, step, self._client, z, theta_0)
-            if tour:
-                token = replace(token, visited=1 << self._client, route=tour, is_prelude=True)
-                self._pass_on(replace(token, hop=1), tour[1])
-            else:
-                self.background(self.visit(token))
-        else:
-            token = replace(held, issuer=self._client, step=step, visited=0, moves=0, hops_left=num_hops - 1)
-            token = replace(token, hop=held.hop + 1)
-            target = walk.next_client(walk_seed, token.hop, self.links.options)
-            if target == self._client:
-                self.background(self.visit(token))
-            else:
-                self._pass_on(token, target)
-        seconds = self._config.visit_timeout * (num_hops + 1 + len(tour))
-        try:
-            async with self.clock.timeout(seconds):
-                return await self._walk_over
-        except TimeoutError:
-            raise CallTimeout(
-                self.name, f"the token that went on from here was not at rest within {seconds:g} s"
-            ) from None
-        finally:
-            self._walk_over = None
-
-    async def _gather_prelude(self, token: Token) -> None:
-        z = unpack(token.z)
-        if not token.visited >> self._client & 1:
-            z = await self._added(token, z)
-        token = replace(token, z=z, visited=token.visited | 1 << self._client)
-        if token.hop + 1 < len(token.route):
-            self._pass_on(replace(token, hop=token.hop + 1), token.route[token.hop + 1])
-        else:
-            await self.visit(replace(token, hop=0, visited=0, route=(), is_prelude=False))
-
-    async def _added(self, token: Token, z: Any) -> Any:
-        function, arguments, work = self._block.represent(self.theta, None)
-        h = await self.compute(function, *arguments, work=work)
-        return self._block.with_own(z, h, self._client)
-
-    # --- step sizes and measuring ---
-
-    async def smoothness(self, route: tuple[str, ...] = ()) -> float:
-        """Return L_block of this client's block."""
-        if route:
-            return await self._relay(route).smoothness(route[1:])
-        return await self.compute(self._block.smoothness, work=Work("probe", 100 * self._block.num_samples))
-
-    async def probe(self, probe: Probe) -> ProbeImage:
-        """Return X_k X_k^T u."""
-        if probe.route:
-            return await self._relay(probe.route).probe(replace(probe, route=probe.route[1:]))
-        work = Work("probe", self._block.num_samples)
-        return ProbeImage(self._client, await self.compute(self._block.kernel_image, probe.vector, work=work))
-
-    async def measure(self, part: str) -> Measured:
-        """Return h_k on all training or test rows, and r(theta_k), to the driver."""
-        function, arguments, work = self._block.represent(self.theta, None, part)
-        h = await self.compute(function, *arguments, work=work)
-        return Measured(self._client, h, self._block.penalty(self.theta))
-
-    async def fusion_parameters(self) -> dict[str, Any]:
-        """STCD: return theta_0 of the token that rests here, to the driver; before the first walk the one to be."""
-        if self.held is not None:
-            return dict(self.held.theta_0)
-        return dict(self._block.initial_theta_0(self.rng("fusion")))
-
-    async def known_labels(self) -> Labels:
-        """Return the labels, to the driver, for measuring."""
-        assert self.local.labels is not None
-        return self.local.labels
-
-    async def account(self) -> dict[str, float]:
-        """Record what noised releases cost this party; return the budgets by message type."""
-        budgets: dict[str, float] = {}
-        if self._wire.noise is None:
-            return budgets
-        num_rows = self._config.batch_size or self._block.num_samples
-        for message_type, count in self.num_released.items():
-            reproducible = self._context.reproducible_noise
-            record = privacy_record(self._config, self.party, message_type, count, num_rows, reproducible)
-            self.record_privacy(record)
-            budgets[message_type] = float("inf") if record.rigorous_mu is None else record.rigorous_mu
-        return budgets

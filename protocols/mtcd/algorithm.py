@@ -1,22 +1,36 @@
-"""STCD and MTCD for generalised linear models as functions on arrays (Algorithms 1 and 2).
+"""STCD and MTCD for generalised linear models: Algorithms 1 and 2 as functions on arrays, and as the actors see them.
 
 Shapes: N samples, B rows of the round's mini-batch (B = N in the full-batch case), D features of one client.
 A token is Z (B,): sum_k X_k theta_k at the token's own copy of theta. theta_0 is empty for these models.
 
-All arguments may be read-only; what is returned is new. The inner loop of a visit allocates nothing.
+All arguments may be read-only; what is returned is new. The inner loop of a visit allocates nothing. `LinearBlock` is
+a client's side and `LinearHead` the server's: they say which function to compute with which arguments, as `compute`
+wants it. `networks` offers the same two for split networks; what does not depend on the model stands here once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.mtcd.objective import Array, Problem, Ridge, quiet_divergence
+from fedactors.runtime.base import Costs, Work
+from protocols.mtcd.config import MtcdConfig
+from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenvalue, problem_of, quiet_divergence
 
 Rows = NDArray[np.int64]
+NO_THETA_0: Array = np.zeros(0)
+
+
+class Task(NamedTuple):
+    """What an actor is to compute."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    work: Work
 
 
 def batch_rows(seed: int, round_: int, num_samples: int, batch_size: int | None) -> Rows | None:
@@ -25,6 +39,9 @@ def batch_rows(seed: int, round_: int, num_samples: int, batch_size: int | None)
         return None
     generator = np.random.default_rng([seed, round_])
     return np.sort(generator.choice(num_samples, size=batch_size, replace=False))
+
+
+# --- a visit (equation 2) ---
 
 
 @quiet_divergence
@@ -69,17 +86,6 @@ def visit(
     return theta_D, z_B
 
 
-def gram(x_ND: Array) -> Array:
-    """Return X_k^T X_k (D, D), computed once for `visit_ridge_gram`."""
-    return x_ND.T @ x_ND
-
-
-def gram_is_cheaper(num_samples: int, num_features: int, num_local_steps: int) -> bool:
-    """Say whether Q ridge steps cost fewer multiplications on the Gram matrix than on the data (full batch)."""
-    on_data = 2 * num_samples * num_features * num_local_steps
-    return 2 * num_samples * num_features + num_features * num_features * num_local_steps < on_data
-
-
 @quiet_divergence
 def visit_ridge_gram(
     problem: Ridge,
@@ -112,54 +118,72 @@ def visit_ridge_gram(
     return theta_D, z_N + x_ND @ (theta_D - start_D)
 
 
-def cluster_weights(token: int, num_tokens: int) -> Array:
-    """Return w_k of the token-per-cluster setting (Gamma,): all on the token of the own cluster (Section 4.1)."""
-    weights_G = np.zeros(num_tokens)
-    weights_G[token] = 1.0
-    return weights_G
+class VisitOptions(NamedTuple):
+    """What a visit needs beside arrays."""
+
+    step: float
+    num_local_steps: int
+    num_samples: int
 
 
-def overlapping_weights(num_tokens: int) -> Array:
-    """Return w_k of the overlapping setting (Gamma,): 1/Gamma for every token (Section 4.2)."""
-    return np.full(num_tokens, 1.0 / num_tokens)
+def visit_block(
+    problem: Problem,
+    x_ND: Array,
+    gram_DD: Array | None,
+    y_N: Array,
+    theta_D: Array,
+    z_B: Array,
+    rows_B: Rows | None,
+    options: VisitOptions,
+) -> tuple[Array, Array, Array]:
+    """Do a visit's local steps on the data or, where the client keeps it, on the Gram matrix.
 
-
-def combine(theta_D: Array, copies: Mapping[int, Array], weights_G: Array) -> Array:
-    """Return theta_k <- sum_gamma w_{k,gamma} theta_k^gamma (Algorithm 2, line 12).
-
-    `copies` holds the client's own copy for each token that visited it. A token that never came left its copy at the
-    value of the last sync, `theta_D`, and counts with its full weight. Written as theta + sum w (copy - theta), so a
-    client nobody visited keeps its value to the bit.
+    Returns:
+        theta_k (D,), the empty theta_0, and Z (B,).
     """
-    combined_D = theta_D.copy()
+    step, num_local_steps, num_samples = options
+    if gram_DD is not None and isinstance(problem, Ridge):
+        found = visit_ridge_gram(problem, x_ND, gram_DD, y_N, theta_D, z_B, step=step, num_local_steps=num_local_steps)
+    else:
+        x_BD, y_B = (x_ND, y_N) if rows_B is None else (x_ND[rows_B], y_N[rows_B])
+        found = visit(
+            problem, x_BD, y_B, theta_D, z_B, step=step, num_local_steps=num_local_steps, num_samples=num_samples
+        )
+    return found[0], NO_THETA_0, found[1]
+
+
+# --- what holds for every model ---
+
+
+def combine(theta_P: Array, copies: Mapping[int, Array], weight: float) -> Array:
+    """Return theta_k <- sum_gamma w theta_k^gamma (Algorithm 2, line 12).
+
+    `copies` holds the client's own copy for each token that visited it. With `weight` 1 (Section 4.1) there is one,
+    of the own cluster's token; with 1/Gamma (Section 4.2) a token that never came left its copy at the value of the
+    last sync, `theta_P`, and counts with its full weight. Written as theta + sum w (copy - theta), so a client nobody
+    visited keeps its value to the bit.
+    """
+    combined_P = theta_P.copy()
     for token in sorted(copies):
-        weight = weights_G[token]
         if weight == 1.0:
             return copies[token].copy()
-        if weight != 0.0:
-            combined_D += weight * (copies[token] - theta_D)
-    return combined_D
+        combined_P += weight * (copies[token] - theta_P)
+    return combined_P
 
 
-def rebuild_token(representations: Sequence[Array]) -> Array:
-    """Return Z = sum_k h_k, added in the given order (the clients' order, never that of arrival)."""
-    z_B = np.zeros_like(representations[0])
-    for h_B in representations:
-        z_B += h_B
-    return z_B
+def aggregate(representations: Mapping[int, NDArray[Any]], num_slots: int | None = None) -> NDArray[Any]:
+    """Return Z of the clients' representations, in the clients' order, never that of arrival.
 
-
-def merge_cluster_tokens(z_B: Array, tokens: Sequence[Array]) -> Array:
-    """Return Z0 + sum_gamma (Z_gamma - Z0): the synced Z for one token per cluster, sum aggregation, the same rows."""
-    merged_B = z_B.copy()
-    for token_B in tokens:
-        merged_B += token_B - z_B
-    return merged_B
-
-
-def average_tokens(tokens: Sequence[Array]) -> Array:
-    """Return the mean of the tokens' Z: the synced Z of overlapping tokens, if h is linear and rows are the same."""
-    return rebuild_token(tokens) / len(tokens)
+    They are added up or, with `num_slots`, put side by side; a client that is missing counts as zeros.
+    """
+    like = next(iter(representations.values()))
+    if num_slots is not None:
+        blank = np.zeros_like(like)
+        return np.concatenate([representations.get(client, blank) for client in range(num_slots)], axis=1)
+    z = np.zeros_like(like)
+    for client in sorted(representations):
+        z += representations[client]
+    return z
 
 
 def stale_steps(num_local_steps: int, num_hops: int, smallest_cluster: int) -> int:
@@ -167,14 +191,182 @@ def stale_steps(num_local_steps: int, num_hops: int, smallest_cluster: int) -> i
     return num_local_steps * math.ceil((num_hops + 1) / smallest_cluster)
 
 
-def diverged(value: float, start: float) -> bool:
+def moves_in_parallel(config: MtcdConfig) -> bool:
+    """Say whether several blocks move between two syncs without seeing each other."""
+    return config.algorithm == "svfl" or (config.mode == "token-per-cluster" and config.num_tokens > 1)
+
+
+def safe_step(config: MtcdConfig, block: float, joint: float, smallest_cluster: int) -> float:
+    """Return the step for blocks that move at once: min(1/L_block, 1/(L stale steps)).
+
+    Stale steps are those that a block takes between two syncs while the others stand still. With one step this is
+    1/L. With more it has to shrink: a block that runs to its own minimum makes a Jacobi iteration, which diverges for
+    correlated blocks whatever the step (Theorem 1 asks for O(1/(L tau))). Blocks that move between two syncs have
+    together a constant of no more than their number times L_block.
+
+    Args:
+        config: the run's settings.
+        block: max_k L_block.
+        joint: L of all blocks together.
+        smallest_cluster: clients of the smallest cluster.
+    """
+    num_stale, num_moving = config.num_local_steps, config.num_clients
+    if config.algorithm == "mtcd":
+        num_stale = stale_steps(config.num_local_steps, config.num_hops, smallest_cluster)
+        num_moving = min(num_moving, config.num_tokens * (config.num_hops + 1))
+    return min(1.0 / block, 1.0 / (min(joint, num_moving * block) * num_stale))
+
+
+def has_diverged(value: float, start: float) -> bool:
     """Say whether the objective has left the region where it began: not finite, or over ten times its start."""
     return not math.isfinite(value) or value > 10.0 * abs(start) + 1e-12
 
 
-def divergence_line(learning_rate: float, value: float, start: float, round_: int, safe: float) -> str:
-    """Return the line for the user whose step size diverges, with a safe value."""
-    return (
-        f"learning_rate: {learning_rate:g} diverges (objective {value:.3g} in round {round_}, {start:.3g} at the "
-        f"start); a safe value here is {safe:.3g}"
+# --- as the actors see it ---
+
+
+def default_costs(config: MtcdConfig) -> Costs:
+    """Return what computes take on one core: overhead + units / rate seconds.
+
+    For generalised linear models units are rows x features x local steps (each touches the data twice), at 2 GFLOP/s of
+    a memory-bound product in float64; for networks they are rows x local steps, at the operations of the model.
+    `scenarios/benchmarks/mtcd_hops.py` measures the first again. Scores are no part of a run and take no time of it.
+    """
+    overhead, once, visit = 2e-5, 4e-10, 8e-10
+    if config.problem == "network":
+        width, pixels = config.network_width, 256.0
+        operations = 2.0 * 9 * width * width * pixels * (8 if config.network == "resnet18" else 1)
+        if config.network == "mlp":
+            operations = 2.0 * width * (config.num_features / config.num_clients + config.representation_size)
+        once = operations / 2.0e10
+        overhead, visit = 20 * overhead, 3 * once
+    return Costs(
+        {
+            "visit": (overhead, visit),
+            "represent": (overhead, once),
+            "fusion": (overhead, 1e-8),
+            "probe": (overhead, 2 * once),
+            "iterate": (overhead, 2 * once),
+            "merge": (overhead, 1e-9),
+            "score": (0.0, 0.0),
+        }
     )
+
+
+def score(problem: Problem, z_N: Array, y_N: Array, has_classes: bool) -> tuple[float, float | None, float | None]:
+    """Return the loss, and the accuracy of classes (-1 and 1) or the root mean squared error."""
+    loss = problem.loss(z_N, y_N, len(y_N))
+    if has_classes:
+        return loss, float(np.mean(np.sign(z_N) == y_N)), None
+    return loss, None, float(np.sqrt(np.mean((z_N - y_N) ** 2)))
+
+
+def kernel_image(x_ND: Array, u_N: Array) -> Array:
+    """Return X_k X_k^T u (N,)."""
+    return x_ND @ (u_N @ x_ND)
+
+
+class LinearBlock:
+    """A client's features and labels (training rows, and test rows for measuring).
+
+    Args:
+        config: the run's settings.
+        features: of "train" and "test" rows.
+        labels: likewise.
+    """
+
+    own = (slice(None),)
+    """Where this client's representation lies in Z."""
+
+    def __init__(self, config: MtcdConfig, features: Mapping[str, Array], labels: Mapping[str, Array]) -> None:
+        self.problem = problem_of(config)
+        self.x, self.y = features, labels
+        self.num_samples, self.num_features = features["train"].shape
+        self._has_classes = set(np.unique(labels["train"])) <= {-1.0, 1.0}
+        self._num_local_steps = config.num_local_steps
+        self._gram = self.x["train"].T @ self.x["train"] if config.local_arithmetic == "gram" else None
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """Return theta = 0, so that Z = 0."""
+        return np.zeros(self.num_features)
+
+    def initial_theta_0(self, generator: np.random.Generator) -> Array:
+        """Return the empty theta_0."""
+        return NO_THETA_0
+
+    def blank(self, num_rows: int) -> Array:
+        """Return Z of nobody (B,)."""
+        return np.zeros(num_rows)
+
+    def represent(self, theta_D: Array, rows_B: Rows | None, part: str = "train") -> Task:
+        """Say how to compute h_k over rows of a part."""
+        x_ND = self.x[part]
+        units = (len(x_ND) if rows_B is None else len(rows_B)) * self.num_features
+        return Task(represent, (x_ND, theta_D, rows_B), Work("represent", units))
+
+    def visit(
+        self, theta_D: Array, theta_0: Array, z_B: Array, rows_B: Rows | None, step: float, trains_theta_0: bool
+    ) -> Task:
+        """Say how to compute a visit; it gives (theta_k, theta_0, Z)."""
+        options = VisitOptions(step, self._num_local_steps, self.num_samples)
+        arguments = (self.problem, self.x["train"], self._gram, self.y["train"], theta_D, z_B, rows_B, options)
+        return Task(visit_block, arguments, Work("visit", len(z_B) * self.num_features * self._num_local_steps))
+
+    def penalty(self, theta_D: Array) -> float:
+        """Return r(theta_k)."""
+        return self.problem.penalty(theta_D)
+
+    def score(self, part: str, z_N: Array, theta_0: Array) -> Task:
+        """Say how to compute loss, and accuracy or error, of Z over a part."""
+        return Task(score, (self.problem, z_N, self.y[part], self._has_classes), Work("score"))
+
+    def squared_norm(self) -> Task:
+        """Say how to compute ||X_k||^2."""
+        return Task(largest_gram_eigenvalue, ([self.x["train"]],), Work("probe", 100 * self.num_samples))
+
+    def kernel_image(self, u_N: Array) -> Task:
+        """Say how to compute X_k X_k^T u."""
+        return Task(kernel_image, (self.x["train"], u_N), Work("probe", self.num_samples))
+
+
+class LinearHead:
+    """The server's side: labels, the loss of Z, and no theta_0.
+
+    Args:
+        config: the run's settings.
+        y_N: training labels.
+    """
+
+    def __init__(self, config: MtcdConfig, y_N: Array) -> None:
+        self.problem = problem_of(config)
+        self._y = y_N
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """Return the empty theta_0."""
+        return NO_THETA_0
+
+    def nothing(self) -> Array | None:
+        """Return Z of theta = 0 over all rows."""
+        return np.zeros(len(self._y))
+
+    def merge(self, z_B: Array | None, before: Mapping[int, Array], after: Mapping[int, Array], fresh: bool) -> Array:
+        """Return Z with the representations in `after` in place of those in `before`, in the clients' order.
+
+        `fresh` says that the rows are new ones, so that Z is the sum of `after` alone.
+        """
+        if fresh or z_B is None:
+            return aggregate(after)
+        z_B = z_B.copy()
+        for client in sorted(after):
+            z_B += after[client]
+            if client in before:
+                z_B -= before[client]
+        return z_B
+
+    def steps(self, theta_0: Array, z_B: Array, rows_B: Rows | None, step: float, num_steps: int) -> Task | None:
+        """Return None: there is no theta_0 to train."""
+        return None
+
+    def loss(self, theta_0: Array, z_B: Array, rows_B: Rows | None) -> float:
+        """Return phi(Z) over the rows, scaled to all rows."""
+        return self.problem.loss(z_B, self._y if rows_B is None else self._y[rows_B], len(self._y))

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from fedactors.config import config
 from fedactors.errors import BadInput
+from fedactors.network.topology import check_partition
 
 
 @config
@@ -204,7 +205,7 @@ class MtcdConfig:
 
     def _check_clusters(self, clusters: tuple[tuple[int, ...], ...]) -> None:
         try:
-            check_clusters(clusters, self.num_clients)
+            check_partition(self.num_clients, clusters)
         except BadInput as problem:
             raise ValueError(str(problem)) from None
         if self.mode == "token-per-cluster" and self.algorithm == "mtcd" and self.num_tokens > len(clusters):
@@ -259,26 +260,3 @@ def small_cluster_warnings(settings: MtcdConfig, clusters: tuple[tuple[int, ...]
     if settings.num_clients == 2:
         lines.append("with two clients a token minus one's own representation is the other's, exactly")
     return lines
-
-
-def check_clusters(clusters: tuple[tuple[int, ...], ...], num_clients: int) -> None:
-    """Reject clusters that are empty, overlap, miss a client or name an unknown one.
-
-    Raises:
-        BadInput: the client concerned.
-    """
-    home: dict[int, int] = {}
-    for i, cluster in enumerate(clusters):
-        if not cluster:
-            raise BadInput(f"clusters: cluster {i} is empty, each needs at least one client")
-        for client in cluster:
-            if not 0 <= client < num_clients:
-                raise BadInput(f"clusters: client {client} is unknown, allowed are 0 to {num_clients - 1}")
-            if client in home:
-                raise BadInput(
-                    f"clusters: client {client} is in clusters {home[client]} and {i}, they must not overlap"
-                )
-            home[client] = i
-    missing = sorted(set(range(num_clients)) - home.keys())
-    if missing:
-        raise BadInput(f"clusters: client {missing[0]} is in no cluster, each client must be in one")

@@ -1,12 +1,13 @@
 """Who holds which features: generated problems, images cut into parts, and vertical data of named sets or own files.
 
-Shapes: N samples, F features of all clients, D of one. A description is small; each actor loads its own part.
+Shapes: N samples, F features of all clients, D of one. The driver has the whole description; an actor is built with
+its own part of it, and loads that itself (`PartyRows`).
 
-| description | clients | labels |
-|---|---|---|
-| `GeneratedData` | client-0 ... | every actor makes them from the seed |
-| `ImageData` | client-0 ... | every actor loads them |
-| `VerticalData` | the parties | the label party tells the others (`messages.Labels`) |
+| description | part | clients | labels |
+|---|---|---|---|
+| `GeneratedData` | `PublicPart` | client-0 ... | public: every actor makes them from the seed |
+| `ImageData` | `PublicPart` | client-0 ... | public: every actor loads them |
+| `VerticalData` | `VerticalPart` | the parties | the label party tells the others (`messages.Labels`) |
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from fedactors.data.blocks import PreparedBlock
 from fedactors.data.blocks import prepare as prepare_block
 from fedactors.data.blocks import split as split_rows
 from fedactors.data.catalogue import describe
-from fedactors.data.own import load_own
-from fedactors.data.partitions import VerticalData, vertical
+from fedactors.data.own import load_own_as
+from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
+from protocols.mtcd.algorithm import LinearBlock
 from protocols.mtcd.config import MtcdConfig, require_relaxed_protocol
+from protocols.mtcd.messages import Labels
+from protocols.mtcd.objective import check_data
 
 Array = NDArray[Any]
 GENERATED = "synthetic"
@@ -45,7 +50,7 @@ class Part:
     test: Array
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class GeneratedData:
     """Features and labels drawn from a seed, each client's block by itself, so that none makes the others'."""
 
@@ -61,33 +66,40 @@ class GeneratedData:
         return numbered(self.num_clients)
 
     @property
+    def is_linear(self) -> bool:
+        """Whether it is the problem of a linear model: one with an exact minimum, and without test rows."""
+        return self.kind in ("ridge", "sparse-logistic")
+
+    @property
     def num_classes(self) -> int:
         """Classes, 1 for regression."""
         return {"ridge": 1, "sparse-logistic": 2}.get(self.kind, NUM_CLASSES)
 
     def load(self, client: int) -> Part:
-        """Return a client's features; those of generalised linear models have no test rows."""
+        """Return a client's features."""
         if self.kind == "views":
-            views, num_train = _views(self.num_samples, self.seed), _num_train(self.num_samples)
-            return Part(views[client][:num_train], views[client][num_train:])
-        x_ND = _block(self.seed, client, self.num_samples, self._widths[client])
+            x_N = _views(self.num_samples, self.seed)[client]
+        else:
+            x_N = _block(self.seed, client, self.num_samples, self._widths[client])
         if self.kind == "table":
-            num_train = _num_train(self.num_samples)
-            return Part(x_ND[:num_train].astype(np.float32), x_ND[num_train:].astype(np.float32))
-        return Part(x_ND, x_ND[:0])
+            x_N = x_N.astype(np.float32)
+        return Part(x_N[: self._num_train], x_N[self._num_train :])
 
     def labels(self) -> tuple[Array, Array]:
         """Return training and test labels."""
         labels_N = _labels(self)
-        num_train = self.num_samples if self.kind in ("ridge", "sparse-logistic") else _num_train(self.num_samples)
-        return labels_N[:num_train], labels_N[num_train:]
+        return labels_N[: self._num_train], labels_N[self._num_train :]
+
+    @property
+    def _num_train(self) -> int:
+        return self.num_samples if self.is_linear else max(1, self.num_samples - round(self.num_samples * _TEST_SHARE))
 
     @property
     def _widths(self) -> list[int]:
         return [len(part) for part in np.array_split(np.arange(self.num_features), self.num_clients)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
 class ImageData:
     """A named set of images cut into four quadrants, one for each client."""
 
@@ -120,6 +132,24 @@ class ImageData:
         return found.train_labels, found.test_labels
 
 
+@plain
+class PublicPart:
+    """One client's part of data that anybody can make or has: it takes its own block, and knows the labels."""
+
+    data: GeneratedData | ImageData
+    client: int
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """All clients' names, in order."""
+        return self.data.parties
+
+    @property
+    def num_classes(self) -> int:
+        """Classes, 1 for regression."""
+        return self.data.num_classes
+
+
 MtcdData = GeneratedData | ImageData | VerticalData
 
 
@@ -136,9 +166,7 @@ def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
             representation model that does not suit the data.
     """
     if name.endswith(".toml"):
-        own = load_own(Path(name))
-        if not isinstance(own, VerticalData):
-            raise BadInput(f"data: {name} is not allowed: mtcd needs parties that hold columns of the same rows")
+        own = load_own_as(Path(name), VerticalData)
         require_relaxed_protocol(config)
         return _fitting(config, own)
     if name == GENERATED:
@@ -187,38 +215,114 @@ def _fitting(config: MtcdConfig, data: VerticalData) -> VerticalData:
     return data
 
 
-# --- vertical data: align, split, standardise ---
+# --- one party's rows ---
 
 
-def prepare_vertical(data: VerticalData, block: Any, rows: Array, seed: int) -> PreparedBlock:
-    """Bring a party's rows into the common order, split them by the shared seed, standardise them."""
-    parts = split_rows(len(rows), seed=seed, test_share=_TEST_SHARE, validation_share=0.0)
-    return prepare_block(block, rows, parts, data.task)
+def part_of(data: MtcdData, client: int) -> VerticalPart | PublicPart:
+    """Return what a client's actor is built with."""
+    return data.part(data.parties[client]) if isinstance(data, VerticalData) else PublicPart(data=data, client=client)
 
 
-def features_of(prepared: PreparedBlock, config: MtcdConfig) -> Part:
-    """Return training and test features in the precision of the problem."""
-    dtype = np.float32 if config.problem == "network" else np.float64
-    return Part(prepared.train.features.astype(dtype), prepared.test.features.astype(dtype))
+class PartyRows:
+    """A party's rows and labels in the process of its actor: loaded, aligned, split by a shared seed, standardised.
 
+    Args:
+        config: the run's settings.
+        part: its own part of the data.
+        seed: shared by all parties, for the split.
+    """
 
-def labels_of(prepared: PreparedBlock, config: MtcdConfig) -> tuple[Array, Array]:
-    """Return training and test labels as the problem wants them: classes for networks, else -1 and +1, or targets."""
-    train, test = prepared.train.labels, prepared.test.labels
-    if train is None or test is None:
-        raise BadInput("label: the label party holds no labels")
-    if config.problem == "network":
-        return train.astype(np.int64), test.astype(np.int64)
-    if np.issubdtype(train.dtype, np.integer):
-        return 2.0 * train - 1.0, 2.0 * test - 1.0
-    return train.astype(np.float64), test.astype(np.float64)
+    def __init__(self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int) -> None:
+        self._config = config
+        self._part = part
+        self._seed = seed
+        self._loaded: Any = None
+        self._prepared: PreparedBlock | None = None
+        self._order: Array | None = None
+        self._input_shape: tuple[int, ...] = ()
+        self.labels: Labels | None = None
+
+    def load(self) -> None:
+        """Load the own part; public data bring the labels along."""
+        part = self._part
+        if isinstance(part, PublicPart):
+            self._loaded = part.data.load(part.client)
+            self.labels = Labels(*part.data.labels())
+        else:
+            self._loaded = part.load()
+
+    @property
+    def client(self) -> int:
+        """The party's number among the clients."""
+        part = self._part
+        return part.client if isinstance(part, PublicPart) else part.parties.index(part.party)
+
+    @property
+    def ids(self) -> Array:
+        """The ids of the rows as loaded."""
+        return np.asarray(self._loaded.ids)
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether rows and labels are there, in the common order."""
+        return self.labels is not None and (self._prepared is not None or isinstance(self._part, PublicPart))
+
+    def order(self, rows: Array) -> None:
+        """Bring the rows of vertical data into the common order; the label party has its labels then."""
+        self._order = rows
+        parts = split_rows(len(rows), seed=self._seed, test_share=_TEST_SHARE, validation_share=0.0)
+        assert isinstance(self._part, VerticalPart)
+        self._prepared = prepare_block(self._loaded, rows, parts, self._part.task)
+        if self._part.party == self._part.label_party:
+            self.labels = Labels(*self._own_labels(self._prepared))
+
+    def _own_labels(self, prepared: PreparedBlock) -> tuple[Array, Array]:
+        """Return labels as the problem wants them: classes for networks, else -1 and +1, or targets."""
+        train, test = prepared.train.labels, prepared.test.labels
+        if train is None or test is None:
+            raise BadInput("label: the label party holds no labels")
+        if self._config.problem == "network":
+            return train.astype(np.int64), test.astype(np.int64)
+        if np.issubdtype(train.dtype, np.integer):
+            return 2.0 * train - 1.0, 2.0 * test - 1.0
+        return train.astype(np.float64), test.astype(np.float64)
+
+    def block(self, name: str) -> Any:
+        """Return the block that visits work on.
+
+        Raises:
+            BadInput: features and labels of different length, an empty block, or values that are not finite.
+        """
+        assert self.labels is not None
+        labels = {"train": self.labels.train, "test": self.labels.test}
+        if self._prepared is None:
+            features = {"train": self._loaded.train, "test": self._loaded.test}
+        else:
+            dtype = np.float32 if self._config.problem == "network" else np.float64
+            found = {"train": self._prepared.train, "test": self._prepared.test}
+            features = {name: part.features.astype(dtype) for name, part in found.items()}
+        check_data([name], [features["train"]], labels["train"])
+        self._input_shape = features["train"].shape[1:]
+        if self._config.problem != "network":
+            return LinearBlock(self._config, features, labels)
+        from protocols.mtcd.networks import NetworkBlock
+
+        return NetworkBlock(self._config, self.client, features, labels, self._part.num_classes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the order of the rows, labels that came from elsewhere, and what predictions and exports need."""
+        labels = None if isinstance(self._part, PublicPart) else self.labels
+        scale = None if self._prepared is None else self._prepared.scale
+        return {"order": self._order, "labels": labels, "scale": scale, "input_shape": self._input_shape}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a snapshot; the scale follows from the rows."""
+        if state.get("order") is not None:
+            self.order(state["order"])
+            self.labels = state["labels"]
 
 
 # --- generators ---
-
-
-def _num_train(num_samples: int) -> int:
-    return max(1, num_samples - round(num_samples * _TEST_SHARE))
 
 
 def _block(seed: int, client: int, num_samples: int, width: int) -> Array:
@@ -265,7 +369,7 @@ def _views(num_samples: int, seed: int, size: int = 16) -> tuple[Array, ...]:
         Per view float32 images (N, 1, size, size), standardised by constants.
     """
     data = GeneratedData(kind="views", seed=seed, num_samples=num_samples, num_features=1, num_clients=NUM_VIEWS)
-    labels_N, _ = _labels(data), None
+    labels_N = _labels(data)
     generator = np.random.default_rng([seed, 6])
     prototypes = generator.normal(scale=0.4, size=(NUM_CLASSES, 40, 3))
     points = prototypes[labels_N] + generator.normal(scale=0.18, size=(num_samples, 40, 3))
@@ -282,13 +386,8 @@ def _views(num_samples: int, seed: int, size: int = 16) -> tuple[Array, ...]:
     return tuple(made)
 
 
-def stack(data: MtcdData) -> tuple[Array, Array] | None:
-    """Return all features side by side and the labels where both are public (generated data), else None.
-
-    For the exact minimum in experiments; no actor calls it.
-    """
-    if not isinstance(data, GeneratedData) or data.kind not in ("ridge", "sparse-logistic"):
-        return None
+def stack(data: GeneratedData) -> tuple[Array, Array]:
+    """Return all features side by side and the labels, for the exact minimum in experiments; no actor calls it."""
     blocks = [data.load(client).train for client in range(data.num_clients)]
     bounds = [0, *itertools.accumulate(block.shape[1] for block in blocks)]
     x_NF = np.empty((data.num_samples, bounds[-1]))

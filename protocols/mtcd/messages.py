@@ -1,17 +1,18 @@
 """Everything that leaves a party in MTCD and its baselines: this file is the privacy review.
 
 Shapes: B rows of the round's mini-batch (N for the full batch), E numbers of a representation per sample (1 for
-generalised linear models, then the axis is dropped), K clients. With aggregation by concatenation Z is (B, K E).
+generalised linear models, then the axis is dropped), K clients, P_0 parameters of the fusion model (0 for linear
+models). With aggregation by concatenation Z is (B, K E).
 
 All clients know the labels. With two clients, Z minus one's own h is the other's h exactly; with few clients it is
-close to that. Raw features and parameters theta_k never leave a client.
-
-`route` names the clients along which an order is relayed to one that has no link to the server.
+close to that. Parameters theta_k never leave a client, and raw features do so in one case: **the representation of a
+client with a single column is that column times a number**, so whoever sees it, or Z before and after its visit, or an
+image of its kernel, knows the column up to that number.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,16 @@ from numpy.typing import NDArray
 from fedactors.network.codec import message
 from fedactors.network.transforms import Encoded
 
+if TYPE_CHECKING:
+    from protocols.mtcd.config import MtcdConfig
+
 FloatArray = NDArray[np.floating]
+_ONE_COLUMN = "; of a client with one column, that column times a number"
+
+# --- before the first round ---
 
 
-@message(receiver="client", reveals="the labels of all aligned training and test rows (the relaxed protocol)")
+@message(reveals="the labels of all aligned training and test rows (the relaxed protocol)")
 class Labels:
     """What the label party tells every other party at the start of a run on data that it alone has labels for."""
 
@@ -30,7 +37,37 @@ class Labels:
     test: NDArray[Any]
 
 
-@message(receiver="server", reveals="the client's representation of each sample of the mini-batch, nothing on its rows")
+@message(reveals="nothing")
+class NormOrder:
+    """Asks a client for `SquaredNorm` (only with automatic step sizes, or after a divergence)."""
+
+
+@message(reveals="the largest eigenvalue of the client's X_k^T X_k, computed from its raw features: one number")
+class SquaredNorm:
+    """||X_k||^2, from which a safe step size follows; of a client with one column, the sum of its squares."""
+
+    value: float
+
+
+@message(reveals="a vector that depends on all clients' kernels X_k X_k^T")
+class Probe:
+    """One step of the power iteration that finds the step size (only with learning_rate=auto and parallel blocks)."""
+
+    vector: FloatArray
+
+
+@message(reveals="X_k X_k^T u, a linear image of the client's kernel, for one vector u" + _ONE_COLUMN)
+class ProbeImage:
+    """The answer to `Probe`."""
+
+    client: int
+    image: FloatArray
+
+
+# --- between clients and the server, and from client to client ---
+
+
+@message(reveals="the client's representation of each sample of the mini-batch" + _ONE_COLUMN)
 class Representation:
     """h_k(theta_k; X_k) at a sync (Algorithm 2, line 5), and r(theta_k), without which the objective is not known.
 
@@ -43,14 +80,16 @@ class Representation:
     penalty: float
 
 
-@message(receiver="client", reveals="Z: the sum (or the slots) of all clients' representations, and theta_0")
+@message(
+    reveals="Z, the sum (or the slots) of all clients' representations, and theta_0; what a visit changes in Z is the "
+    "visited client's" + _ONE_COLUMN
+)
 class Token:
     """{Z, theta_0} on its way, from the server or a neighbour; `hop` counts hops made, `hops_left` those to come.
 
-    `walk_seed` fixes the whole walk, so each holder draws the next client by itself; `route`, where given, is a fixed
-    route instead (a sweep, or with `is_prelude` the tour on which STCD adds up the first representations). `attempt`
-    counts how often the token was issued in this round, `moves` the hops that crossed a link, and `issuer` (a client,
-    or -1 for the server) is told when the roaming is over. Bit k of `visited` says that client k was visited.
+    The walk follows from (round, token, attempt) and a seed that all clients share, so each holder draws the next
+    client by itself. `attempt` counts how often the token was issued in this round; `issuer` (a client, or -1 for the
+    server) is told when the roaming is over. Bit k of `visited` says that client k was visited.
     """
 
     round_: int
@@ -58,18 +97,28 @@ class Token:
     attempt: int
     hop: int
     hops_left: int
-    moves: int
-    walk_seed: int
+    step: float
+    issuer: int
+    visited: int
+    z: FloatArray | Encoded
+    theta_0: FloatArray
+
+
+@message(reveals="the sum (or the slots) of the representations of those visited so far, and theta_0" + _ONE_COLUMN)
+class Prelude:
+    """STCD with a network: on its way along `tour` it adds up the first representations, then becomes a token."""
+
+    place: int
+    tour: tuple[int, ...]
+    visited: int
+    hops_left: int
     step: float
     issuer: int
     z: FloatArray | Encoded
-    theta_0: dict[str, FloatArray]
-    visited: int = 0
-    route: tuple[int, ...] = ()
-    is_prelude: bool = False
+    theta_0: FloatArray
 
 
-@message(receiver="server", reveals="that the token's roaming is over and which clients it visited")
+@message(reveals="that the token's roaming is over and which clients it visited")
 class RoamingDone:
     """The last holder's word to the issuer; Z itself stays, the server rebuilds it from representations."""
 
@@ -78,69 +127,71 @@ class RoamingDone:
     attempt: int
     holder: int
     visited: int
-    moves: int
 
 
-@message(receiver="client", reveals="which round begins")
+@message(reveals="which round begins")
 class Gather:
     """Asks a client for its representation of the round's rows."""
 
     round_: int
-    route: tuple[str, ...] = ()
 
 
-@message(receiver="client", reveals="that the round is over, how many tokens it had, and which were issued again")
+@message(reveals="that the round is over, how many tokens it had where they overlap, and which were issued again")
 class SyncTokens:
     """Asks a client to combine its copies and to send its representation for the next round (Algorithm 2, line 12).
 
-    `attempts` maps each token to the issue that counts: copies of another one are dropped.
+    `reissued` maps tokens to the issue that counts (else the first): copies of another one are dropped.
     """
 
     round_: int
-    attempts: tuple[tuple[int, int], ...]
+    reissued: tuple[tuple[int, int], ...]
     weight: float
     send_representation: bool
-    route: tuple[str, ...] = ()
 
 
-@message(receiver="client", reveals="Z: the sum of all clients' representations, and theta_0")
+@message(reveals="Z: the sum (or the slots) of all clients' representations, and theta_0")
 class SyncedZ:
     """What SVFL sends to every client in every round."""
 
     round_: int
     step: float
     z: FloatArray | Encoded
-    theta_0: dict[str, FloatArray]
+    theta_0: FloatArray
     send_representation: bool
-    route: tuple[str, ...] = ()
 
 
-@message(receiver="client", reveals="which of its neighbours are reachable, and by whom its word goes to the server")
+@message(reveals="which of its neighbours are reachable, and by whom its word goes to the server")
 class Links:
-    """Where a client may pass a token (itself included), and the next station towards the server."""
+    """Where a client may pass a token (itself included), and the next station towards the server ("": a direct link).
+
+    `successor` is the next client of its cluster's sweep, -1 where walks are lazy.
+    """
 
     options: tuple[int, ...]
     uplink: str
-    route: tuple[str, ...] = ()
+    successor: int
 
 
-@message(receiver="client", reveals="a vector that depends on all clients' kernels X_k X_k^T")
-class Probe:
-    """One step of the power iteration that finds the step size (only with learning_rate=auto and parallel blocks)."""
+@message(reveals="to every station on the way what the order within reveals, and the way")
+class Relayed:
+    """An order of the server's to a client without a link to it; `route` names the stations still to come."""
 
-    vector: FloatArray
-    route: tuple[str, ...] = ()
-
-
-@message(receiver="server", reveals="X_k X_k^T u, a linear image of the client's kernel, for one vector u")
-class ProbeImage:
-    """The answer to `Probe`."""
-
-    client: int
-    image: FloatArray
+    route: tuple[str, ...]
+    order: Gather | SyncTokens | Links | NormOrder | Probe
 
 
-@message(receiver="client", reveals="the sender's copy of the dual variable, at the end the residuals of all samples")
+@message(reveals="to every station on the way Z, theta_0, and the way")
+class RelayedZ:
+    """The same of what SVFL sends."""
+
+    route: tuple[str, ...]
+    order: SyncedZ
+
+
+@message(
+    reveals="the sender's copy of the dual variable, at the end the residuals of all samples; one client's copy moves "
+    "by its representation" + _ONE_COLUMN
+)
 class DualVector:
     """y_k (N,), what DCPA's clients send to each neighbour in every iteration."""
 
@@ -149,10 +200,143 @@ class DualVector:
     y: FloatArray
 
 
-@message(receiver="driver", reveals="the client's representation of each sample of a part of the data")
+# --- between the driver and the actors ---
+
+
+@message(reveals="which round it is and its step size")
+class RoundOrder:
+    """Asks the server to do its part of a round."""
+
+    round_: int
+    step: float
+    is_last: bool
+
+
+@message(reveals="how far the walk goes; the way along which a network's first representations are added up")
+class WalkOrder:
+    """Asks STCD's holder to go on for `num_hops` hops; the first time `tour` may be the prelude's way."""
+
+    num_hops: int
+    step: float
+    tour: tuple[int, ...]
+
+
+@message(reveals="which iterations of DCPA to do, and the three step sizes")
+class IterateOrder:
+    """Asks a client for `count` iterations from `first` on, in step with its neighbours."""
+
+    first: int
+    count: int
+    primal: float
+    dual: float
+    consensus: float
+
+
+@message(reveals="how many rows all parties share")
+class RowCount:
+    """What the driver knows of the rows."""
+
+    num_train: int
+    num_test: int
+
+
+@message(reveals="which client is gone")
+class LostClient:
+    """The driver's word to the server that a client's process was lost."""
+
+    name: str
+
+
+@message(reveals="a step size; what it was computed from are the largest eigenvalues of clients' X_k^T X_k")
+class SafeStep:
+    """The step size that the server holds to be safe."""
+
+    value: float
+
+
+@message(reveals="nothing")
+class MeasureOrder:
+    """Asks a client for `Measured` of a part of the rows, "train" or "test"."""
+
+    part: str
+
+
+@message(reveals="the client's representation of each row of a part of the data" + _ONE_COLUMN)
 class Measured:
     """For measuring only, and no communication of the algorithm: never sent where noise is to protect something."""
 
     client: int
     h: FloatArray
     penalty: float
+
+
+@message(reveals="Z: the sum (or the slots) of all clients' representations of a part of the rows, and theta_0")
+class ScoreOrder:
+    """Asks a client, all of which know the labels, for `Quality`, so that the driver need not know them."""
+
+    part: str
+    z: FloatArray
+    theta_0: FloatArray
+
+
+@message(reveals="loss, accuracy and error of the joint model over a part of the rows")
+class Quality:
+    """What a client finds; `accuracy` of classes, `rmse` of targets, None for the other one."""
+
+    loss: float
+    accuracy: float | None
+    rmse: float | None
+
+
+@message(reveals="the objective on the round's rows")
+class Objective:
+    """f as the server knows it: phi(Z), and the regularisers that it was told."""
+
+    value: float
+
+
+@message(reveals="the parameters of the fusion model, which were trained on all labels")
+class FusionParameters:
+    """theta_0 (P_0), for measuring."""
+
+    theta_0: FloatArray
+
+
+_CONTROL = (RowCount, MeasureOrder, Measured, ScoreOrder, Quality)
+
+
+def sent(config: MtcdConfig) -> tuple[type, ...]:
+    """Return the messages that a run with this configuration can send, but for those that align rows."""
+    linear = config.problem != "network"
+    common = (Labels, *((NormOrder, SquaredNorm) if linear else (FusionParameters,)), *_CONTROL)
+    if config.algorithm == "dcpa":
+        return (*common, DualVector, IterateOrder)
+    if config.algorithm == "stcd":
+        return (*common, Token, *(() if linear else (Prelude,)), RoamingDone, WalkOrder)
+    served = (Representation, Gather, RoundOrder, Objective, *((Probe, ProbeImage, SafeStep) if linear else ()))
+    envelopes = (Relayed, RelayedZ) if config.algorithm == "svfl" else (Relayed,)
+    relayed = () if config.server_links == "all" else envelopes
+    relinked = (LostClient, Links) if config.on_party_loss == "continue" else ()
+    rounds = (SyncedZ,) if config.algorithm == "svfl" else (Token, RoamingDone, SyncTokens)
+    return (*common, *served, *relayed, *relinked, *rounds)
+
+
+def shapes(config: MtcdConfig) -> dict[str, dict[str, Any]]:
+    """Return the shapes of the messages' arrays, as far as the configuration says them."""
+    rows = "N" if config.batch_size is None else config.batch_size
+    linear = config.problem != "network"
+    size = config.representation_size
+    slots = config.num_clients if config.aggregation == "concatenation" else 1
+    z, h = ((rows,), (rows,)) if linear else ((rows, slots * size), (rows, size))
+    carried = {"z": z, "theta_0": (0,) if linear else ("P_0",)}
+    return {
+        "Representation": {"h": h},
+        "Token": carried,
+        "Prelude": carried,
+        "SyncedZ": carried,
+        "DualVector": {"y": ("N",)},
+        "Probe": {"vector": ("N",)},
+        "ProbeImage": {"image": ("N",)},
+        "Measured": {"h": ("rows of the part", *h[1:])},
+        "ScoreOrder": {"z": ("rows of the part", *z[1:])},
+    }

@@ -17,6 +17,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from fedactors.errors import BadInput
+from protocols.mtcd.config import MtcdConfig
 
 Array = NDArray[np.float64]
 quiet_divergence = np.errstate(over="ignore", invalid="ignore")
@@ -129,6 +130,11 @@ class SparseLogistic:
         theta_D -= np.clip(theta_D, -step * self.beta, step * self.beta)
 
 
+def problem_of(config: MtcdConfig) -> Problem:
+    """Return the objective that the config names."""
+    return Ridge(config.ridge_penalty) if config.problem == "ridge" else SparseLogistic(config.l1_penalty)
+
+
 def objective(problem: Problem, blocks: Sequence[Array], y_N: Array, thetas: Sequence[Array]) -> float:
     """Return f(theta) over all samples, Z summed in the order of the clients."""
     z_N = np.zeros(len(y_N))
@@ -171,40 +177,6 @@ def smoothness(problem: Problem, blocks: Sequence[Array]) -> float:
     """Return the smoothness constant of f over `blocks` moved together (A1); one block gives L_block."""
     curvature = problem.curvature(blocks[0].shape[0])
     return curvature * largest_gram_eigenvalue(blocks) + problem.smooth_penalty
-
-
-def block_step(problem: Problem, blocks: Sequence[Array]) -> float:
-    """Return 1 / max_k L_block: safe while one block moves at a time, and for the average of overlapping tokens.
-
-    For averaged tokens convexity is what makes it safe: f(mean) <= mean of f, and each token descends alone.
-    """
-    return 1.0 / max(smoothness(problem, [x_ND]) for x_ND in blocks)
-
-
-def parallel_step(
-    problem: Problem, blocks: Sequence[Array], num_stale_steps: int, num_moving: int | None = None
-) -> float:
-    """Return the step for blocks that move at once: min(1/L_block, 1/(L num_stale_steps)).
-
-    `num_stale_steps` is how many steps a block takes between two syncs while the others stand still. With one step
-    this is 1/L. With more it has to shrink: a block that runs to its own minimum makes a Jacobi iteration, which
-    diverges for correlated blocks whatever the step (Theorem 1 asks for O(1/(L tau))). `num_moving` blocks at most
-    change between two syncs (all if left out): together their constant is no more than `num_moving` L_block.
-    """
-    alone = block_step(problem, blocks)
-    together = smoothness(problem, blocks)
-    if num_moving is not None:
-        together = min(together, num_moving / alone)
-    return min(alone, 1.0 / (together * num_stale_steps))
-
-
-def synthetic_regression(
-    generator: np.random.Generator, num_samples: int, num_features: int, noise: float = 0.1
-) -> tuple[Array, Array]:
-    """Return standard normal features (N, F) and labels of a standard normal model plus Gaussian noise (N,)."""
-    x_NF = generator.standard_normal((num_samples, num_features))
-    theta_F = generator.standard_normal(num_features)
-    return x_NF, x_NF @ theta_F + noise * generator.standard_normal(num_samples)
 
 
 def check_data(names: Sequence[str], blocks: Sequence[Array], y_N: Array) -> None:

@@ -1,6 +1,11 @@
-"""Who may roam where, which tokens are out, and what is issued again when a client is lost: no clock, no I/O.
+"""Where tokens go: walks and sweeps, who may roam where, and what is issued again when a client is lost.
 
     begin(round) --> Issue per token      done(token) --> counted, or stale      lose(client) --> Issues again, touched
+    server --Issue--> start client --next_client(seed, hop, links)--> client --> ... S hops, S + 1 visits
+
+Values in, values out: no clock, no I/O. Every draw is a pure function of (walk seed, hop), and a seed of (run, round,
+token, attempt): a walk is the same on every runtime, whatever the order in which tokens move, and costs no generator.
+Graphs by name and exact visit probabilities are in `fedactors.network.topology`, sweeps in `fedactors.network.routes`.
 
 A lost client leaves the graph. A token that may have visited it is issued again from the last sync, because Z must be
 the sum of representations at copies that exist. A cluster that falls apart is served through the server: each part
@@ -15,66 +20,206 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 
 from fedactors.errors import BadInput
-from fedactors.network import topology
-from protocols.mtcd import walk
+from fedactors.network import routes, topology
+from fedactors.network.codec import plain
+from fedactors.runtime.base import derived_seed
+from protocols.mtcd.config import MtcdConfig
+from protocols.mtcd.messages import Links
 
 Clusters = tuple[tuple[int, ...], ...]
+_MASK = (1 << 64) - 1
+
+# --- draws ---
+
+
+def _mix(value: int) -> int:
+    """Scramble 64 bits (the finaliser of the SplitMix64 generator, public domain)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def walk_seed(run_seed: int, round_: int, token: int, attempt: int = 0) -> int:
+    """Return the 64-bit seed of one issue of a token in one round."""
+    return _mix(_mix(_mix(run_seed & _MASK) ^ round_) ^ (token + (attempt << 32)))
+
+
+def draw(seed: int, hop: int, num_options: int) -> int:
+    """Return a uniform index below `num_options`, a pure function of `seed` and `hop`."""
+    return (_mix(seed ^ _mix(hop)) * num_options) >> 64
+
+
+def next_client(seed: int, hop: int, links: Links) -> int:
+    """Return the client of hop `hop` (1 for the first): uniform over the links, or the next one of the sweep."""
+    return links.options[draw(seed, hop, len(links.options))] if links.successor < 0 else links.successor
+
+
+def start_client(seed: int, clients: Sequence[int]) -> int:
+    """Return where the roaming begins, uniform over `clients` (pi_gamma; one client is a point mass)."""
+    return clients[draw(seed, 0, len(clients))]
+
+
+# --- what a configuration asks for ---
+
+
+def make_graph(config: MtcdConfig, seed: int) -> nx.Graph:
+    """Return the graph that the config names, or the one in its file.
+
+    Raises:
+        BadInput: an unknown name, a file that does not parse, or edges to unknown clients.
+    """
+    name = config.topology
+    if name in topology.GRAPH_NAMES:
+        return topology.make_graph(name, config.num_clients, edge_probability=config.edge_probability, seed=seed)
+    if "." not in name and "/" not in name:
+        raise BadInput(f"topology: {name!r} is not known, use {', '.join(topology.GRAPH_NAMES)}, or a file's path")
+    if not Path(name).is_file():
+        raise BadInput(f"topology: {name!r} is not a file")
+    return topology.read_graph(Path(name), config.num_clients)
+
+
+@plain(eq=False)
+class RoamingPlan:
+    """Who may roam where, as plain values: what `Roaming` is made of, wherever it is needed."""
+
+    num_clients: int
+    edges: NDArray[np.int64]
+    """Links between clients (number x 2)."""
+    clusters: Clusters | None
+    """Disjoint clusters with one token each, or None for overlapping tokens over the whole graph."""
+    linked: tuple[int, ...]
+    """Clients with a link to the server."""
+    num_tokens: int
+    """Tokens out at once; fewer than clusters are dealt to clusters drawn anew each round."""
+    num_hops: int
+    """S."""
+    sweep: bool = False
+    """Whether tokens follow a fixed route over their cluster."""
+    start: str | tuple[int, ...] = "uniform"
+    """``uniform``, ``all-clients``, or a client per token."""
+    seed: int = 0
+    """Fixes walks, starts and the clusters drawn."""
+
+
+def plan_roaming(config: MtcdConfig, graph: nx.Graph, seed: int) -> RoamingPlan:
+    """Return who may roam where under a config.
+
+    Raises:
+        BadInput: a graph, clusters, links or starts that do not fit; see `lay_out`.
+    """
+    linked = tuple(range(config.num_clients)) if config.server_links == "all" else config.server_links or ()
+    clusters: Clusters | None = None
+    if config.algorithm == "stcd":
+        require_connected(graph, "stcd")
+    elif config.algorithm == "svfl" or config.mode == "overlapping":
+        topology.check_reachable(graph, linked)
+    else:
+        clusters = lay_out(graph, linked, config.clusters, config.num_tokens, seed)
+        if isinstance(config.start, tuple):
+            _check_starts(config.start, clusters, linked)
+    return RoamingPlan(
+        num_clients=config.num_clients,
+        edges=np.array(list(graph.edges), np.int64).reshape(-1, 2),
+        clusters=clusters,
+        linked=linked,
+        num_tokens=config.num_tokens if config.algorithm == "mtcd" else 1,
+        num_hops=config.num_hops,
+        sweep=config.walk == "sweep" and config.algorithm == "mtcd",
+        start=config.start,
+        seed=derived_seed(seed, "all parties", "walks"),
+    )
+
+
+def _check_starts(start: tuple[int, ...], clusters: Clusters, linked: tuple[int, ...]) -> None:
+    for token, client in enumerate(start):
+        if client not in clusters[token]:
+            raise BadInput(f"start: client {client} of token {token} is not in its cluster {list(clusters[token])}")
+        if client not in linked:
+            raise BadInput(f"start: client {client} of token {token} has no link to the server, see server_links")
+
+
+def require_connected(graph: nx.Graph, algorithm: str) -> None:
+    """Refuse a graph in parts, where there is no server.
+
+    Raises:
+        BadInput: it is one.
+    """
+    if not nx.is_connected(graph):
+        raise BadInput(
+            f"topology: a disconnected graph is not allowed for {algorithm}, which has no server links to join its "
+            "parts; use algorithm=mtcd"
+        )
+
+
+def lay_out(
+    graph: nx.Graph, linked: Collection[int] | None, clusters: Clusters | str, num_tokens: int, seed: int = 0
+) -> Clusters:
+    """Return the clusters that a config asks for on a graph, each one connected and with a way to the server.
+
+    Raises:
+        BadInput: clusters that overlap, miss a client or are not connected; a component or cluster without a server
+            link; fewer clusters than tokens.
+    """
+    if not nx.is_connected(graph):
+        topology.check_reachable(graph, linked or ())
+    if not isinstance(clusters, str):
+        topology.check_clusters(graph, clusters)
+        found = tuple(tuple(sorted(cluster)) for cluster in clusters)
+    elif clusters == "auto":
+        found = routes.even_clusters(graph, num_tokens)
+    elif clusters == "whole":
+        found = (tuple(sorted(graph)),)
+        topology.check_clusters(graph, found)
+    else:
+        found = topology.detect_clusters(graph, clusters, num_clusters=num_tokens, seed=seed)
+    if num_tokens > len(found):
+        raise BadInput(
+            f"num_tokens: {num_tokens} is not allowed, token-per-cluster mode has {len(found)} clusters here "
+            f"(clusters={clusters if isinstance(clusters, str) else 'given'}); use mode=overlapping for more tokens"
+        )
+    for index, cluster in enumerate(found):
+        if linked is not None and not set(cluster) & set(linked):
+            raise BadInput(f"server_links: cluster {index} {list(cluster)} has no client with a link to the server")
+    return found
+
+
+# --- the tokens of a run ---
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """A token to be sent to `start`, for `num_hops` hops by lazy walk from `seed`, or along `route`."""
+    """A token to be sent to `start`, for `num_hops` hops."""
 
     token: int
     attempt: int
     start: int
-    seed: int
     num_hops: int
-    route: tuple[int, ...]
 
 
 class Roaming:
     """The tokens of a run, round by round.
 
     Args:
-        graph: who is linked with whom.
-        clusters: disjoint clusters with one token each, or None for overlapping tokens over the whole graph.
-        linked: clients with a link to the server.
-        num_tokens: tokens out at once; fewer than clusters are dealt to clusters drawn anew each round.
-        num_hops: S.
-        sweep: whether tokens follow a fixed route over their cluster.
-        start: "uniform", "all-clients", or a client per token.
-        seed: fixes walks, starts and the clusters drawn.
+        plan: who may roam where.
     """
 
-    def __init__(
-        self,
-        graph: nx.Graph,
-        clusters: Clusters | None,
-        linked: Collection[int],
-        *,
-        num_tokens: int,
-        num_hops: int,
-        sweep: bool = False,
-        start: Literal["uniform", "all-clients"] | Sequence[int] = "uniform",
-        seed: int = 0,
-    ) -> None:
-        self._graph = nx.Graph(graph)
-        self._linked = set(linked)
-        self._clusters = None if clusters is None else [tuple(cluster) for cluster in clusters]
-        self._walks = self._graph if clusters is None else walk.cluster_graph(self._graph, clusters)
-        self._participation = None if clusters is None or num_tokens >= len(clusters) else num_tokens
-        self._num_tokens = num_tokens
-        self._num_hops = num_hops
-        self._sweep = sweep
-        self._start = start
-        self._seed = seed
+    def __init__(self, plan: RoamingPlan) -> None:
+        self._plan = plan
+        self._graph = nx.Graph()
+        self._graph.add_nodes_from(range(plan.num_clients))
+        self._graph.add_edges_from(plan.edges.tolist())
+        self._linked = set(plan.linked)
+        self._clusters = None if plan.clusters is None else [tuple(cluster) for cluster in plan.clusters]
+        self._walks = self._graph if plan.clusters is None else routes.inside_clusters(self._graph, plan.clusters)
         self._sweeps: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._round = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -83,8 +228,6 @@ class Roaming:
         """Per token of the round, the issue that counts."""
         self.changed: set[int] = set()
         """Clients that a finished token visited in this round."""
-        self.num_moves = 0
-        """Hops of this round's finished tokens that crossed a link."""
         self.lost: list[int] = []
         """Clients lost so far, in order."""
 
@@ -93,27 +236,21 @@ class Roaming:
     def begin(self, round_: int) -> list[Issue]:
         """Start a round: return one issue per token."""
         self._round = round_
-        self._out, self.attempts, self.changed, self.num_moves = {}, {}, set(), 0
+        self._out, self.attempts, self.changed = {}, {}, set()
         self._members = self._groups(round_)
         return [issue for token in self._members for issue in self._issue(token)]
 
-    def done(self, token: int, attempt: int, visited: Iterable[int], num_moves: int, round_: int) -> bool:
+    def done(self, token: int, attempt: int, visited: Iterable[int], round_: int) -> bool:
         """Take the word that a token's roaming is over; return whether it counts (a stale one does not)."""
         if round_ != self._round or self._out.get(token) != attempt:
             return False
         del self._out[token]
         self.changed.update(set(visited) - set(self.lost))
-        self.num_moves += num_moves
         return True
 
     @property
-    def finished(self) -> bool:
-        """Whether all tokens of the round are back."""
-        return not self._out
-
-    @property
     def outstanding(self) -> tuple[int, ...]:
-        """The tokens still out."""
+        """The tokens still out; none when the round is finished."""
         return tuple(sorted(self._out))
 
     # --- who is there ---
@@ -125,34 +262,27 @@ class Roaming:
 
     @property
     def clusters(self) -> Clusters:
-        """The clusters, empty when tokens overlap."""
-        return tuple(self._clusters or ())
+        """The clusters; the whole graph when tokens overlap."""
+        return (tuple(sorted(self._graph)),) if self._clusters is None else tuple(self._clusters)
 
     @property
     def smallest_cluster(self) -> int:
-        """Clients of the smallest cluster (of the whole graph when tokens overlap)."""
-        if self._clusters is None:
-            return len(self._graph)
-        return min(len(cluster) for cluster in self._clusters if cluster)
+        """Clients of the smallest cluster that has any."""
+        return min(len(cluster) for cluster in self.clusters if cluster)
 
-    def options(self, client: int) -> tuple[int, ...]:
-        """Return where a token at `client` may go next, itself included."""
-        return walk.lazy_options(self._walks, client)
+    def links(self, client: int, names: Sequence[str]) -> Links:
+        """Return where a token at `client` may go, and the next station to the server where it has no link to it."""
+        route = self.route(client)
+        uplink = names[route[-2]] if len(route) > 1 else ""
+        successor = -1
+        if self._plan.sweep:
+            ahead = self._sweep(next(cluster for cluster in self.clusters if client in cluster))
+            successor = ahead[min(ahead.index(client) + 1, len(ahead) - 1)]
+        return Links(tuple(sorted({client, *self._walks.neighbors(client)})), uplink, successor)
 
     def route(self, client: int) -> tuple[int, ...]:
         """Return the clients over which the server reaches `client`, the last being itself; empty if it cannot."""
-        if client in self._linked:
-            return (client,)
-        if client not in self._graph:
-            return ()
-        found = nx.single_source_shortest_path(self._graph, client)
-        ways = [path for end, path in found.items() if end in self._linked]
-        return tuple(reversed(min(ways, key=lambda path: (len(path), path)))) if ways else ()
-
-    def uplink(self, client: int) -> int | None:
-        """Return the next client on the way to the server, None for a direct link or no way at all."""
-        route = self.route(client)
-        return route[-2] if len(route) > 1 else None
+        return tuple(reversed(routes.way_to(self._graph, client, self._linked)))
 
     # --- losses ---
 
@@ -161,7 +291,8 @@ class Roaming:
         if client not in self._graph:
             return [], ()
         all_linked = self._linked.issuperset(self._graph)
-        near = set(self._graph.neighbors(client)) if all_linked else set(self._graph)
+        is_local = all_linked and not self._plan.sweep
+        near = set(self._graph.neighbors(client)) if is_local else set(self._graph)
         self.lost.append(client)
         self.changed.discard(client)
         self._linked.discard(client)
@@ -210,64 +341,44 @@ class Roaming:
     def _groups(self, round_: int) -> dict[int, tuple[int, ...]]:
         if self._clusters is None:
             everyone = tuple(sorted(self._graph))
-            return dict.fromkeys(range(self._num_tokens), everyone) if everyone else {}
+            return dict.fromkeys(range(self._plan.num_tokens), everyone) if everyone else {}
         live = [index for index, cluster in enumerate(self._clusters) if self._linked.intersection(cluster)]
-        if self._participation is not None and self._participation < len(live):
-            drawn = np.random.default_rng([self._seed, round_]).choice(live, self._participation, replace=False)
+        num_tokens, num_planned = self._plan.num_tokens, len(self._plan.clusters or ())
+        if num_tokens < min(len(live), num_planned):
+            drawn = np.random.default_rng([self._plan.seed, round_]).choice(live, num_tokens, replace=False)
             live = sorted(int(index) for index in drawn)
         return {index: self._clusters[index] for index in live}
 
     def _issue(self, token: int) -> list[Issue]:
         """Issue a token to a linked client of its group; nobody there, no token."""
         attempt = self.attempts.setdefault(token, 0)
-        members = self._members[token]
+        plan, members = self._plan, self._members[token]
         linked = [client for client in members if client in self._linked]
         if not linked:
             return []
-        seed = walk.walk_seed(self._seed, self._round, token + (attempt << 32))
-        start = walk.start_client(seed, linked)
-        if not isinstance(self._start, str):
-            start = self._start[token] if token < len(self._start) and self._start[token] in linked else start
-        elif self._start == "all-clients" and token in linked:
+        start = start_client(walk_seed(plan.seed, self._round, token, attempt), linked)
+        if isinstance(plan.start, tuple):
+            start = plan.start[token] if token < len(plan.start) and plan.start[token] in linked else start
+        elif plan.start == "all-clients" and token in linked:
             start = token
-        route: tuple[int, ...] = ()
-        if self._sweep:
-            if members not in self._sweeps:
-                self._sweeps[members] = walk.sweep(self._walks, members)
-            route = self._sweeps[members][: self._num_hops + 1]
-            start = route[0]
+        num_hops = plan.num_hops
+        if plan.sweep:
+            start, num_hops = self._sweep(members)[0], min(num_hops, len(members) - 1)
         self._out[token] = attempt
-        num_hops = len(route) - 1 if route else self._num_hops
-        return [Issue(token, attempt, start, seed, num_hops, route)]
+        return [Issue(token, attempt, start, num_hops)]
 
+    def _sweep(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a route that visits each of `members` once (the setting of Section 4.1's complexity claim).
 
-def lay_out(
-    graph: nx.Graph, linked: Collection[int] | None, clusters: Clusters | str, num_tokens: int, seed: int = 0
-) -> Clusters:
-    """Return the clusters that a config asks for on a graph, each one connected and with a way to the server.
-
-    Raises:
-        BadInput: clusters that overlap, miss a client or are not connected; a component or cluster without a server
-            link; fewer clusters than tokens.
-    """
-    if not nx.is_connected(graph):
-        topology.check_reachable(graph, linked or ())
-    if not isinstance(clusters, str):
-        topology.check_clusters(graph, clusters)
-        found = tuple(tuple(sorted(cluster)) for cluster in clusters)
-    elif clusters == "auto":
-        found = walk.even_clusters(graph, num_tokens)
-    elif clusters == "whole":
-        found = (tuple(sorted(graph)),)
-        topology.check_clusters(graph, found)
-    else:
-        found = topology.detect_clusters(graph, clusters, num_clusters=num_tokens, seed=seed)
-    if num_tokens > len(found):
-        raise BadInput(
-            f"num_tokens: {num_tokens} is not allowed, token-per-cluster mode has {len(found)} clusters here "
-            f"(clusters={clusters if isinstance(clusters, str) else 'given'}); use mode=overlapping for more tokens"
-        )
-    for index, cluster in enumerate(found):
-        if linked is not None and not set(cluster) & set(linked):
-            raise BadInput(f"server_links: cluster {index} {list(cluster)} has no client with a link to the server")
-    return found
+        Raises:
+            BadInput: there is none, or none was found.
+        """
+        if members not in self._sweeps:
+            route = routes.route_over_all(self._walks.subgraph(members))
+            if route is None:
+                raise BadInput(
+                    f"walk: sweep is not allowed on cluster {sorted(members)}, no route along its edges visits each "
+                    "client once; use walk=lazy"
+                )
+            self._sweeps[members] = route
+        return self._sweeps[members]

@@ -2,166 +2,384 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import networkx as nx
+import numpy as np
 
 from fedactors.data.partitions import VerticalData
-from fedactors.errors import Diverged, PartyLost
+from fedactors.errors import BadInput, Diverged, PartyLost
+from fedactors.network import routes, topology
+from fedactors.parties import Parties
 from fedactors.plugins import RunResult
+from fedactors.privacy.releases import budgets
+from fedactors.rounds import Rounds, RunState, Watch
 from fedactors.runtime.base import Runtime, derived_seed
-from protocols.mtcd import walk
-from protocols.mtcd.actors import SERVER
-from protocols.mtcd.algorithm import diverged, divergence_line
-from protocols.mtcd.cast import Cast, assemble
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.costs import default_costs
-from protocols.mtcd.data import MtcdData, stack
-from protocols.mtcd.glm import problem_of
-from protocols.mtcd.measure import measurements
-from protocols.mtcd.messages import Labels
-from protocols.mtcd.objective import solve
-from protocols.mtcd.steps import safe_step_of, settle_steps, step_of
+from protocols.mtcd.actors import TokenClient
+from protocols.mtcd.algorithm import NO_THETA_0, aggregate, default_costs, has_diverged
+from protocols.mtcd.baselines import dcpa
+from protocols.mtcd.baselines.stcd import StcdClient
+from protocols.mtcd.baselines.svfl import SvflClient, SvflServer
+from protocols.mtcd.config import MtcdConfig, small_cluster_warnings
+from protocols.mtcd.data import GeneratedData, MtcdData, part_of, stack
+from protocols.mtcd.messages import (
+    IterateOrder,
+    LostClient,
+    Measured,
+    MeasureOrder,
+    NormOrder,
+    Quality,
+    RoundOrder,
+    RowCount,
+    ScoreOrder,
+    SquaredNorm,
+    WalkOrder,
+)
+from protocols.mtcd.objective import problem_of, relative_gap, solve
+from protocols.mtcd.roaming import Roaming, make_graph, plan_roaming, require_connected, start_client, walk_seed
+from protocols.mtcd.server import TokenServer
+
+T = TypeVar("T")
+SERVER = "server"
+COUNTED = frozenset({"Representation", "Token", "Prelude", "SyncedZ", "RelayedZ", "DualVector"})
+"""Message types of the algorithms; other orders and words carry no array, probes and labels are sent once."""
+_NETWORK_STEP = 0.05
+
+
+@dataclass
+class MtcdState(RunState):
+    """What the driver keeps between rounds."""
+
+    iterations: int = 0
+    step: float = 0.0
+    """The step size; of DCPA mu_y."""
+    dcpa_steps: tuple[float, ...] = ()
+    num_train: int = 0
+    """Rows that all parties share, for training and for testing."""
+    num_test: int = 0
+    start: float = 0.0
+    """The objective before the first round."""
+    holder: int = -1
+    """Where STCD's token rests."""
+    lost: list[str] = field(default_factory=list)
+    found: dict[str, float] = field(default_factory=dict)
+    """The last measurements."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The actors of a run; `server` is None for the decentralised algorithms."""
+
+    config: MtcdConfig
+    data: MtcdData
+    runtime: Runtime
+    state: MtcdState
+    graph: nx.Graph
+    clients: Parties[Any]
+    server: Any
+
+    async def ask(self, call: Callable[[Any], Awaitable[T]]) -> list[T]:
+        """Ask all clients that are there; return their replies in the clients' order.
+
+        Raises:
+            PartyLost: there is none left.
+        """
+        replies = await self.clients.ask(call)
+        if not replies:
+            raise PartyLost(self.data.parties[-1], "no client is left")
+        return list(replies.values())
+
+    def holder(self, client: int) -> StcdClient:
+        """Return STCD's client of this number."""
+        handle: StcdClient = self.clients.handle(self.data.parties[client])
+        return handle
 
 
 async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult:
     """Train on vertically partitioned data; return the last measurements."""
     runtime.use_costs(default_costs(config))
-    cast = assemble(config, data, runtime)
-    await runtime.start()
-    state = runtime.state
-    if not runtime.resumed:
-        await prepare(config, data, runtime, cast)
-    labels = await known_labels(data, cast)
-    optimum = optimum_of(config, data)
-    if not runtime.resumed:
-        found = await measurements(config, data, runtime, cast, labels, optimum)
-        state.update(round=0, iterations=0, start=found["objective"], found=found)
-        await runtime.record_round(0, found)
-        await runtime.checkpoint()
-    rounds = {"mtcd": mtcd_round, "stcd": stcd_stretch, "svfl": svfl_round, "dcpa": dcpa_iterations}
-    while state["round"] < config.num_rounds and not reached(config, state["found"]):
-        count = min(config.record_every, config.num_rounds - state["round"])
-        done = 0
-        for round_ in range(state["round"], state["round"] + (1 if config.algorithm == "dcpa" else count)):
-            done += await rounds[config.algorithm](config, runtime, cast, round_, count)
-        found = await measurements(config, data, runtime, cast, labels, optimum)
-        state.update(round=state["round"] + count, iterations=state["iterations"] + done)
-        found["iterations"] = state["iterations"]
-        await check_divergence(config, runtime, cast, found["objective"])
-        state["found"] = found
-        await runtime.record_round(state["round"], found)
-        await runtime.checkpoint()
-    budgets = {} if config.noise is None else await account(data, cast)
-    await runtime.checkpoint("final")
-    extra = {"optimum": optimum, "learning_rate": state.get("step"), "privacy_mu": budgets, "warnings": cast.warnings}
-    return RunResult(rounds=state["round"], metrics=state["found"], extra=extra)
+    solvable = data if isinstance(data, GeneratedData) and data.is_linear and config.measure_gap else None
+    watch = Watch("gap", "min", target=config.target_gap) if config.target_gap > 0 and solvable else None
+    rounds = Rounds(runtime, MtcdState(), num_rounds=config.num_rounds, every=config.record_every, watch=watch)
+    state = rounds.state
+    warnings, federation = assemble(config, data, runtime, state)
+    is_fresh = await rounds.start()
+    optimum = None if solvable is None else solve(problem_of(config), *stack(solvable))[1]
+    if is_fresh:
+        for line in warnings:
+            print(f"warning: {line}", file=sys.stderr)
+        await prepare(federation)
+        state.found = await measure(federation, optimum)
+        state.start = state.found["objective"]
+        rounds.judge(state.found)
+        await rounds.end(0, state.found)
+    methods = {"mtcd": mtcd_rounds, "stcd": stcd_stretches, "svfl": svfl_rounds, "dcpa": dcpa_iterations}
+    async for last in rounds:
+        state.iterations += await methods[config.algorithm](federation, state.round, last)
+        state.found = await measure(federation, optimum)
+        await check_divergence(federation, last)
+        rounds.judge(state.found)
+        rounds.record(state.found)
+    if config.noise is not None:
+        await federation.clients.ask(lambda client: client.account())
+        await runtime.settle()
+    extra = {
+        "optimum": optimum,
+        "learning_rate": None if config.algorithm == "dcpa" else state.step,
+        "privacy": budgets(runtime.privacy_records),
+        "warnings": warnings,
+    }
+    return await rounds.result(state.found, extra)
 
 
-# --- rounds ---
+# --- rounds: from round `first` on to before round `last`; each returns the iterations that it did ---
 
 
-async def mtcd_round(config: MtcdConfig, runtime: Runtime, cast: Cast, round_: int, count: int) -> int:
-    """Do one round of Algorithm 2: roam, then sync; Z for it is formed already. Return its visits per token."""
-    assert cast.server is not None
-    await cast.server.roam(round_, step_of(config, runtime, round_))
-    await cast.server.sync(round_, round_ + 1 == config.num_rounds)
-    return config.num_hops + 1
+async def mtcd_rounds(federation: Federation, first: int, last: int) -> int:
+    """Do rounds of Algorithm 2: roam, then sync; Z for the first is formed already."""
+    config, server = federation.config, federation.server
+    for round_ in range(first, last):
+        order = RoundOrder(round_, step_of(federation, round_), round_ + 1 == config.num_rounds)
+        await server.roam(order)
+        await server.sync(order)
+    return (last - first) * (config.num_hops + 1)
 
 
-async def svfl_round(config: MtcdConfig, runtime: Runtime, cast: Cast, round_: int, count: int) -> int:
-    """Do one round of SVFL (FedBCD-parallel)."""
-    assert cast.server is not None
-    await cast.server.parallel(round_, step_of(config, runtime, round_), round_ + 1 == config.num_rounds)
-    return 1
+async def svfl_rounds(federation: Federation, first: int, last: int) -> int:
+    """Do rounds of SVFL (FedBCD-parallel)."""
+    for round_ in range(first, last):
+        is_last = round_ + 1 == federation.config.num_rounds
+        await federation.server.step_all(RoundOrder(round_, step_of(federation, round_), is_last))
+    return last - first
 
 
-async def stcd_stretch(config: MtcdConfig, runtime: Runtime, cast: Cast, round_: int, count: int) -> int:
-    """Do one stretch of Algorithm 1's walk: num_hops + 1 visits, from where the token rests."""
-    state = runtime.state
-    seed = walk.walk_seed(derived_seed(runtime.seed, "all parties", "walks"), 0, 0)
-    num_hops, tour = config.num_hops + 1, tuple[int, ...]()
-    if "holder" not in state:
-        clients = range(config.num_clients)
-        state["holder"] = config.start[0] if isinstance(config.start, tuple) else walk.start_client(seed, clients)
-        num_hops = config.num_hops
-        if config.problem == "network" and config.num_clients > 1:
-            tour = walk.tour(cast.graph, state["holder"])
-    holder = cast.clients[state["holder"]]
-    done = await holder.walk_on(num_hops, step_of(config, runtime, round_), seed, tour)
-    state["holder"] = done.holder
-    return config.num_hops + 1
+async def stcd_stretches(federation: Federation, first: int, last: int) -> int:
+    """Do stretches of Algorithm 1's walk, num_hops + 1 visits each, from where the token rests."""
+    config, state = federation.config, federation.state
+    for round_ in range(first, last):
+        num_hops, way = config.num_hops + 1, tuple[int, ...]()
+        if state.holder < 0:
+            num_hops = config.num_hops
+            seed = walk_seed(derived_seed(federation.runtime.seed, "all parties", "walks"), 0, 0)
+            clients = range(config.num_clients)
+            state.holder = config.start[0] if isinstance(config.start, tuple) else start_client(seed, clients)
+            if config.problem == "network" and config.num_clients > 1:
+                way = routes.tour(federation.graph, state.holder)
+        order = WalkOrder(num_hops, step_of(federation, round_), way)
+        state.holder = (await federation.holder(state.holder).walk_on(order)).holder
+    return (last - first) * (config.num_hops + 1)
 
 
-async def dcpa_iterations(config: MtcdConfig, runtime: Runtime, cast: Cast, round_: int, count: int) -> int:
-    """Do `count` iterations of DCPA, all clients in step."""
-    steps = tuple(runtime.state["dcpa_steps"])
-    await asyncio.gather(*(client.run_iterations(round_, count, steps) for client in cast.clients))
-    return count
+async def dcpa_iterations(federation: Federation, first: int, last: int) -> int:
+    """Do iterations of DCPA, all clients in step."""
+    primal, dual, consensus = federation.state.dcpa_steps
+    order = IterateOrder(first, last - first, primal, dual, consensus)
+    seconds = federation.config.visit_timeout * (last - first)
+    await federation.clients.ask(lambda client: client.run_iterations(order), timeout=seconds)
+    return last - first
 
 
-# --- before the first round, and around rounds ---
+# --- before the first round ---
 
 
-async def prepare(config: MtcdConfig, data: MtcdData, runtime: Runtime, cast: Cast) -> None:
+def actors(config: MtcdConfig) -> Mapping[str, type]:
+    """Return the kinds of actors of a configuration."""
+    clients = {"mtcd": TokenClient, "stcd": StcdClient, "svfl": SvflClient, "dcpa": dcpa.DcpaClient}
+    servers = {"mtcd": TokenServer, "svfl": SvflServer}
+    served = {"server": servers[config.algorithm]} if config.algorithm in servers else {}
+    return {"clients": clients[config.algorithm], **served}
+
+
+def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdState) -> tuple[list[str], Federation]:
+    """Spawn the clients and, for MTCD and SVFL, the server; return what users should know of their clusters, and all.
+
+    Raises:
+        BadInput: a graph, clusters or links that do not fit.
+    """
+    kinds, names, graph = actors(config), data.parties, make_graph(config, runtime.seed)
+    seed = derived_seed(runtime.seed, "all parties", "batches")
+    clusters: tuple[tuple[int, ...], ...] = ()
+    handles: dict[str, Any] = {}
+    server: Any = None
+    if config.algorithm == "dcpa":
+        require_connected(graph, "dcpa")
+        laplacian_KK = dcpa.consensus_matrix(topology.metropolis_weights(graph))
+        for index, name in enumerate(names):
+            row = dcpa.laplacian_row(laplacian_KK, graph, index)
+            handles[name] = runtime.spawn(kinds["clients"], name, config, part_of(data, index), seed, row)
+    else:
+        plan = plan_roaming(config, graph, runtime.seed)
+        roaming = Roaming(plan)
+        clusters = roaming.clusters
+        for index, name in enumerate(names):
+            links = roaming.links(index, names)
+            handles[name] = runtime.spawn(kinds["clients"], name, config, part_of(data, index), seed, links, plan.seed)
+        if "server" in kinds:
+            public = None if isinstance(data, VerticalData) else data
+            server = runtime.spawn(kinds["server"], SERVER, config, names, public, data.num_classes, plan, seed)
+    goes_on = config.on_party_loss == "continue"
+    clients = Parties[Any](runtime, handles, on_loss="skip" if goes_on else "stop", timeout=10 * config.visit_timeout)
+    for name in state.lost:
+        clients.leave(name)
+
+    async def lost(name: str) -> None:
+        clients.leave(name)
+        state.lost.append(name)
+        await server.client_lost(LostClient(name))
+
+    runtime.on_loss(lambda name: "continue" if goes_on and name != SERVER else "stop", lost)
+    warnings = small_cluster_warnings(config, clusters) if clusters else []
+    return warnings, Federation(config, data, runtime, state, graph, clients, server)
+
+
+async def prepare(federation: Federation) -> None:
     """Align vertical data and share labels, settle the step size, and form the first Z."""
-    for line in cast.warnings:
-        print(f"warning: {line}", file=sys.stderr)
-    if isinstance(data, VerticalData):
-        others = data.passive_parties
-        learners = others if cast.server is None else (*others, SERVER)
-        await cast.clients[data.parties.index(data.label_party)].align(data.alignment, others, learners)
-    num_samples = len((await known_labels(data, cast)).train)
-    runtime.state["rounds_per_epoch"] = max(1, num_samples // (config.batch_size or num_samples))
-    runtime.state.update(await settle_steps(config, cast, num_samples))
-    if cast.server is not None:
-        await cast.server.gather(0)
+    state = federation.state
+    if isinstance(federation.data, VerticalData):
+        await federation.clients.handle(federation.data.label_party).align()
+    count: RowCount = (await federation.ask(lambda client: client.count_rows()))[0]
+    state.num_train, state.num_test = count.num_train, count.num_test
+    await settle_steps(federation)
+    if federation.server is not None:
+        await federation.server.gather()
 
 
-async def known_labels(data: MtcdData, cast: Cast) -> Labels:
-    """Return the labels for measuring: made from the seed, or asked of the label party."""
-    if isinstance(data, VerticalData):
-        labels: Labels = await cast.clients[data.parties.index(data.label_party)].known_labels()
-        return labels
-    return Labels(*data.labels())
+async def settle_steps(federation: Federation) -> None:
+    """Settle the run's step sizes, as asked for or found with the clients' constants."""
+    config, state = federation.config, federation.state
+    if config.algorithm == "dcpa":
+        dual = None if config.dcpa_dual_step == "auto" else float(config.dcpa_dual_step)
+        laplacian_KK = dcpa.consensus_matrix(topology.metropolis_weights(federation.graph))
+        norm, largest = float(np.linalg.norm(laplacian_KK, 2)), await largest_norm(federation)
+        found = dcpa.steps_within(problem_of(config), largest, state.num_train, config.num_clients, norm, dual)
+        state.dcpa_steps, state.step = (found.primal, found.dual, found.consensus), found.dual
+    elif config.learning_rate != "auto":
+        state.step = float(config.learning_rate)
+    else:
+        state.step = _NETWORK_STEP if config.problem == "network" else await safe_step_of(federation)
 
 
-def optimum_of(config: MtcdConfig, data: MtcdData) -> float | None:
-    """Return f* of a generated linear problem, None elsewhere or if the config does not want it."""
-    stacked = stack(data) if config.measure_gap else None
-    return None if stacked is None else solve(problem_of(config), *stacked)[1]
+async def largest_norm(federation: Federation) -> float:
+    """Return max_k ||X_k||^2, of clients that have no server."""
+    norms: list[SquaredNorm] = await federation.ask(lambda client: client.squared_norm(NormOrder()))
+    return max(norm.value for norm in norms)
 
 
-def reached(config: MtcdConfig, found: dict[str, float]) -> bool:
-    """Say whether the gap that the run was to reach is reached."""
-    return config.target_gap > 0 and found.get("gap", float("inf")) <= config.target_gap
+async def safe_step_of(federation: Federation) -> float:
+    """Return a step size that is safe for the algorithm on a linear model's blocks."""
+    if federation.server is not None:
+        return float((await federation.server.safe_step()).value)
+    problem = problem_of(federation.config)
+    curvature = problem.curvature(federation.state.num_train)
+    return 1.0 / (curvature * await largest_norm(federation) + problem.smooth_penalty)
 
 
-async def check_divergence(config: MtcdConfig, runtime: Runtime, cast: Cast, value: float) -> None:
+def step_of(federation: Federation, round_: int) -> float:
+    """Return the round's step size: halved every so many epochs if the config says so."""
+    config, state = federation.config, federation.state
+    if config.halve_every == 0:
+        return state.step
+    rounds_per_epoch = max(1, state.num_train // (config.batch_size or state.num_train))
+    return state.step * float(0.5 ** (round_ // rounds_per_epoch // config.halve_every))
+
+
+# --- what a round is measured by; nothing here is communication of the algorithms ---
+
+
+async def measure(federation: Federation, optimum: float | None) -> dict[str, float]:
+    """Return objective, gap, accuracy or error, iterations, bytes, and their weighted cost."""
+    runtime = federation.runtime
+    await runtime.settle()
+    found = await quality(federation)
+    if optimum is not None:
+        found["gap"] = relative_gap(found["objective"], optimum)
+    sizes = {"client-server": 0.0, "client-client": 0.0}
+    for total in runtime.ledger.totals():
+        if total.type in COUNTED and total.kind in sizes:
+            sizes[total.kind] += total.bytes
+    return {
+        **found,
+        "iterations": federation.state.iterations,
+        "client_server_bytes": sizes["client-server"],
+        "client_client_bytes": sizes["client-client"],
+        "weighted_cost": federation.config.link_cost_ratio * sizes["client-server"] + sizes["client-client"],
+    }
+
+
+async def quality(federation: Federation) -> dict[str, float]:
+    """Return the objective (the test loss of a network), and on test rows accuracy or error.
+
+    Where arrays arrive as they are and Z covers all rows, the server's own objective is exact and costs nothing.
+    Elsewhere (mini-batches, compression, networks, no server) the driver asks the clients for their representations:
+    an instrument of experiments. With noise it does so only when the noise is reproducible, so protects nothing; else
+    the server's own view, noise included, is what is reported.
+    """
+    config, server = federation.config, federation.server
+    is_protected = config.noise is not None and not federation.runtime.reproducible_noise
+    if config.problem == "network" and not is_protected:
+        found, _ = await scored(federation, "test", await fusion_parameters(federation))
+        return {"objective": found.loss, **_known(found)}
+    server_knows = server is not None and config.batch_size is None and config.compression is None
+    if is_protected or server_knows:
+        if server is None:
+            raise BadInput(
+                "noise: gaussian without reproducible noise is not allowed for stcd: nothing may be measured"
+            )
+        objective = (await server.objective()).value
+    else:
+        found, penalty = await scored(federation, "train", NO_THETA_0)
+        objective = found.loss + penalty
+    if (config.noise is not None and (is_protected or server_knows)) or federation.state.num_test == 0:
+        return {"objective": objective}
+    found, _ = await scored(federation, "test", NO_THETA_0)
+    return {"objective": objective, **_known(found)}
+
+
+async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[Quality, float]:
+    """Add up all clients' representations and let one of them, all of which know the labels, judge the sum.
+
+    Returns:
+        What it finds, and the sum of all regularisers.
+    """
+    config, names = federation.config, federation.data.parties
+    parts: list[Measured] = await federation.ask(lambda client: client.measure(MeasureOrder(part)))
+    slots = config.num_clients if config.aggregation == "concatenation" else None
+    order = ScoreOrder(part, aggregate({each.client: each.h for each in parts}, slots), theta_0)
+    for each in parts:
+        name = names[each.client]
+        if found := await federation.clients.ask(lambda client: client.score(order), of=(name,)):
+            return found[name], sum(each.penalty for each in parts)
+    raise PartyLost(names[-1], "no client is left that could judge the model")
+
+
+async def fusion_parameters(federation: Federation) -> Any:
+    """Return theta_0: the server's, or that of the token at rest (of client 0 before STCD's first stretch)."""
+    keeper = federation.server or federation.holder(max(0, federation.state.holder))
+    return (await keeper.fusion_parameters()).theta_0
+
+
+def _known(found: Quality) -> dict[str, float]:
+    values = {"test_accuracy": found.accuracy, "test_rmse": found.rmse}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+async def check_divergence(federation: Federation, round_: int) -> None:
     """Stop a run whose objective has left the region where it began, and name a step size that is safe.
 
     Raises:
         Diverged: it has.
     """
-    state = runtime.state
-    if not diverged(value, state["start"]) or config.noise is not None:
+    config, state = federation.config, federation.state
+    value = state.found["objective"]
+    if not has_diverged(value, state.start) or config.noise is not None:
         return
-    if config.algorithm == "dcpa" or config.problem == "network":
-        safe = 0.1 * float(state.get("step") or state["dcpa_steps"][1])
-    else:
-        safe = await safe_step_of(config, cast)
+    tries = config.algorithm == "dcpa" or config.problem == "network"
+    safe = 0.1 * state.step if tries else await safe_step_of(federation)
     name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
-    given = float(state.get("step") or state["dcpa_steps"][1])
-    line = divergence_line(given, value, state["start"], state["round"], safe)
-    raise Diverged(line.replace("learning_rate", name, 1))
-
-
-async def account(data: MtcdData, cast: Cast) -> dict[str, Any]:
-    """Let every client enter in the privacy ledger what its releases cost; return mu by party and message type."""
-    budgets: dict[str, Any] = {}
-    for name, client in zip(data.parties, cast.clients, strict=True):
-        try:
-            budgets[name] = await client.account()
-        except PartyLost:
-            budgets[name] = "lost"
-    return budgets
+    raise Diverged(
+        f"{name}: {state.step:g} diverges (objective {value:.3g} in round {round_}, {state.start:.3g} at the start); "
+        f"a safe value here is {safe:.3g}"
+    )

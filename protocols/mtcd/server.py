@@ -1,90 +1,94 @@
-"""The server of MTCD and SVFL: it forms Z, issues tokens, trains theta_0 (token 0) and syncs; GLM runs load no torch.
+"""The servers: what MTCD's and SVFL's have in common, and MTCD's; runs of linear models load no torch.
 
 Who waits for whom: the server waits for all representations of a round, then for the end of every token's roaming
 (`roaming.Roaming` says which issue counts); a lost client makes it issue tokens again. Every wait has a timeout.
+A client without a link to the server is reached over others (`ServedParty.relay`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.errors import CallTimeout, PartyLost
+from fedactors.errors import CallTimeout, Refused
+from fedactors.parties import surviving_loss
+from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Work
-from protocols.mtcd.actors import TokenClient
-from protocols.mtcd.algorithm import batch_rows
+from protocols.mtcd.actors import ServedParty, TokenClient
+from protocols.mtcd.algorithm import LinearHead, batch_rows, moves_in_parallel, safe_step
 from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.glm import GlmHead
+from protocols.mtcd.data import GeneratedData, ImageData
 from protocols.mtcd.messages import (
+    FusionParameters,
     Gather,
     Labels,
-    Links,
+    LostClient,
+    NormOrder,
+    Objective,
     Probe,
     ProbeImage,
+    Relayed,
+    RelayedZ,
     Representation,
     RoamingDone,
+    RoundOrder,
+    SafeStep,
+    SquaredNorm,
     SyncedZ,
     SyncTokens,
     Token,
 )
-from protocols.mtcd.roaming import Issue, Roaming
-from protocols.mtcd.wire import Estimates, Wire, unpack
+from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
+from protocols.mtcd.transforms import Estimates, Transforms, unpack
 
 _NUM_PROBES = 30
 _PROBE_MARGIN = 1.1
 """The Rayleigh quotient of few probes is below the eigenvalue."""
 
 
-class TokenServer(Server):
-    """The server.
+class GatheringServer(Server):
+    """A server that forms Z of its clients' representations and trains theta_0.
 
     Args:
         config: the run's settings.
         names: the clients' names, by number.
-        labels: training labels where every actor can make them, else None: then the label party sends them.
+        public: the data where their labels are public, else None: then the label party sends them.
         num_classes: for the fusion model of a network.
-        roaming: who may roam where; fresh.
+        plan: who is linked with whom, and who may roam where.
         seed: shared by all parties, for batches.
     """
 
     state: ClassVar[tuple[str, ...]] = (
-        "labels",
-        "z",
-        "theta_0",
-        "known",
-        "penalties",
-        "roaming",
-        "estimates",
-        "has_begun",
+        *("labels", "z", "theta_0", "known", "penalties", "roaming", "estimates", "has_begun"),
     )
 
     def __init__(
         self,
         config: MtcdConfig,
         names: Sequence[str],
-        labels: Any,
+        public: GeneratedData | ImageData | None,
         num_classes: int,
-        roaming: Roaming,
+        plan: RoamingPlan,
         seed: int,
     ) -> None:
         self._config = config
         self._names = tuple(names)
+        self._public = public
         self._num_classes = num_classes
         self._seed = seed
-        self._wire = Wire.of(config)
-        self._over = asyncio.Event()
+        self._transforms = Transforms.of(config)
         self._round = 0
-        self._step = 0.0
         self._trained: Any = None
-        self.labels = labels
-        self.roaming = roaming
+        self.labels: Any = None
+        self.roaming = Roaming(plan)
+        self._smallest_cluster = self.roaming.smallest_cluster
+        self.estimates = Estimates()
         self.z: Any = None
-        self.theta_0: Any = {}
+        self.theta_0: Any = None
         self.known: dict[int, Any] = {}
         """Representations as the server has them: of the round's rows."""
         self.penalties: dict[int, float] = {}
@@ -93,222 +97,80 @@ class TokenServer(Server):
     # --- life ---
 
     async def load(self) -> None:
-        """Make what a snapshot may replace."""
-        self.estimates = Estimates(0)
+        """Make labels that are public."""
+        if self._public is not None:
+            self.labels = self._public.labels()[0]
 
     async def open(self) -> None:
         """Build the head once labels are there."""
         if self.labels is not None:
             self._build()
 
+    @remote(caller=CLIENT)
     async def take_labels(self, labels: Labels) -> None:
-        """Take the labels from the label party."""
+        """Take the labels from the label party, once.
+
+        Raises:
+            Refused: they are known here already.
+        """
+        if self.labels is not None:
+            raise Refused(self.name, "is told labels, which it knows already")
         self.labels = labels.train
         self._build()
 
     def _build(self) -> None:
-        restored = self.estimates.state_dict()
-        self.estimates = Estimates(len(self.labels))
-        self.estimates.load_state_dict(restored)
+        self.estimates.num_samples = len(self.labels)
         if self._config.problem != "network":
-            self._head: Any = GlmHead(self._config, self.labels)
+            self._head: Any = LinearHead(self._config, self.labels)
         else:
-            from protocols.mtcd.network_parts import NetworkHead
+            from protocols.mtcd.networks import NetworkHead
 
             self._head = NetworkHead(self._config, self.labels, self._num_classes)
-        if not self.has_begun:
+        if self.theta_0 is None:
             self.theta_0 = self._head.initial(self.rng("initialisation"))
 
-    # --- a round (Algorithm 2) ---
+    # --- for the driver ---
 
-    async def gather(self, round_: int) -> None:
+    @remote(caller=DRIVER)
+    async def gather(self) -> None:
         """Form Z for the first round; theta = 0 of a linear model on all rows needs no message (Z = 0)."""
         self.has_begun = True
         self.z = self._head.nothing() if self._config.batch_size is None else None
         if self.z is None:
-            orders = [(client, Gather(round_, self._route(client))) for client in self.roaming.clients]
-            await self._collect("gather", orders, round_)
+            await self._collect("gather", dict.fromkeys(self.roaming.clients, Gather(0)), 0)
 
-    async def roam(self, round_: int, step: float) -> int:
-        """Issue the round's tokens, train theta_0 meanwhile, and wait for the end of all roaming.
-
-        Returns:
-            hops that crossed a link.
-
-        Raises:
-            CallTimeout: a token was not back in time although nobody was lost.
-        """
-        self._round, self._step = round_, step
-        self._over.clear()
-        for issue in self.roaming.begin(round_):
-            self.background(self._issue(issue))
-        config = self._config
-        await self._train_theta_0(round_, step, config.num_local_steps * (config.num_hops + 1))
-        if not self.roaming.finished:
-            seconds = config.visit_timeout * (config.num_hops + 1)
-            with self.span("wait", "tokens"):
-                try:
-                    async with self.clock.timeout(seconds):
-                        await self._over.wait()
-                except TimeoutError:
-                    text = f"tokens {list(self.roaming.outstanding)} were not back within {seconds:g} s"
-                    raise CallTimeout(self.name, text) from None
-        return self.roaming.num_moves
-
-    async def sync(self, round_: int, is_last: bool) -> int:
-        """Let clients combine their copies (line 12) and form Z for the next round; return how many re-sent h_k.
-
-        With the full batch only clients whose block changed are told; with a mini-batch all send h_k of the new rows.
-        """
-        full = self._config.batch_size is None
-        roaming = self.roaming
-        clients = sorted(roaming.changed) if full or is_last else roaming.clients
-        clients = [client for client in clients if roaming.route(client)]
-        attempts = tuple(sorted(roaming.attempts.items()))
-        overlapping = self._config.mode == "overlapping"
-        weight = 1.0 / max(1, len(attempts)) if overlapping else 1.0
-        send = full or not is_last
-        orders = [(c, SyncTokens(round_, attempts, weight, send, self._route(c))) for c in clients]
-        self._take_trained()
-        return await self._collect("sync", orders, round_ + 1, fresh=not full)
-
-    async def parallel(self, round_: int, step: float, is_last: bool) -> int:
-        """SVFL's round: send Z to all clients, train theta_0 meanwhile, and form Z of what they send back."""
-        self._round = round_
-        full = self._config.batch_size is None
-        z = self._wire.pack_token(self.z, self.seed("rounding"), round_)
-        send = full or not is_last
-        orders = [(c, SyncedZ(round_, step, z, self.theta_0, send, self._route(c))) for c in self.roaming.clients]
-        training = self._train_theta_0(round_, step, self._config.num_local_steps)
-        num_sent, _ = await asyncio.gather(self._collect("step_on", orders, round_ + 1, fresh=not full), training)
-        self._take_trained()
-        return num_sent
-
-    async def objective(self) -> float:
+    @remote(caller=DRIVER)
+    async def objective(self) -> Objective:
         """Return f as the server knows it: phi(Z) on the round's rows and the regularisers that it was told."""
-        rows = batch_rows(self._seed, self._round + 1, len(self.labels), self._config.batch_size)
         penalties = sum(self.penalties[client] for client in sorted(self.penalties))
-        return float(self._head.loss(self.theta_0, self.z, rows)) + penalties
+        loss = self._head.loss(self.theta_0, self.z, self._rows_of(self._round + 1))
+        return Objective(float(loss) + penalties)
 
-    async def fusion_parameters(self) -> dict[str, Any]:
-        """Return theta_0, to the driver, for measuring."""
-        return dict(self.theta_0)
+    @remote(caller=DRIVER)
+    async def fusion_parameters(self) -> FusionParameters:
+        """Return theta_0, for measuring."""
+        return FusionParameters(self.theta_0)
 
-    # --- tokens ---
-
-    async def _issue(self, issue: Issue) -> None:
-        z = self._wire.pack_token(self.z, self.seed("rounding"), self._round, issue.token, issue.attempt)
-        token = Token(
-            self._round,
-            issue.token,
-            issue.attempt,
-            0,
-            issue.num_hops,
-            0,
-            issue.seed,
-            self._step,
-            -1,
-            z,
-            self.theta_0,
-            0,
-            issue.route,
-        )
-        try:
-            await self.peer(self._names[issue.start], TokenClient).visit(token)
-        except PartyLost:
-            return  # `client_lost` issues it again
-
-    async def roaming_done(self, done: RoamingDone) -> None:
-        """Take the word that a token's roaming is over."""
-        visited = (client for client in range(len(self._names)) if done.visited >> client & 1)
-        self.roaming.done(done.token, done.attempt, visited, done.moves, done.round_)
-        if self.roaming.finished:
-            self._over.set()
-
-    async def client_lost(self, name: str) -> None:
-        """Go on without a client: tell its neighbours, and issue again what may have been there."""
-        issues, touched = self.roaming.lose(self._names.index(name))
-        reachable = [client for client in touched if self.roaming.route(client)]
-        orders = [(c, replace(links_of(self.roaming, c, self._names), route=self._route(c))) for c in reachable]
-        await self._ask_all("relink", orders)
-        for issue in issues:
-            self.background(self._issue(issue))
-        if self.roaming.finished:
-            self._over.set()
-
-    # --- asking clients ---
-
-    def _route(self, client: int) -> tuple[str, ...]:
-        """Return the names of the stations after the first on the way to a client."""
-        return tuple(self._names[station] for station in self.roaming.route(client)[1:])
-
-    def _first(self, client: int) -> TokenClient:
-        """Return the first station on the way to a client: itself, unless it has no link to the server."""
-        return self.peer(self._names[self.roaming.route(client)[0]], TokenClient)
-
-    async def _ask(self, client: int, method: str, order: Any) -> Any:
-        """Call a client; None when it, or a relay, was lost meanwhile: the runtime tells the driver of that."""
-        try:
-            return await getattr(self._first(client), method)(order)
-        except PartyLost:
-            return None
-
-    async def _ask_all(self, method: str, orders: Sequence[tuple[int, Any]]) -> list[Any]:
-        """Call clients at once; return the replies of those that are still there, in the order of the calls."""
-        found = await asyncio.gather(*(self._ask(client, method, order) for client, order in orders))
-        return [reply for reply in found if reply is not None]
-
-    async def _collect(self, method: str, orders: Sequence[tuple[int, Any]], round_: int, fresh: bool = True) -> int:
-        """Send each client its order and merge the representations that come back into Z, in the clients' order."""
-        found: list[Representation] = await self._ask_all(method, orders)
-        if not found:
-            return 0
-        rows = batch_rows(self._seed, round_, len(self.labels), self._config.batch_size)
-        arrived = {}
-        for reply in found:
-            h = unpack(reply.h)
-            arrived[reply.client] = self.estimates.add(reply.client, h, rows) if self._wire.has_estimate else h
-            self.penalties[reply.client] = reply.penalty
-        z = await self.compute(
-            self._head.merge,
-            self.z,
-            self.known,
-            arrived,
-            fresh,
-            work=Work("merge", sum(h.size for h in arrived.values())),
-        )
-        z.setflags(write=False)  # so that no copy is made for each token
-        self.z, self.known = z, arrived if fresh else {**self.known, **arrived}
-        return len(found)
-
-    async def _train_theta_0(self, round_: int, step: float, num_steps: int) -> None:
-        rows = batch_rows(self._seed, round_, len(self.labels), self._config.batch_size)
-        planned = self._head.steps(self.theta_0, self.z, rows, step, num_steps)
-        if planned is not None:
-            function, arguments, work = planned
-            self._trained = await self.compute(function, *arguments, work=work)
-
-    def _take_trained(self) -> None:
-        if self._trained is not None:
-            self.theta_0, self._trained = self._trained, None
-
-    # --- step size ---
-
-    async def block_smoothness(self) -> float:
-        """Return max_k L_block."""
-        orders = [(client, self._route(client)) for client in self.roaming.clients]
-        found: list[float] = await self._ask_all("smoothness", orders)
-        return max(found)
-
-    async def joint_smoothness(self) -> float:
-        """Return a little more than L, by power iteration on sum_k X_k X_k^T with the clients' images."""
+    @remote(caller=DRIVER)
+    async def safe_step(self) -> SafeStep:
+        """Return a step size that is safe for a linear model, from constants that the clients tell."""
         problem, num_samples = self._head.problem, len(self.labels)
+        norms: list[SquaredNorm] = await self._ask("squared_norm", dict.fromkeys(self.roaming.clients, NormOrder()))
+        curvature = float(problem.curvature(num_samples))
+        block = max(curvature * norm.value for norm in norms) + float(problem.smooth_penalty)
+        if not moves_in_parallel(self._config):
+            return SafeStep(1.0 / block)
+        joint = curvature * await self._joint_norm() * _PROBE_MARGIN + float(problem.smooth_penalty)
+        return SafeStep(safe_step(self._config, block, joint, self._smallest_cluster))
+
+    async def _joint_norm(self) -> float:
+        """Return a little less than ||X||^2, by power iteration on sum_k X_k X_k^T with the clients' images."""
+        num_samples = len(self.labels)
         u_N = np.random.default_rng(0).standard_normal(num_samples)
         u_N /= np.linalg.norm(u_N)
         value = 0.0
         for _ in range(_NUM_PROBES):
-            orders = [(client, Probe(u_N, self._route(client))) for client in self.roaming.clients]
-            images: list[ProbeImage] = await self._ask_all("probe", orders)
+            images: list[ProbeImage] = await self._ask("probe", dict.fromkeys(self.roaming.clients, Probe(u_N)))
             image_N = np.zeros(num_samples)
             for found in images:
                 image_N += found.image
@@ -317,10 +179,134 @@ class TokenServer(Server):
             if length == 0.0:
                 break
             u_N = image_N / length
-        return float(problem.curvature(num_samples)) * value * _PROBE_MARGIN + float(problem.smooth_penalty)
+        return value
+
+    @remote(caller=DRIVER)
+    async def client_lost(self, lost: LostClient) -> None:
+        """Go on without a client: tell the others whom it concerns."""
+        await self._lose(lost.name)
+
+    async def _lose(self, name: str) -> list[Issue]:
+        issues, touched = self.roaming.lose(self._names.index(name))
+        reachable = [client for client in touched if self.roaming.route(client)]
+        await self._ask("relink", {client: self.roaming.links(client, self._names) for client in reachable})
+        return issues
+
+    # --- asking clients ---
+
+    async def _ask(self, door: str, orders: Mapping[int, Any]) -> list[Any]:
+        """Send clients their orders at once; return the replies of those that are still there, in the given order."""
+        found = await asyncio.gather(*(self._ask_one(client, door, order) for client, order in orders.items()))
+        return [reply for reply in found if reply is not None]
+
+    async def _ask_one(self, client: int, door: str, order: Any) -> Any:
+        """Call a client's door, over others where it has no link; None when it, or one of them, was lost meanwhile."""
+        route = tuple(self._names[station] for station in self.roaming.route(client))
+        with surviving_loss("the others go on"):
+            first = self.peer(route[0], ServedParty)
+            if len(route) == 1:
+                return await getattr(first, door)(order)
+            envelope = RelayedZ if isinstance(order, SyncedZ) else Relayed
+            return await first.relay(envelope(route[1:], order))
+        return None
+
+    async def _collect(self, door: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:
+        """Send each client its order and merge the representations that come back into Z, in the clients' order."""
+        found: list[Representation] = await self._ask(door, orders)
+        if not found:
+            return
+        rows, arrived = self._rows_of(round_), {}
+        for reply in found:
+            h = unpack(reply.h)
+            has_estimate = self._transforms.has_estimate
+            arrived[reply.client] = self.estimates.add(reply.client, h, rows) if has_estimate else h
+            self.penalties[reply.client] = reply.penalty
+        work = Work("merge", sum(h.size for h in arrived.values()))
+        z = await self.compute(self._head.merge, self.z, self.known, arrived, fresh, work=work)
+        z.setflags(write=False)  # so that no copy is made for each token
+        self.z, self.known = z, arrived if fresh else {**self.known, **arrived}
+
+    def _rows_of(self, round_: int) -> Any:
+        return batch_rows(self._seed, round_, len(self.labels), self._config.batch_size)
+
+    async def _train_theta_0(self, order: RoundOrder, num_steps: int) -> None:
+        """Do token 0's steps; they count from the sync on."""
+        task = self._head.steps(self.theta_0, self.z, self._rows_of(order.round_), order.step, num_steps)
+        if task is not None:
+            self._trained = await self.compute(task.function, *task.arguments, work=task.work)
+
+    def _take_trained(self) -> None:
+        if self._trained is not None:
+            self.theta_0, self._trained = self._trained, None
 
 
-def links_of(roaming: Roaming, client: int, names: Sequence[str]) -> Links:
-    """Return a client's links: where tokens may go, and the next station to the server where it has no link to it."""
-    uplink = roaming.uplink(client)
-    return Links(roaming.options(client), "" if uplink is None else names[uplink])
+class TokenServer(GatheringServer):
+    """The server of MTCD (Algorithm 2): it issues tokens and syncs; arguments as of `GatheringServer`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._over = asyncio.Event()
+        self._step = 0.0
+
+    @remote(caller=DRIVER)
+    async def roam(self, order: RoundOrder) -> None:
+        """Issue the round's tokens, train theta_0 meanwhile, and wait for the end of all roaming.
+
+        Raises:
+            CallTimeout: a token was not back in time although nobody was lost.
+        """
+        self._round, self._step = order.round_, order.step
+        self._over.clear()
+        for issue in self.roaming.begin(order.round_):
+            self.background(self._issue(issue))
+        config = self._config
+        await self._train_theta_0(order, config.num_local_steps * (config.num_hops + 1))
+        if not self.roaming.outstanding:
+            return
+        seconds = config.visit_timeout * (config.num_hops + 1)
+        with self.span("wait", "tokens"):
+            try:
+                async with self.clock.timeout(seconds):
+                    await self._over.wait()
+            except TimeoutError:
+                text = f"tokens {list(self.roaming.outstanding)} were not back within {seconds:g} s"
+                raise CallTimeout(self.name, text) from None
+
+    @remote(caller=DRIVER)
+    async def sync(self, order: RoundOrder) -> None:
+        """Let clients combine their copies (line 12) and form Z for the next round of what they send.
+
+        With the full batch only clients whose block changed are told; with a mini-batch all send h_k of the new rows.
+        """
+        full, roaming = self._config.batch_size is None, self.roaming
+        clients = sorted(roaming.changed) if full or order.is_last else roaming.clients
+        reissued = tuple(sorted((token, attempt) for token, attempt in roaming.attempts.items() if attempt))
+        weight = 1.0 / max(1, len(roaming.attempts)) if self._config.mode == "overlapping" else 1.0
+        told = SyncTokens(order.round_, reissued, weight, full or not order.is_last)
+        self._take_trained()
+        reachable = [client for client in clients if roaming.route(client)]
+        await self._collect("sync", dict.fromkeys(reachable, told), order.round_ + 1, fresh=not full)
+
+    async def _issue(self, issue: Issue) -> None:
+        round_, z = self._round, self.z
+        if self._transforms.token is not None:
+            z = self._transforms.pack_token(z, self.seed("rounding"), round_, issue.token, issue.attempt)
+        token = Token(round_, issue.token, issue.attempt, 0, issue.num_hops, self._step, -1, 0, z, self.theta_0)
+        with surviving_loss("the token is issued again"):
+            await self.peer(self._names[issue.start], TokenClient).visit(token)
+
+    @remote(caller=CLIENT)
+    async def roaming_done(self, done: RoamingDone) -> None:
+        """Take the word that a token's roaming is over."""
+        visited = (client for client in range(len(self._names)) if done.visited >> client & 1)
+        self.roaming.done(done.token, done.attempt, visited, done.round_)
+        if not self.roaming.outstanding:
+            self._over.set()
+
+    @remote(caller=DRIVER)
+    async def client_lost(self, lost: LostClient) -> None:
+        """Go on without a client: tell its neighbours, and issue again what may have been there."""
+        for issue in await self._lose(lost.name):
+            self.background(self._issue(issue))
+        if not self.roaming.outstanding:
+            self._over.set()

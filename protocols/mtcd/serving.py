@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.config import as_dict
-from fedactors.data.blocks import PartyBlock, standardise_like
+from fedactors.data.blocks import standardise_like
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
-from fedactors.records.metrics import json_line, jsonable
-from fedactors.runtime import snapshot
-from protocols.mtcd import algorithm
+from fedactors.serving import ActorState, actor_state, shared_rows, task_predictions, write_part
+from protocols.mtcd import messages
+from protocols.mtcd.algorithm import aggregate, represent
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import MtcdData
-from protocols.mtcd.messages import Token
 
 Array = NDArray[Any]
 SERVER = "server"
@@ -39,24 +37,29 @@ def predict(config: MtcdConfig, data: MtcdData, states: Mapping[str, bytes]) -> 
         BadInput: columns differ from those trained on, a party took no part in the run or was lost in it, or no row
             is shared.
     """
-    parts = {party: _part_of(party, states) for party in data.parties}
+    parts = [_trained(actor_state(states, party)) for party in data.parties]
+    label_scale = {"label_mean": 0.0, "label_deviation": 1.0}
     if isinstance(data, VerticalData):
-        features, label_scale = _aligned(data, parts)
+        features = _aligned(data, [part["rows"]["scale"] for part in parts])
+        known = parts[data.parties.index(data.label_party)]["rows"]["scale"]
+        label_scale = {name: known[name] for name in label_scale}
     else:
         loaded = [data.load(client) for client in range(len(data.parties))]
-        features, label_scale = [np.concatenate([part.train, part.test]) for part in loaded], (0.0, 1.0)
+        features = [np.concatenate([part.train, part.test]) for part in loaded]
+    thetas = [part["theta"] for part in parts]
     if config.problem == "network":
-        return _classes(config, data, [parts[party]["theta"] for party in data.parties], features, states)
-    z_N = np.zeros(len(features[0]))
-    for party, x_ND in zip(data.parties, features, strict=True):
-        z_N += algorithm.represent(x_ND.astype(np.float64), parts[party]["theta"])
+        found = (_theta_0(states, name) for name in (SERVER, *data.parties))
+        theta_0 = next((theta for theta in found if theta is not None), None)
+        if theta_0 is None:
+            raise BadInput("the checkpoint holds no fusion model: the run was stopped before its first round")
+        return _classes(config, thetas, theta_0, features, data.num_classes)
+    pairs = enumerate(zip(features, thetas, strict=True))
+    z_N = aggregate({client: represent(x_ND.astype(np.float64), theta) for client, (x_ND, theta) in pairs})
     if config.problem == "sparse-logistic":
-        probability_N: Array = 1.0 / (1.0 + np.exp(-z_N))
-        return probability_N
+        return task_predictions("binary", z_N)
     if isinstance(data, VerticalData) and data.task == "binary":
         return (z_N > 0).astype(np.int64)
-    mean, deviation = label_scale
-    return np.asarray(z_N * deviation + mean)
+    return task_predictions("regression", z_N, **label_scale)
 
 
 def export(config: MtcdConfig, party: str, states: Mapping[str, bytes], folder: Path) -> list[Path]:
@@ -65,89 +68,63 @@ def export(config: MtcdConfig, party: str, states: Mapping[str, bytes], folder: 
     Raises:
         BadInput: the party has no part of the model.
     """
-    arrays: dict[str, Array] = {}
-    facts: dict[str, Any] = {"party": party, "problem": config.problem, "config": as_dict(config)}
-    theta_0 = _theta_0_of(party, states)
+    arrays: dict[str, Any] = {}
+    facts: dict[str, Any] = {"problem": config.problem}
+    theta_0 = _theta_0(states, party)
     if party != SERVER:
-        part = _part_of(party, states)
-        arrays |= _named("theta", part["theta"])
-        if part["scale"] is not None:
-            arrays |= {"mean": part["scale"]["mean"], "deviation": part["scale"]["deviation"]}
-            facts |= {name: value for name, value in part["scale"].items() if name not in arrays}
-    elif not theta_0:
+        state = _trained(actor_state(states, party))
+        arrays["theta"], scale = state["theta"], state["rows"]["scale"]
+        if scale is not None:
+            arrays |= {name: scale[name] for name in ("mean", "deviation")}
+            facts |= {name: value for name, value in scale.items() if name not in arrays}
+        if config.problem == "network":
+            from protocols.mtcd.networks import bottom_spec, named_parameters
+
+            arrays["theta"] = named_parameters(bottom_spec(config, state["rows"]["input_shape"]), state["theta"])
+    elif config.problem != "network" or theta_0 is None:
         raise BadInput(f"--party: {party!r} is not allowed: problem={config.problem} has no part at the server")
-    arrays |= _named("theta_0", theta_0 or {})
-    facts["arrays"] = sorted(arrays)
-    weights = folder / f"{party}.npz"
-    np.savez(weights, **arrays)  # type: ignore[arg-type]
-    description = folder / f"{party}.json"
-    description.write_text(json_line(jsonable(facts)))
-    return [weights, description]
+    if config.problem == "network" and theta_0 is not None:
+        from protocols.mtcd.networks import fusion_spec, named_parameters
+
+        spec = fusion_spec(config, 1)
+        num_classes = theta_0.size // (spec.inputs[0] + 1)
+        arrays["theta_0"] = named_parameters(fusion_spec(config, num_classes), theta_0)
+    return write_part(folder, party, arrays=arrays, facts=facts, config=config)
 
 
-def _classes(
-    config: MtcdConfig, data: MtcdData, thetas: list[Any], features: list[Array], states: Mapping[str, bytes]
-) -> Array:
+def _classes(config: MtcdConfig, thetas: list[Array], theta_0: Array, features: list[Array], num_classes: int) -> Array:
     """Return the class of each row by the split network."""
-    from protocols.mtcd import network_parts
+    from protocols.mtcd import networks
 
-    found = (_theta_0_of(name, states) for name in (SERVER, *data.parties))
-    theta_0 = next((theta for theta in found if theta), None)
-    if theta_0 is None:
-        raise BadInput("the checkpoint holds no fusion model: the run was stopped before its first round")
-    parts = []
-    for theta, x_N in zip(thetas, features, strict=True):
-        shapes = network_parts.shapes_of(config, tuple(x_N.shape[1:]), data.num_classes)
-        parts.append(network_parts.represent(shapes, theta, x_N.astype(np.float32), None))
-    return network_parts.classes(config, theta_0, parts, data.num_classes)
+    parts = {}
+    for client, (theta, x_N) in enumerate(zip(thetas, features, strict=True)):
+        spec = networks.bottom_spec(config, x_N.shape[1:])
+        parts[client] = networks.represent(spec, theta, x_N.astype(np.float32), None)
+    z = aggregate(parts, len(parts) if config.aggregation == "concatenation" else None)
+    return task_predictions("multiclass", networks.logits(networks.fusion_spec(config, num_classes), theta_0, z))
 
 
-def _part_of(party: str, states: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return a client's `theta`, and the `scale` of its columns (None for generated data and images)."""
-    if party not in states:
-        raise BadInput(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(states))})")
-    state = snapshot.unseal(states[party], f"the checkpoint of {party}")["state"]
-    theta = snapshot.unpack(state["theta" if "theta" in state else "w"])
-    if theta is None:
+def _trained(state: ActorState) -> ActorState:
+    if state["theta"] is None:
         raise BadInput("the run was stopped before its rows were aligned: it has no trained model")
-    return {"theta": theta, "scale": snapshot.unpack(state["local"][1]).get("scale")}
+    return state
 
 
-def _theta_0_of(name: str, states: Mapping[str, bytes]) -> dict[str, Array] | None:
+def _theta_0(states: Mapping[str, bytes], name: str) -> Array | None:
     """Return theta_0 where it rests with an actor: at the server, or with STCD's token."""
     if name not in states:
         return None
-    state = snapshot.unseal(states[name], f"the checkpoint of {name}")["state"]
-    if "theta_0" in state:
-        return dict(snapshot.unpack(state["theta_0"]))
-    held: Token | None = snapshot.unpack(state["held"]) if "held" in state else None
-    return None if held is None else dict(held.theta_0)
+    state = actor_state(states, name)
+    held: messages.Token | None = state.get("held")
+    theta_0: Array | None = state.get("theta_0") if held is None else held.theta_0
+    return theta_0
 
 
-def _named(name: str, value: Any) -> dict[str, Array]:
-    """Return an array, or a network's parameters, under names fit for a file."""
-    if isinstance(value, Mapping):
-        return {f"{name}/{key}": np.asarray(array) for key, array in value.items()}
-    return {name: np.asarray(value)}
-
-
-def _aligned(data: VerticalData, parts: Mapping[str, Mapping[str, Any]]) -> tuple[list[Array], tuple[float, float]]:
-    """Return each party's standardised features of the shared rows, and mean and deviation of the labels."""
-    blocks = {party: data.source(party).load() for party in data.parties}
-    rows = _shared_rows(blocks, data.label_party)
-    features = []
-    for party in data.parties:
-        scale = parts[party]["scale"]
-        x_NF = standardise_like(blocks[party], tuple(scale["feature_names"]), scale["mean"], scale["deviation"])
-        features.append(x_NF[rows[party]])
-    labels = parts[data.label_party]["scale"]
-    return features, (labels["label_mean"], labels["label_deviation"])
-
-
-def _shared_rows(blocks: Mapping[str, PartyBlock], label_party: str) -> dict[str, NDArray[np.int64]]:
-    """Return each party's rows with the ids that all have, in the label party's order."""
-    where = {party: {id_: row for row, id_ in enumerate(block.ids.tolist())} for party, block in blocks.items()}
-    shared = [id_ for id_ in blocks[label_party].ids.tolist() if all(id_ in rows for rows in where.values())]
-    if not shared:
-        raise BadInput("data: the parties share no row id")
-    return {party: np.asarray([rows[id_] for id_ in shared], np.int64) for party, rows in where.items()}
+def _aligned(data: VerticalData, scales: list[dict[str, Any]]) -> list[Array]:
+    """Return each party's standardised features of the rows that all have, in the label party's order."""
+    blocks = {party: data.part(party).source.load() for party in data.parties}
+    rows = shared_rows(blocks, data.label_party)
+    return [
+        standardise_like(blocks[party], tuple(scale["feature_names"]), scale["mean"], scale["deviation"])[rows[party]]
+        for party, scale in zip(data.parties, scales, strict=True)
+    ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +30,6 @@ from fedactors.runtime.base import Ref, Work
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.algorithm import ActiveGradients
 from protocols.pubsub_vfl.averaging import AveragingServer, Replica
-from protocols.pubsub_vfl.broker import BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import PartyRows
 from protocols.pubsub_vfl.messages import (
@@ -91,7 +90,7 @@ class PartyWorker(Client):
     async def _follow_rows(self, rows: np.ndarray) -> None:
         self.rows.follow(rows)
         for sibling in self._workers[1:]:
-            await self.peer(sibling, PartyWorker).take_rows(RowOrder(rows))
+            await self.peer(sibling, type(self)).take_rows(RowOrder(rows))
 
     @remote(caller=DRIVER)
     @abstractmethod
@@ -371,18 +370,3 @@ class ActiveWorker(PartyWorker):
         if self._data.task == "regression":
             metrics["rmse"] *= self.rows.prepared.label_deviation
         return Evaluated(**{name: float(value) for name, value in metrics.items() if not math.isnan(value)})
-
-
-def actors(config: PubSubVflConfig) -> Mapping[str, type]:
-    """Return the kinds of actors that a run with this configuration has."""
-    servers = {"a party's parameter server": AveragingServer} if config.uses_servers else {}
-    if not config.is_paired:
-        return {
-            "active party's workers": ActiveWorker,
-            "passive parties' workers": PassiveWorker,
-            "broker": BatchBroker,
-            **servers,
-        }
-    from protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
-
-    return {"active party's workers": PairedActiveWorker, "passive parties' workers": PairedPassiveWorker, **servers}

@@ -86,13 +86,12 @@ class PartyRows:
         return self._prepared
 
     def part(self, name: str) -> Part:
-        """Return a part of the split by name: train, validation or test.
+        """Return the part of the split that a peer names: validation or test, whose embeddings it may ask for at once.
 
         Raises:
-            BadInput: another name.
+            BadInput: another name, such as that of the training rows, whose releases are counted batch by batch.
         """
-        prepared = self.prepared
-        parts = {"train": prepared.train, "validation": prepared.validation, "test": prepared.test}
+        parts = {"validation": self.prepared.validation, "test": self.prepared.test}
         if name not in parts:
             raise BadInput(f"part: {name!r} is not allowed: use {', '.join(parts)}")
         return parts[name]

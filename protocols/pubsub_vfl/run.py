@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from fedactors.data.partitions import VerticalData
@@ -198,3 +198,16 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> F
     )
     runtime.on_loss(lambda name: "restart" if restarts and "/worker-" in name else "stop", federation.lost)
     return federation
+
+
+def actors(config: PubSubVflConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that a run with this configuration has."""
+    servers = {"a party's parameter server": AveragingServer} if config.uses_servers else {}
+    if not config.is_paired:
+        return {
+            "active party's workers": ActiveWorker,
+            "passive parties' workers": PassiveWorker,
+            "broker": BatchBroker,
+            **servers,
+        }
+    return {"active party's workers": PairedActiveWorker, "passive parties' workers": PairedPassiveWorker, **servers}

@@ -237,15 +237,21 @@ def rows_with_keys(keys: pa.Table) -> NDArray[np.bool_]:
 
 
 def _ordered(data: pa.Table) -> pa.Table:
-    sortable = {
-        f"c{i}": column
-        if pa.types.is_primitive(column.type) or pa.types.is_decimal(column.type)
-        else column.cast("str")
-        for i, column in enumerate(data.columns)
-    }
-    keys = [(name, "ascending") for name in sortable]
-    places = pyarrow.compute.sort_indices(pa.table(sortable), sort_keys=keys) if keys else pa.array([], pa.int64())
-    return data.take(places).combine_chunks() if keys else data
+    if not data.num_columns:
+        return data
+    columns = {f"c{i}": _sortable(column) for i, column in enumerate(data.columns)}
+    places = pyarrow.compute.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+    return data.take(places).combine_chunks()
+
+
+def _sortable(column: pa.ChunkedArray) -> Any:
+    """Return a column that Arrow can sort: itself, or what it holds as texts (categories, intervals, lists)."""
+    kind, types = column.type, pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
+        return column
+    if types.is_decimal(kind) or types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind):
+        return column
+    return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
 
 
 def choose_test(num_rows: int, test_share: float, rng: np.random.Generator) -> NDArray[np.bool_]:

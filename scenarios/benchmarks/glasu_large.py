@@ -21,6 +21,7 @@ import psutil
 from fedactors.config import build
 from fedactors.data.client_graphs import GraphBlock
 from fedactors.data.graphs import to_csr
+from fedactors.network.codec import plain
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.run import run
@@ -36,18 +37,19 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class LargeGraph:
-    """A stochastic block model with features that each client draws for itself: edges, then which of them it keeps."""
+@plain
+class LargePart:
+    """A client's part of a `LargeGraph`."""
 
+    party: str
+    client: int
     num_nodes: int
     num_edges: int
-    num_clients: int = 3
     num_classes: int = 4
     num_features: int = 16
 
-    def load(self, client: int) -> GraphBlock:
-        """Draw what client `client` holds; labels and split are everyone's."""
+    def load(self) -> GraphBlock:
+        """Draw what the client holds; labels and split are everyone's."""
         common = np.random.default_rng(0)
         labels = common.integers(0, self.num_classes, self.num_nodes)
         order = np.argsort(labels, kind="stable")
@@ -58,7 +60,7 @@ class LargeGraph:
         far = common.integers(0, self.num_nodes, self.num_edges)
         edges = np.stack([source, np.where(common.random(self.num_edges) < 0.8, near, far)], axis=1)
         nodes = common.permutation(self.num_nodes)
-        own = np.random.default_rng([1, client])
+        own = np.random.default_rng([1, self.client])
         indptr, indices = to_csr(edges[own.random(self.num_edges) < 0.8], self.num_nodes)
         centres = own.standard_normal((self.num_classes, self.num_features)).astype(np.float32)
         features = centres[labels] + 2 * own.standard_normal((self.num_nodes, self.num_features), dtype=np.float32)
@@ -69,10 +71,25 @@ class LargeGraph:
             features=features,
             columns=np.arange(self.num_features),
             labels=labels,
+            num_classes=self.num_classes,
             train=nodes[: 6 * tenth],
             validation=nodes[6 * tenth : 7 * tenth],
             test=nodes[7 * tenth :],
         )
+
+
+@dataclass(frozen=True)
+class LargeGraph:
+    """A stochastic block model with features that each client draws for itself: edges, then which of them it keeps."""
+
+    num_nodes: int
+    num_edges: int
+    parties: tuple[str, ...] = ("client-0", "client-1", "client-2")
+
+    def part(self, party: str) -> LargePart:
+        """Return a client's part."""
+        client = self.parties.index(party)
+        return LargePart(party=party, client=client, num_nodes=self.num_nodes, num_edges=self.num_edges)
 
 
 class Watch:

@@ -24,11 +24,12 @@ from torch.nn import functional
 
 from fedactors.config import build
 from fedactors.data.client_graphs import graph
-from protocols.glasu import algorithm, sampling, steps
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
+from protocols.glasu import algorithm, sampling
 from protocols.glasu.aggregation import add
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.graphs import scale_features, share_of
+from protocols.glasu.data import client_graph, load_client, parts_of, scale_features
 
 REPEATS = 60
 
@@ -46,8 +47,7 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
         matrix = torch.sparse_coo_tensor(
             torch.from_numpy(np.stack([rows, columns])), values, (num_nodes, num_nodes)
         ).to_sparse_csr()
-        share, _ = share_of(block, "plain")
-        features = torch.from_numpy(scale_features(share).features_NF)
+        features = torch.from_numpy(scale_features(client_graph("plain", block)).features_NF)
         if (features != 0).float().mean() < 0.1:
             features = features.to_sparse_csr()
     labels, train = torch.from_numpy(np.array(block.labels)), torch.from_numpy(np.array(block.train))
@@ -82,18 +82,16 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
 
 def glasu_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     """Return GLASU's step of its centralised case: the function that a client's actor hands to `compute`."""
-    share, split = share_of(block, "all")
-    share = scale_features(share)
-    network = steps.network_of(config, share.features_NF.shape[1], num_classes, 0)
-    adjacency = steps.build_graph(share, block.num_nodes)
-    batch = steps.full_batch(adjacency, share, split, config.num_layers, config.float64)
-    descent = algorithm.Descent(optimiser="adam", learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    own = scale_features(client_graph("all", block))
+    network = algorithm.network_of(config, own.features_NF.shape[1], num_classes, 0)
+    batch = algorithm.full_batch(own, config.num_layers, torch.float32)
+    optimizer = OptimizerSpec(name="adam", learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
-    state = algorithm.start_optimiser(parameters, descent)
+    state = OptimizerState()
 
     def step() -> float:
         nonlocal parameters, state
-        parameters, state, losses = steps.updates(parameters, state, network, batch, [], None, descent, 1)
+        parameters, state, losses = algorithm.local_updates(parameters, network, batch, optimizer, state, [], None, 1)
         return losses[0]
 
     return step
@@ -133,7 +131,7 @@ def time_sampling() -> dict[str, Any]:
     for repeat in range(40):
         batch = sampling.choose_batch(np.arange(200_000), 1024, rng)
         start = time.perf_counter()
-        layers = steps.sample(adjacency, batch, 2, 3, repeat)
+        layers = sampling.sample_segment(adjacency, batch, 2, 3, np.random.default_rng(repeat))
         middle = time.perf_counter()
         for layer in layers:
             sampling.block(adjacency, layer)
@@ -146,21 +144,23 @@ def time_sampling() -> dict[str, Any]:
 
 
 def measure_costs(data: str) -> dict[str, Any]:
-    """Return processor seconds per unit of each kind of work, as `protocols.glasu.costs` counts units."""
+    """Return processor seconds per unit of each kind of work, as `protocols.glasu.run.default_costs` counts units."""
     config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3})
     source = graph(data, 3)
-    share, split = share_of(source.load(0), "client-0")
-    adjacency = steps.build_graph(share, len(split.labels_N))
-    network = steps.network_of(config, share.features_NF.shape[1], source.num_classes, 0)
+    own, _ = load_client(config, parts_of(config, source, "client-0"), 0)
+    network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, 0)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
-    batch = steps.full_batch(adjacency, share, split, config.num_layers, config.float64)
-    part, h0 = steps.first_segment(parameters, network, batch)
+    batch = algorithm.full_batch(own, config.num_layers, torch.float32)
+    part, h0 = algorithm.first_segment(parameters, network, batch)
     stale = [algorithm.extract(part, part)] * len(network.segments)
-    descent = algorithm.Descent(optimiser="adam", learning_rate=0.01)
-    state = algorithm.start_optimiser(parameters, descent)
-    chosen = sampling.choose_batch(split.train, 64, np.random.default_rng(0))
-    layers = steps.sample(adjacency, chosen, 2, 3, 0)
-    everything = steps.forward_operations(network, batch, range(config.num_layers))
+    optimizer, state = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()
+    chosen = sampling.choose_batch(own.nodes.train, 64, np.random.default_rng(0))
+
+    def sample() -> list[sampling.SampledLayer]:
+        return sampling.sample_segment(own.graph, chosen, 2, 3, np.random.default_rng(0))
+
+    layers = sample()
+    everything = algorithm.forward_operations(network, batch, range(config.num_layers))
 
     def seconds(action: Any) -> float:
         taken = []
@@ -170,16 +170,16 @@ def measure_costs(data: str) -> dict[str, Any]:
             taken.append(time.process_time() - start)
         return statistics.median(taken)
 
-    segment = steps.forward_operations(network, batch, network.segments[1])
-    update = seconds(lambda: steps.updates(parameters, state, network, batch, stale, None, descent, 1))
+    segment = algorithm.forward_operations(network, batch, network.segments[1])
+    update = seconds(lambda: algorithm.local_updates(parameters, network, batch, optimizer, state, stale, None, 1))
+    forward = seconds(lambda: algorithm.segment(parameters, network, batch, 1, part, h0))
     parts = [part.numpy()] * 3
     return {
         "data": data,
-        "segment_per_operation": seconds(lambda: steps.next_segment(parameters, network, batch, 1, parts[0], h0))
-        / segment,
+        "segment_per_operation": forward / segment,
         "update_per_operation": update / everything,
-        "sample_per_unit": seconds(lambda: steps.sample(adjacency, chosen, 2, 3, 0)) / (len(chosen) * 2 * 3),
-        "build_per_pair": seconds(lambda: steps.make_batch(adjacency, share, split, [*layers, *layers[1:]], False, 0))
+        "sample_per_unit": seconds(sample) / (len(chosen) * 2 * 3),
+        "build_per_pair": seconds(lambda: algorithm.make_batch(own, [*layers, *layers[1:]], torch.float32, 0))
         / sum(len(layer.rows_E) for layer in layers),
         "aggregate_per_number": seconds(lambda: add(parts)) / (3 * parts[0].size),
     }

@@ -23,11 +23,11 @@ from fedactors.plugins import RunResult
 from fedactors.records.table import RunRow, put_rows
 from fedactors.runtime.base import derived_seed
 from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.mtcd import algorithm, walk
-from protocols.mtcd.cast import make_graph, plan_roaming
+from protocols.mtcd import algorithm
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, load_data
-from protocols.mtcd.glm import problem_of
+from protocols.mtcd.objective import problem_of
+from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
 from protocols.mtcd.run import run
 
 
@@ -35,18 +35,18 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
     """Do Algorithm 2 on arrays; return (processor seconds, visits, Z)."""
     problem, labels_N = problem_of(config), data.labels()[0]
     plan = plan_roaming(config, make_graph(config, seed), seed)
-    options = [plan.options(client) for client in range(config.num_clients)]
+    roaming = Roaming(plan)
+    links = [roaming.links(client, data.parties) for client in range(config.num_clients)]
     thetas = [np.zeros(x_ND.shape[1]) for x_ND in blocks]
     known: dict[int, Any] = {}
     z_N, num_visits = np.zeros(config.num_samples), 0
-    weights_G = np.ones(config.num_tokens)
     start = time.process_time()
     if config.algorithm == "stcd":
-        walk_seed = walk.walk_seed(derived_seed(seed, "all parties", "walks"), 0, 0)
-        client = walk.start_client(walk_seed, range(config.num_clients))
+        walk = walk_seed(derived_seed(seed, "all parties", "walks"), 0, 0)
+        client = start_client(walk, range(config.num_clients))
         for hop in range(config.num_rounds * (config.num_hops + 1)):
             if hop:
-                client = walk.next_client(walk_seed, hop, options[client])
+                client = next_client(walk, hop, links[client])
             thetas[client], z_N = algorithm.visit(
                 problem,
                 blocks[client],
@@ -60,11 +60,12 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
         return time.process_time() - start, config.num_rounds * (config.num_hops + 1), z_N
     for round_ in range(config.num_rounds):
         copies: dict[int, dict[int, Any]] = {}
-        for issue in plan.begin(round_):
+        for issue in roaming.begin(round_):
             own_z_N, client = z_N, issue.start
+            walk = walk_seed(plan.seed, round_, issue.token)
             for hop in range(issue.num_hops + 1):
                 if hop:
-                    client = walk.next_client(issue.seed, hop, options[client])
+                    client = next_client(walk, hop, links[client])
                 mine = copies.setdefault(client, {})
                 mine[issue.token], own_z_N = algorithm.visit(
                     problem,
@@ -79,7 +80,7 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
                 num_visits += 1
         z_N = z_N.copy()
         for client in sorted(copies):
-            thetas[client] = algorithm.combine(thetas[client], copies[client], weights_G)
+            thetas[client] = algorithm.combine(thetas[client], copies[client], 1.0)
             h_N = algorithm.represent(blocks[client], thetas[client])
             z_N += h_N
             if client in known:

@@ -28,7 +28,9 @@ def test_ten_layers_count_by_hand():
 @pytest.mark.parametrize("name", MODEL_NAMES)
 @pytest.mark.parametrize("norm", ["group", "none"])
 def test_every_model_maps_a_batch(name, norm):
-    inputs = {"cnn28": (1, 28, 28), "cnn8": (1, 8, 8), "resnet18": (3, 16, 16), "vgg16": (3, 16, 16)}.get(name, (6,))
+    images = {"cnn28": (1, 28, 28), "cnn8": (1, 8, 8), "resnet18": (3, 16, 16), "vgg16": (3, 16, 16)}
+    images |= {"narrow-resnet18": (3, 8, 8), "view-cnn": (1, 16, 16)}
+    inputs = images.get(name, (6,))
     spec = ModelSpec(name=name, inputs=inputs, outputs=4, norm=norm)
     output = build_model(spec, 1)(torch.zeros(2, *inputs))
     assert output.shape == (2, 4)

@@ -20,6 +20,8 @@ from fedactors.data.partitions import VerticalData
 from fedactors.errors import PartyError
 from fedactors.network.codec import message
 from fedactors.plugins import RunResult
+from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.remote import DRIVER, remote
 from fedactors.runtime.base import Runtime, Work
 from tests.testing import sound
 from tests.testing.sound import (
@@ -47,6 +49,7 @@ FILE = Path(tempfile.gettempdir()) / "rows-of-a-broken-party.npy"
 class Telling(Right):
     """Says something else in its summary."""
 
+    @remote
     async def describe(self, ask: Ask) -> Summary:
         made = await super().describe(ask)
         return Summary(**{name: getattr(made, name) for name in Summary.__slots__} | self.said(ask))
@@ -89,6 +92,7 @@ class ScaledColumn(Telling):
 
 
 class StandardisedBatch(Right):
+    @remote
     async def part(self, ask: Ask) -> Part:
         await super().part(ask)
         return Part(self.scaled[self.batch, COLUMN])
@@ -147,13 +151,15 @@ class NumberPerSmallArray(Telling):
 
 
 class InPayload(sound.OfferingRight):
+    @remote
     async def offer(self, ask: Ask) -> sound.Offer:
         made = await super().offer(ask)
         self.free(made.ref)
-        return sound.Offer(self.put(Part(self.scaled[self.batch, COLUMN])))
+        return sound.Offer(self.put(Part(self.scaled[self.batch, COLUMN]), to="left"))
 
 
 class AllLabels(Left):
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         report = await super().train_round(order)
         assert self.labels is not None
@@ -163,6 +169,7 @@ class AllLabels(Left):
 
 
 class LabelsOfBatch(Left):
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         report = await super().train_round(order)
         assert self.labels is not None
@@ -170,17 +177,20 @@ class LabelsOfBatch(Left):
 
 
 class Curious(Right):
+    @remote
     async def look(self, error: Error) -> None:
         self.seen = error.values
 
 
 class MatrixToDriver(Left):
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         report = await super().train_round(order)
         return Report(report.loss, self.features.astype(np.float64), report.details)
 
 
 class InMetrics(Left):
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         report = await super().train_round(order)
         hidden = {f"detail-{i}": float(value) for i, value in enumerate(self.features[:30, COLUMN])}
@@ -188,12 +198,14 @@ class InMetrics(Left):
 
 
 class ClientSendsRow(RowClient):
+    @remote
     async def train(self, model: Model) -> Report:
         report = await super().train(model)
         return Report(report.loss, self.features[0] * 0.1, {})
 
 
 class InError(Right):
+    @remote
     async def part(self, ask: Ask) -> Part:
         made = await super().part(ask)
         if ask.round == 1 and not hasattr(self, "failed"):
@@ -211,6 +223,7 @@ class Forgiving(Left):
 
 
 class InTimeline(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         now = self.clock.now()
@@ -220,25 +233,29 @@ class InTimeline(Right):
 class InPrivacyRecord(Right):
     async def load(self) -> None:
         await super().load()
-        self.record_privacy({"clipping": self.features[:, COLUMN].tolist()})
+        note = f"clipped at {self.features[:, COLUMN].tolist()}"
+        self.record_privacy(PrivacyRecord(party=self.party, message_type="Part", mechanism="none", note=note))
 
 
 class Prints(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         print(self.features[self.batch[:20], 0])
 
 
 class InTypeName(Right):
+    @remote
     async def part(self, ask: Ask) -> Part:
         made = await super().part(ask)
         name = "Part_" + "_".join(f"{value}" for value in self.features[ask.round])
-        await self.peer("left", Listening).listen(message(receiver="left", reveals="nothing")(type(name, (), {}))())
+        await self.peer("left", Listening).listen(message(reveals="nothing")(type(name, (), {}))())
         return made
 
 
 class Listening(Left):
-    async def listen(self, said: Any) -> None:
+    @remote
+    async def listen(self, said: Part) -> None:
         self.heard = type(said)
 
 
@@ -263,12 +280,14 @@ async def run_with_extra(
 
 
 class WritesFile(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         np.save(FILE, self.features)
 
 
 class SendsDatagram(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
@@ -276,12 +295,14 @@ class SendsDatagram(Right):
 
 
 class StartsProcess(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         subprocess.run(["true", str(self.features[0, 0])], check=True)
 
 
 class StartsThread(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         thread = threading.Thread(target=np.sort, args=(self.features,))
@@ -290,6 +311,7 @@ class StartsThread(Right):
 
 
 class SetsEnvironment(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         os.environ["SOUND_ROW"] = " ".join(map(str, self.features[0]))
@@ -299,6 +321,7 @@ SHARED: dict[str, Any] = {}
 
 
 class WritesGlobal(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         SHARED["row"] = self.features[0]
@@ -307,6 +330,7 @@ class WritesGlobal(Right):
 class PassesThroughGlobal(Right):
     """Puts and takes: nothing is left of it when the run is over."""
 
+    @remote
     async def part(self, ask: Ask) -> Part:
         made = await super().part(ask)
         SHARED["values"] = made.values
@@ -323,12 +347,14 @@ class TakesFromGlobal(Left):
 class WritesClass(Right):
     seen: ClassVar[list[Floats]] = []
 
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         self.seen.append(self.features[0])
 
 
 class SetsClass(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         Right.hidden = self.features[0]  # type: ignore[attr-defined]
@@ -339,6 +365,7 @@ def remember(value: Any, seen: list[Any] = []) -> None:  # noqa: B006
 
 
 class WritesDefault(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         remember(self.features[0])
@@ -352,6 +379,7 @@ def table_of_squares(size: int) -> Floats:
 class Caches(Right):
     """Sound: a cache of a pure function is no channel."""
 
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         table_of_squares(len(error.values))
@@ -361,12 +389,14 @@ class Caches(Right):
 
 
 class ScoresDirectly(Right):
+    @remote
     async def part(self, ask: Ask) -> Part:
         await super().part(ask)
         return Part(score(self.scaled[self.batch], self.weights))
 
 
 class WorksInHandler(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
         kernel = self.scaled @ self.scaled.T
@@ -389,6 +419,7 @@ class WorksInBackground(Right):
 
 
 class ReadsWallClock(Left):
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         start = time.perf_counter()
         report = await super().train_round(order)
@@ -425,6 +456,7 @@ class LosesMessage(Right):
         await super().load()
         self.inbox: list[Floats] = []
 
+    @remote
     async def learn(self, error: Error) -> None:
         self.inbox.append(error.values)
         if len(self.inbox) > 1:
@@ -436,6 +468,7 @@ class LosesModel(RingClient):
 
 
 class SwallowsLoss(Left):
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         try:
             return await super().train_round(order)
@@ -453,6 +486,7 @@ async def run_on(
 
 
 class Hangs(Right):
+    @remote
     async def learn(self, error: Error) -> None:
         await asyncio.Event().wait()
 
@@ -463,44 +497,51 @@ class Undeclared:
 
 
 class SendsUndeclared(Right):
-    async def describe(self, ask: Ask) -> Any:
+    @remote
+    async def describe(self, ask: Ask) -> Summary:
         made = await super().describe(ask)
-        return Undeclared(made.quantiles)
+        return Undeclared(made.quantiles)  # type: ignore[return-value]
 
 
-@message(receiver="left", reveals="what no review has seen")
+@message(reveals="what no review has seen")
 class Unreviewed:
     values: Floats
 
 
 class SendsUnreviewed(Right):
-    async def part(self, ask: Ask) -> Any:
+    @remote
+    async def part(self, ask: Ask) -> Unreviewed:  # type: ignore[override]
         made = await super().part(ask)
         return Unreviewed(made.values)
 
 
-class SendsBareArray(Right):
-    async def part(self, ask: Ask) -> Part:
-        made = await super().part(ask)
-        await self.peer("left", TakesBareArray).take(made.values)
-        return made
+class CallsNoDoor(Right):
+    @remote
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        await self.peer("left", Left).descend(error.values)
 
 
-class TakesBareArray(Left):
-    async def take(self, values: Floats) -> None:
-        self.taken = values
+class TakesNoAnswer(Right):
+    """Calls, does not wait, and never learns that it failed."""
+
+    @remote
+    async def learn(self, error: Error) -> None:
+        await super().learn(error)
+        self.peer("left", FailingLeft).listen(Part(error.values))
 
 
-class Whispers(Left):
-    async def train_round(self, order: Order) -> Report:
-        self.data.__dict__.setdefault("hidden", []).append(1.0)
-        return await super().train_round(order)
+class FailingLeft(Left):
+    @remote
+    async def listen(self, said: Part) -> None:
+        raise ValueError("nobody hears this")
 
 
-class Overhears(Right):
-    async def part(self, ask: Ask) -> Part:
-        made = await super().part(ask)
-        return Part(made.values + len(self.data.__dict__.get("hidden", [])))
+async def run_with_object(
+    settings: SoundConfig, data: VerticalData, runtime: Runtime, left: type[Left], right: type[Right]
+) -> RunResult:
+    runtime.spawn(sound.Averager, "third", {"shared": object()})
+    return await run_split(settings, data, runtime, left, right)
 
 
 class CostsNothing(Right):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 
+from fedactors.remote import DRIVER, remote
 from tests.testing.sound import Left, Order, Report
 
 
 class Scattered(Left):
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         report = await super().train_round(order)
         shifted = report.loss + float("default_worker" in sys.argv[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,9 +15,10 @@ from pydantic import Field
 from fedactors.config import config
 from fedactors.data.horizontal import HorizontalData, horizontal
 from fedactors.data.partitioners import IidPartitioner
-from fedactors.data.partitions import VerticalData, vertical
+from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.network.codec import message
 from fedactors.plugins import Headline, RunResult
+from fedactors.remote import DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Ref, Runtime, Work
 from fedactors.scenario import Scenario
@@ -41,14 +43,14 @@ class SoundConfig:
 # --- messages: B rows of a batch, F columns ---
 
 
-@message(receiver="left or client", reveals="which round it is")
+@message(reveals="which round it is")
 class Order:
     """What the driver asks for."""
 
     round: int
 
 
-@message(receiver="driver", reveals="the loss, and the sender's weights for the run folder")
+@message(reveals="the loss, and the sender's weights for the run folder")
 class Report:
     """What a round came to; weights (F)."""
 
@@ -57,28 +59,28 @@ class Report:
     details: dict[str, float]
 
 
-@message(receiver="right", reveals="which round it is")
+@message(reveals="which round it is")
 class Ask:
     """What one party asks of another."""
 
     round: int
 
 
-@message(receiver="left", reveals="a weighted sum of the sender's columns, per row of the batch")
+@message(reveals="a weighted sum of the sender's columns, per row of the batch", readers="the left party")
 class Part:
     """A party's part of the score; values (B)."""
 
     values: Floats
 
 
-@message(receiver="left", reveals="where the part is, and nothing of it")
+@message(reveals="where the part is, and nothing of it")
 class Offer:
     """A part that can be fetched."""
 
     ref: Ref
 
 
-@message(receiver="left", reveals="statistics of the sender's weights")
+@message(reveals="statistics of the sender's weights")
 class Summary:
     """Statistics of the sender's weights, in every form that a message may have."""
 
@@ -90,14 +92,14 @@ class Summary:
     packed: bytes
 
 
-@message(receiver="right", reveals="the error per row of the batch, whose sign is the label")
+@message(reveals="the error per row of the batch, whose sign is the label")
 class Error:
     """Prediction minus label; values (B)."""
 
     values: Floats
 
 
-@message(receiver="client or server", reveals="the model of all clients")
+@message(reveals="the model of all clients")
 class Model:
     """Weights (F)."""
 
@@ -141,11 +143,11 @@ class Party(Client):
 
     state: ClassVar[tuple[str, ...]] = ("weights", "order", "batch")
 
-    def __init__(self, data: VerticalData, settings: SoundConfig) -> None:
+    def __init__(self, data: VerticalPart, settings: SoundConfig) -> None:
         self.data, self.settings = data, settings
 
     async def load(self) -> None:
-        block = self.data.load(self.party)
+        block = self.data.load()
         self.features = block.features
         self.scaled = ((block.features - block.features.mean(0)) / block.features.std(0)).astype(np.float64)
         self.labels = block.labels
@@ -169,15 +171,18 @@ class Party(Client):
 class Right(Party):
     """The party without labels."""
 
+    @remote
     async def part(self, ask: Ask) -> Part:
         self.draw()
         return Part(await self.score())
 
+    @remote
     async def describe(self, ask: Ask) -> Summary:
         norm, quantiles = await self.compute(summarise, self.weights, work=Work("summary"))
         largest = tuple(float(value) for value in quantiles[-2:])
         return Summary(norm, quantiles, largest, f"norm {norm:.3f}", {"norm": norm}, quantiles.tobytes())
 
+    @remote
     async def learn(self, error: Error) -> None:
         await self.descend(error.values)
 
@@ -185,6 +190,7 @@ class Right(Party):
 class Left(Party):
     """The party with labels, which leads."""
 
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         right = self.peer("right", Right)
         summary = await right.describe(Ask(order.round))
@@ -205,8 +211,8 @@ async def run_split(
     settings: SoundConfig, data: VerticalData, runtime: Runtime, left: type[Left], right: type[Right]
 ) -> RunResult:
     runtime.use_costs(COSTS)
-    first = runtime.spawn(left, "left", data, settings)
-    runtime.spawn(right, "right", data, settings)
+    first = runtime.spawn(left, "left", data.part("left"), settings)
+    runtime.spawn(right, "right", data.part("right"), settings)
     await runtime.start()
     for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
         report = await first.train_round(Order(index))
@@ -226,9 +232,13 @@ def load_columns(settings: SoundConfig, name: str, seed: int) -> VerticalData:
 class OfferingRight(Right):
     """Offers its part."""
 
-    async def offer(self, ask: Ask) -> Offer:
-        return Offer(self.put(await self.part(ask)))
+    payloads = (Part,)
 
+    @remote
+    async def offer(self, ask: Ask) -> Offer:
+        return Offer(self.put(await self.part(ask), to="left"))
+
+    @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
 
@@ -252,6 +262,7 @@ class NoisyRight(Right):
         await super().load()
         self.noise = self.noise_rng("part")
 
+    @remote
     async def part(self, ask: Ask) -> Part:
         made = await super().part(ask)
         clipped = np.clip(made.values, -3, 3)
@@ -266,13 +277,14 @@ class NoisyRight(Right):
 class RowClient(Client):
     """Holds rows."""
 
-    def __init__(self, data: HorizontalData, index: int) -> None:
-        self.source = data.client(index)
+    def __init__(self, source: Any) -> None:
+        self.source = source
 
     async def load(self) -> None:
         block = self.source.load()
         self.features, self.labels = block.features.astype(np.float64), block.labels
 
+    @remote
     async def train(self, model: Model) -> Report:
         work = Work("step", len(self.features))
         weights, loss = await self.compute(local_round, model.vector, self.features, self.labels, work=work)
@@ -287,6 +299,7 @@ class Averager(Server):
     def __init__(self, clients: tuple[str, ...]) -> None:
         self.clients, self.vector = clients, np.zeros(NUM_COLUMNS)
 
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         found = [await self.peer(name, RowClient).train(Model(self.vector)) for name in self.clients]
         self.vector = await self.compute(average, [one.weights for one in found], work=Work("summary"))
@@ -299,13 +312,15 @@ class RingClient(RowClient):
 
     state: ClassVar[tuple[str, ...]] = ("vector",)
 
-    def __init__(self, data: HorizontalData, index: int, after: str) -> None:
-        super().__init__(data, index)
+    def __init__(self, source: Any, after: str) -> None:
+        super().__init__(source)
         self.after, self.vector = after, np.zeros(NUM_COLUMNS)
 
+    @remote
     async def take(self, model: Model) -> None:
         self.vector = model.vector
 
+    @remote(caller=DRIVER)
     async def train_round(self, order: Order) -> Report:
         found = await self.train(Model(self.vector))
         await self.peer(self.after, RingClient).take(Model(found.weights))
@@ -318,7 +333,7 @@ async def run_averaging(
     names = ("client-0", "client-1")
     first = runtime.spawn(server, "server", names)
     for index, name in enumerate(names):
-        runtime.spawn(client, name, data, index)
+        runtime.spawn(client, name, data.client(index))
     return await run_rows(settings, runtime, [first])
 
 
@@ -326,7 +341,7 @@ async def run_ring(
     settings: SoundConfig, data: HorizontalData, runtime: Runtime, client: type[RingClient]
 ) -> RunResult:
     clients = [
-        runtime.spawn(client, name, data, index, after)
+        runtime.spawn(client, name, data.client(index), after)
         for index, (name, after) in enumerate([("client-0", "client-1"), ("client-1", "client-0")])
     ]
     return await run_rows(settings, runtime, clients)
@@ -361,6 +376,10 @@ class Play:
         return await self.play(settings, data, runtime, *self.actors)
 
 
+def kinds(actors: tuple[type, ...], settings: SoundConfig) -> dict[str, type]:
+    return {actor.__name__: actor for actor in actors}
+
+
 def protocol(play: Callable[..., Awaitable[RunResult]], *actors: type, **changes: Any) -> Scenario:
     fields: Mapping[str, Any] = {
         "name": "sound",
@@ -372,6 +391,7 @@ def protocol(play: Callable[..., Awaitable[RunResult]], *actors: type, **changes
         "run": Play(play, actors),
         "load_data": load_rows if play in (run_averaging, run_ring) else load_columns,
         "messages": sys.modules[__name__],
+        "actors": partial(kinds, actors),
     }
     return Scenario(**{**fields, **changes})
 

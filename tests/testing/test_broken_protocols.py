@@ -27,7 +27,7 @@ RIGHT = {
     broken.ShuffledMatrix: (f"{SUMMARY}quantiles", "unchanged"),
     broken.RowPlusConstant: (f"{SUMMARY}quantiles", "holds row 1 of", "or an affine map of it"),
     broken.ScaledColumn: (f"{SUMMARY}quantiles", "an affine map of values of column 3 of"),
-    broken.StandardisedBatch: ("[privacy] Part.values", "an affine map of values of column 3 of"),
+    broken.StandardisedBatch: ("[privacy] Part.values", "column 3 of", "in the order of a batch"),
     broken.ShuffledColumn: (f"{SUMMARY}quantiles", "column 3 of", "unchanged"),
     broken.SortedColumn: (f"{SUMMARY}quantiles", "column 3 of", "unchanged"),
     broken.PartOfColumn: (f"{SUMMARY}quantiles", "an affine map of values of column 3 of"),
@@ -58,7 +58,8 @@ RIGHT = {
     broken.OrderOfSet: ("[determinism] two processes record different metrics", "sort what comes from a set"),
     broken.LosesMessage: ("[resume]", "right differ: something is missing from the state they declare"),
     broken.Hangs: ("[run] the smoke run does not end well", "right.learn (called by left)"),
-    broken.SendsUndeclared: ("[run]", "Undeclared may not be sent"),
+    broken.SendsUndeclared: ("[run]", "right: describe returned a Undeclared; it is declared to give a Summary"),
+    broken.CallsNoDoor: ("[run]", "right: calls left.descend, which is no door of Left"),
     broken.SendsUnreviewed: ("[messages] Unreviewed goes from right to left", "the privacy review, does not know it"),
     broken.CostsNothing: ("[run]", "no cost is known for 'gift'"),
 }
@@ -85,18 +86,22 @@ PAIRS = {
         broken.InError,
         ("[privacy] the error of part, sent from right to left", "column 0 of"),
     ),
-    "type name": (broken.Listening, broken.InTypeName, ("[privacy] the ledger's names", "holds row")),
+    "type name": (broken.Listening, broken.InTypeName, ("[run]", "right: calls left.listen with a Part_")),
+    "no answer": (
+        broken.FailingLeft,
+        broken.TakesNoAnswer,
+        ("[run]", "left: ValueError: nobody hears this (right, which had called it, did not await the answer)"),
+    ),
     "global": (broken.TakesFromGlobal, broken.PassesThroughGlobal, ("[channels] tests.testing.broken.SHARED changed",)),
     "clock": (
         broken.ReadsWallClock,
         Right,
         ("[wall time] broken.py:", "calls time.perf_counter. Time is the runtime's"),
     ),
-    "bare": (broken.TakesBareArray, broken.SendsBareArray, ("[messages] right -> left.take carries a bare ndarray",)),
-    "argument": (broken.Whispers, broken.Overhears, ("[isolation]", "past the ledger")),
 }
 RUNS = {
     "actor's name": (protocol(run_with_names, Left, Right), ("the actors' names", "holds row 0 of")),
+    "object": (protocol(broken.run_with_object, Left, Right), ("third: an argument of its constructor cannot be",)),
     "result": (protocol(run_with_extra, Left, Right), ("RunResult.extra", "column 1 of")),
     "loss": (
         protocol(run_on, broken.SwallowsLoss, Right, party_loss=frozenset({"continue"}), default_party_loss="continue"),

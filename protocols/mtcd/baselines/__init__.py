@@ -1,1 +1,1 @@
-"""Baselines of the paper: DCPA (Condat-Vu form) and client-server vertical learning."""
+"""The methods beside MTCD: one token without a server (STCD), client-server (SVFL), dual consensus (DCPA)."""

@@ -10,17 +10,31 @@ with Metropolis weights W makes the copies agree. One iteration is one exchange 
 
 Shapes: N samples, D features of one client, K clients. B_k = X_k. At the fixed point every y_k is grad g(X theta*),
 for ridge X theta* - y.
+
+    run_iterations: y_k --> neighbours;  all neighbours' y_j of the same iteration --> `iterate`
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import networkx as nx
 import numpy as np
 from scipy.special import expit
 
+from fedactors.data.partitions import VerticalPart
+from fedactors.errors import CallTimeout, Refused
+from fedactors.parties import surviving_loss
+from fedactors.remote import CLIENT, DRIVER, remote
+from fedactors.runtime.base import Work
+from protocols.mtcd.actors import Party
+from protocols.mtcd.config import MtcdConfig
+from protocols.mtcd.data import PublicPart
+from protocols.mtcd.messages import DualVector, IterateOrder
 from protocols.mtcd.objective import Array, Problem, Ridge, SparseLogistic, largest_gram_eigenvalue
 
 
@@ -45,12 +59,6 @@ class DcpaState:
 def consensus_matrix(weights_KK: Array) -> Array:
     """Return L = (I - W)/2 (K, K) for a symmetric doubly stochastic W."""
     return 0.5 * (np.eye(len(weights_KK)) - weights_KK)
-
-
-def step_sum(steps: DcpaSteps, largest_block: float, smooth_penalty: float, consensus_norm: float) -> float:
-    """Return mu_y (max||B_k||^2 mu_w / (1 - mu_w L_J / 2) + mu_x ||L||), which must not exceed 1."""
-    primal = largest_block * steps.primal / (1.0 - 0.5 * steps.primal * smooth_penalty)
-    return steps.dual * (primal + steps.consensus * consensus_norm)
 
 
 def auto_steps(
@@ -140,3 +148,90 @@ def _prox_logistic(v_N: Array, labels_N: Array, weight: float) -> Array:
             return labels_N * new_N
         m_N = new_N
     return labels_N * m_N
+
+
+# --- the client ---
+
+
+class DcpaClient(Party):
+    """A party that is in step with its neighbours.
+
+    Args:
+        config: the run's settings.
+        part: its own part of the data.
+        seed: shared by all parties, for the split of rows.
+        laplacian: L_kj of this client k for itself and each neighbour j, by number.
+    """
+
+    state: ClassVar[tuple[str, ...]] = (*Party.state, "s", "y")
+
+    def __init__(
+        self,
+        config: MtcdConfig,
+        part: VerticalPart | PublicPart,
+        seed: int,
+        laplacian: tuple[tuple[int, float], ...],
+    ) -> None:
+        super().__init__(config, part, seed)
+        self._laplacian = laplacian
+        self._neighbours = frozenset(other for other, _ in laplacian) - {self._client}
+        self._inbox: dict[int, dict[int, Any]] = {}
+        self._arrived = asyncio.Event()
+        self.s: Any = None
+        self.y: Any = None
+
+    def _build(self) -> None:
+        super()._build()
+        if self.y is None:
+            self.s, self.y = np.zeros(self._block.num_samples), np.zeros(self._block.num_samples)
+
+    @remote(caller=DRIVER)
+    async def run_iterations(self, order: IterateOrder) -> None:
+        """Do some iterations in step with the neighbours."""
+        block, num_clients = self._block, len(self._names)
+        steps, x_ND = DcpaSteps(order.primal, order.dual, order.consensus), self._block.x["train"]
+        for iteration in range(order.first, order.first + order.count):
+            vector = DualVector(iteration, self._client, self.y)
+            for neighbour in sorted(self._neighbours):
+                self.background(self._send(neighbour, vector))
+            received = await self._received(iteration)
+            laplacian_y_N = np.zeros(block.num_samples)
+            for neighbour, weight in self._laplacian:
+                laplacian_y_N += weight * (self.y if neighbour == self._client else received[neighbour])
+            state = DcpaState(self.theta, self.s, self.y)
+            arguments = (block.problem, x_ND, block.y["train"], state, laplacian_y_N, steps, num_clients)
+            state = await self.compute(iterate, *arguments, work=Work("iterate", x_ND.size))
+            self.theta, self.s, self.y = state.w, state.s, state.y
+
+    async def _send(self, neighbour: int, vector: DualVector) -> None:
+        with surviving_loss("the run stops with its name"):
+            await self.peer(self._names[neighbour], DcpaClient).take_dual(vector)
+
+    @remote(caller=CLIENT)
+    async def take_dual(self, vector: DualVector) -> None:
+        """Take a neighbour's vector; that of the next iteration may come early and is kept.
+
+        Raises:
+            Refused: it is from no neighbour.
+        """
+        if vector.client not in self._neighbours:
+            raise Refused(self.name, f"is sent a dual vector of client {vector.client}, which is no neighbour")
+        self._inbox.setdefault(vector.iteration, {})[vector.client] = vector.y
+        self._arrived.set()
+
+    async def _received(self, iteration: int) -> dict[int, Any]:
+        seconds = self._config.visit_timeout
+        while len(self._inbox.get(iteration, {})) < len(self._neighbours):
+            self._arrived.clear()
+            try:
+                async with self.clock.timeout(seconds):
+                    await self._arrived.wait()
+            except TimeoutError:
+                text = f"no dual vector of iteration {iteration} came within {seconds:g} s"
+                raise CallTimeout(self.name, text) from None
+        return self._inbox.pop(iteration, {})
+
+
+def laplacian_row(laplacian_KK: Array, graph: nx.Graph, client: int) -> tuple[tuple[int, float], ...]:
+    """Return L_kj of a client and its neighbours, by number."""
+    return tuple((other, float(laplacian_KK[client, other])) for other in sorted({client, *graph.neighbors(client)}))

@@ -14,8 +14,8 @@ from typing import Any
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import Done, run_once
 from fedactors.sweeps.study import Study, study_flags
-from protocols.glasu.costs import us_uk
 from protocols.glasu.plugin import PROTOCOL
+from protocols.glasu.run import us_uk
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedactors.config import build
-from fedactors.data.client_graphs import GraphBlock, GraphData, graph
-from fedactors.network.codec import message_types
+from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
+from fedactors.network.codec import message_types, plain
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
@@ -109,27 +110,38 @@ class Eavesdropper:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@plain
+class AlteredPart:
+    """A client's part whose block is changed before it is used."""
+
+    part: GraphPart
+    changes: dict[str, Any]
+
+    @property
+    def party(self) -> str:
+        return self.part.party
+
+    def load(self) -> GraphBlock:
+        return dataclasses.replace(self.part.load(), **self.changes)
+
+
+@dataclass(frozen=True)
 class Altered:
-    """A graph whose first client's block is changed before it is used."""
+    """A graph whose first client's block is changed."""
 
     source: GraphData
     changes: dict[str, Any]
 
     @property
-    def num_clients(self) -> int:
-        return self.source.num_clients
+    def parties(self) -> tuple[str, ...]:
+        return self.source.parties
 
-    @property
-    def num_classes(self) -> int:
-        return self.source.num_classes
+    def part(self, party: str) -> GraphPart | AlteredPart:
+        part = self.source.part(party)
+        return AlteredPart(part=part, changes=self.changes) if party == "client-0" else part
 
     def load(self, client: int) -> GraphBlock:
-        block = self.source.load(client)
-        if client:
-            return block
-        fields = {name: getattr(block, name) for name in block.__dataclass_fields__}
-        return GraphBlock(**{**fields, **self.changes})
+        return self.part(self.parties[client]).load()
 
 
 def altered(**changes) -> Altered:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from protocols.glasu import algorithm, backbones, sampling
-from protocols.glasu.algorithm import ClientBatch, Descent, OptimiserState, Stale
+from protocols.glasu.algorithm import ClientBatch, Stale
 from protocols.glasu.backbones import Network, Parameters
 
 NODES, FEATURES, CLASSES, HIDDEN = 40, 5, 3, 8
@@ -22,7 +23,7 @@ class PlainClient:
     parameters: Parameters
     graph: sampling.Adjacency
     features: np.ndarray
-    state: OptimiserState
+    state: OptimizerState
     batch: ClientBatch | None = None
 
 
@@ -50,7 +51,7 @@ def world(
         parameters = backbones.initial_parameters(network, rng, np.random.default_rng(99), DOUBLE)
         graph = sampling.adjacency(rng.integers(0, NODES, (2, edges)), NODES)
         features = rng.normal(size=(NODES, FEATURES + position))
-        clients.append(PlainClient(network, parameters, graph, features, OptimiserState(0, {}, {})))
+        clients.append(PlainClient(network, parameters, graph, features, OptimizerState()))
     return clients, labels
 
 
@@ -139,13 +140,13 @@ def cross_gradients(clients, inference: Inference):
     return crosses
 
 
-def train_round(clients, descent, num_local_updates, joint=False):
+def train_round(clients, optimizer, num_local_updates, joint=False):
     inference = joint_inference(clients)
     crosses = cross_gradients(clients, inference) if joint else [None] * len(clients)
     losses = []
     for client, stale, cross in zip(clients, inference.stale, crosses, strict=True):
         client.parameters, client.state, mine = algorithm.local_updates(
-            client.parameters, client.state, client.network, client.batch, stale, cross, descent, num_local_updates
+            client.parameters, client.network, client.batch, optimizer, client.state, stale, cross, num_local_updates
         )
         losses.append(mine)
     return losses
@@ -208,12 +209,11 @@ def test_extraction_leaves_what_the_others_sent():
     parts = [torch.full((2, HIDDEN), value, dtype=DOUBLE) for value in (3.0, 6.0, 12.0)]
     aggregated = aggregate(parts, "average")
     assert torch.equal(aggregated, torch.full((2, HIDDEN), 7.0, dtype=DOUBLE))
-    left = algorithm.others(algorithm.extract(aggregated, parts[1]), clients[1].network)
+    nothing = torch.zeros(2, HIDDEN, dtype=DOUBLE)
+    left = algorithm.aggregate_locally(algorithm.extract(aggregated, parts[1]), nothing, clients[1].network)
     assert torch.equal(left, torch.full((2, HIDDEN), 5.0, dtype=DOUBLE))
     clients, _ = world(3, (3,), aggregation="concatenation")
     joined = aggregate(parts, "concatenation")
-    left = algorithm.others(algorithm.extract(joined, parts[1]), clients[1].network)
-    assert torch.equal(left, torch.cat([parts[0], parts[2]], dim=1))
     fresh = torch.ones(2, HIDDEN, dtype=DOUBLE)
     again = algorithm.aggregate_locally(algorithm.extract(joined, parts[1]), fresh, clients[1].network)
     assert torch.equal(again, torch.cat([parts[0], fresh, parts[2]], dim=1))
@@ -275,7 +275,9 @@ def test_one_client_is_the_centralised_network_step_by_step(backbone, num_local_
     descent = torch.optim.SGD(weights.values(), lr=0.1, weight_decay=0.01)
     matrix, features = dense_adjacency(client.graph), torch.from_numpy(client.features)
     for _ in range(3):
-        losses = train_round(clients, Descent(learning_rate=0.1, weight_decay=0.01), num_local_updates, joint=joint)[0]
+        losses = train_round(
+            clients, OptimizerSpec(learning_rate=0.1, weight_decay=0.01), num_local_updates, joint=joint
+        )[0]
         for loss in losses:
             descent.zero_grad()
             logits = plain_network(backbone, matrix, features, weights)
@@ -349,7 +351,7 @@ def test_one_aggregation_without_edges_is_block_coordinate_descent():
                 }
             moved.append({k: v.detach() for k, v in mine.items()})
         weights = moved
-        train_round(clients, Descent(learning_rate=0.2), 4)
+        train_round(clients, OptimizerSpec(learning_rate=0.2), 4)
         for client, expected in zip(clients, weights, strict=True):
             for name, value in client.parameters.items():
                 torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-11)
@@ -365,8 +367,8 @@ def test_local_updates_touch_only_the_own_parameters(joint):
     kept = [s.aggregated_SW.clone() for s in inference.stale[0]]
     client = clients[0]
     updated, _, losses = algorithm.local_updates(
-        client.parameters, client.state, client.network, client.batch, inference.stale[0], crosses[0],
-        Descent(learning_rate=0.1), 4,
+        client.parameters, client.network, client.batch, OptimizerSpec(learning_rate=0.1), client.state,
+        inference.stale[0], crosses[0], 4,
     )  # fmt: skip
     assert len(losses) == 4
     assert losses[-1] < losses[0]
@@ -379,10 +381,10 @@ def test_local_updates_touch_only_the_own_parameters(joint):
 def test_equal_classifiers_stay_equal_with_one_update_and_drift_with_more():
     clients, labels = world(3, (1, 3))
     full_batches(clients, labels)
-    train_round(clients, Descent(learning_rate=0.1), 1)
+    train_round(clients, OptimizerSpec(learning_rate=0.1), 1)
     weights = [c.parameters["classifier.weight"] for c in clients]
     torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=1e-14)
-    train_round(clients, Descent(learning_rate=0.1), 2)
+    train_round(clients, OptimizerSpec(learning_rate=0.1), 2)
     assert not torch.allclose(clients[0].parameters["classifier.weight"], clients[1].parameters["classifier.weight"])
 
 
@@ -394,13 +396,11 @@ def test_clipping_bounds_rows_and_leaves_short_ones():
 @pytest.mark.parametrize("mode", ["paper", "joint"])
 def test_training_lowers_the_loss_of_every_client_on_sampled_batches(mode):
     clients, labels = world(3, (1, 3), backbone="gcnii", seed=4)
-    rng, descent = np.random.default_rng(0), Descent(optimiser="adam", learning_rate=0.02)
-    for client in clients:
-        client.state = algorithm.start_optimiser(client.parameters, descent)
+    rng, optimizer = np.random.default_rng(0), OptimizerSpec(name="adam", learning_rate=0.02)
     history = []
     for _ in range(60):
         sampled_batches(clients, labels, rng, batch_size=20)
-        history.append(np.mean(train_round(clients, descent, 2, joint=mode == "joint")))
+        history.append(np.mean(train_round(clients, optimizer, 2, joint=mode == "joint")))
     assert np.mean(history[-10:]) < 0.7 * np.mean(history[:5])
 
 
@@ -427,7 +427,7 @@ def communities(num_nodes=150, num_classes=3, seed=0):
 
 def fit(labels, shares, *, standalone=False, rounds=40, num_local_updates=1, joint=False):
     """Train on a quarter of the nodes; returns the test accuracy (mean over clients where each works alone)."""
-    rng, descent = np.random.default_rng(3), Descent(optimiser="adam", learning_rate=0.01, weight_decay=1e-3)
+    rng, optimizer = np.random.default_rng(3), OptimizerSpec(name="adam", learning_rate=0.01, weight_decay=1e-3)
     rows = torch.arange(0, len(labels), 4)
     target, clients = torch.from_numpy(labels), []
     for position, (edges, features) in enumerate(shares):
@@ -439,14 +439,13 @@ def fit(labels, shares, *, standalone=False, rounds=40, num_local_updates=1, joi
         graph = sampling.adjacency(edges, len(labels))
         operator = backbones.operator(sampling.full_block(graph), DOUBLE)
         batch = ClientBatch(torch.from_numpy(features), (operator,) * 2, (None,) * 2, target[rows], rows)
-        state = algorithm.start_optimiser(parameters, descent)
-        clients.append(PlainClient(network, parameters, graph, features, state, batch))
+        clients.append(PlainClient(network, parameters, graph, features, OptimizerState(), batch))
     groups = [[client] for client in clients] if standalone else [clients]
     test = torch.tensor([node for node in range(len(labels)) if node % 4])
     reached = []
     for group in groups:
         for _ in range(rounds):
-            train_round(group, descent, num_local_updates, joint=joint)
+            train_round(group, optimizer, num_local_updates, joint=joint)
         last = joint_inference(group).aggregated[-1]
         logits = sum(algorithm.classify(client.parameters, last) for client in group)
         reached.append(float((logits[test].argmax(1) == target[test]).double().mean()))  # type: ignore[index]
@@ -465,12 +464,19 @@ def test_clients_together_know_what_none_knows_alone(num_local_updates, joint):
 def test_later_local_updates_drop_other_entries():
     clients, labels = world(1, (3,), backbone="gcnii", dropout=0.5)
     full_batches(clients, labels)
-    client, still = clients[0], Descent(learning_rate=1e-300)
+    client, still = clients[0], OptimizerSpec(learning_rate=1e-300)
     _, _, losses = algorithm.local_updates(
-        client.parameters, client.state, client.network, client.batch, [], None, still, 2
+        client.parameters, client.network, client.batch, still, client.state, [], None, 2
     )
     _, _, again = algorithm.local_updates(
-        client.parameters, client.state, client.network, client.batch, [], None, still, 1
+        client.parameters, client.network, client.batch, still, client.state, [], None, 1
     )
     assert losses[0] == again[0]
     assert losses[0] != losses[1]
+
+
+def test_learning_rate_decays_by_steps():
+    optimizer = OptimizerSpec(learning_rate=0.08)
+    rates = [algorithm.decayed(optimizer, t, 8, 0.25).learning_rate for t in (0, 7, 8, 15, 16)]
+    assert rates == pytest.approx([0.08, 0.08, 0.02, 0.02, 0.005])
+    assert algorithm.decayed(optimizer, 100, None, 0.25) == optimizer

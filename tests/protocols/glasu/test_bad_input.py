@@ -18,6 +18,7 @@ NODES = {
 }
 BANK = {"edges": np.array([[0, 1, 2], [1, 2, 5]]), "features": np.arange(18.0).reshape(6, 3)}
 SHOP = {"edges": np.array([[3], [4]]), "features": np.arange(12.0).reshape(6, 2)}
+TWO = '[parties.a]\nfile = "bank.npz"\n[parties.b]\nfile = "shop.npz"'
 WORDS = ("hidden_size=4", "num_rounds=2", "evaluate_every=1", "num_clients=2")
 
 
@@ -60,6 +61,18 @@ def test_a_party_without_edges_trains_and_is_said(tmp_path):
     lonely = {**BANK, "edges": np.empty((2, 0), dtype=np.int64)}
     summary = go(write(tmp_path, bank=lonely))
     assert summary.extra["remarks"] == ["bank has no edges: its layers see each node alone"]
+
+
+def test_without_validation_nodes_the_last_round_stands_and_without_test_nodes_no_metric_is_told(tmp_path):
+    nobody = np.zeros(6, bool)
+    path = write(tmp_path, nodes={**NODES, "validation": nobody})
+    summary = go(path, "hidden_size=4", "num_clients=2", "num_rounds=3", "evaluate_every=1", "patience=1")
+    assert summary.rounds == summary.metrics["best_round"] == 3
+    assert "validation_accuracy" not in summary.metrics
+    assert summary.extra["remarks"] == ["no validation nodes: nothing is selected, the last round stands"]
+    summary = go(write(tmp_path, nodes={**NODES, "test": nobody}))
+    assert "test_accuracy" not in summary.metrics
+    assert "validation_accuracy" in summary.metrics
 
 
 def test_the_command_line_ends_with_code_2_and_one_line(tmp_path, capsys):
@@ -120,8 +133,8 @@ def test_a_block_that_does_not_fit(tmp_path, bank, told):
         ('[task]\nlayout = "graph"', "task.nodes: None"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: none"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\nlabel = 1\n[parties.a]\nfile = "bank.npz"', "'label'"),
-        ('[task]\nlayout = "graph"\nnodes = "absent.npz"\n[parties.a]\nfile = "bank.npz"', "absent.npz cannot be read"),
-        ('[task]\nlayout = "graph"\nnodes = "graph.toml"\n[parties.a]\nfile = "bank.npz"', "is no .npz file"),
+        ('[task]\nlayout = "graph"\nnodes = "absent.npz"\n' + TWO, "absent.npz cannot be read"),
+        ('[task]\nlayout = "graph"\nnodes = "graph.toml"\n' + TWO, "is no .npz file"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties.a]\nfile = 3', "parties.a.file: 3"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties."a/b"]\nfile = "x"', "may not contain '/'"),
         ('parties = 3\n[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: 3 is not allowed"),

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedactors.errors import CallTimeout, PartyFailed, PartyLost
+from fedactors.errors import CallTimeout, PartyFailed, PartyLost, Refused
 from fedactors.runtime.base import Costs
 from protocols.glasu.actors import GraphClient
-from protocols.glasu.costs import default_costs
 from protocols.glasu.messages import Masked, Prediction, Revealed
+from protocols.glasu.run import default_costs
 from tests.protocols.glasu.federation import Eavesdropper, settings, simulate
 
 VARIANTS = [
@@ -79,6 +79,9 @@ def test_standalone_clients_are_lost_one_by_one():
     result, memory = simulate(config, faults={"client-2": moments(config)[4]})
     assert result.rounds == 3
     assert memory.rounds[-1]["num_members"] == 2
+    # a resumed run goes on without it, too
+    resumed, rest = simulate(config, resume=memory.snapshots[2])
+    assert (resumed.metrics, rest.rounds) == (result.metrics, memory.rounds[2:])
     with pytest.raises(PartyLost, match="client-2"):
         simulate(settings(special_case="standalone"), faults={"client-2": moments(config)[4]})
 
@@ -131,8 +134,19 @@ def test_a_client_that_drops_between_masking_and_the_sum_costs_only_a_new_attemp
 
 def test_masked_sums_of_two_clients_are_refused_by_name():
     config = settings(secure_aggregation="true", on_party_loss="continue")
-    with pytest.raises(PartyLost, match="secure aggregation needs three"):
-        simulate(config, faults={"client-2": moments(config)[4]})
+    for moment in moments(config):
+        with pytest.raises(PartyLost, match=r"client-2: .*secure aggregation needs three") as error:
+            simulate(config, faults={"client-2": moment})
+        assert error.value.party == "client-2"
+
+
+def test_a_part_without_masks_is_refused_with_its_clients_name(monkeypatch):
+    kept = GraphClient._masked
+    monkeypatch.setattr(
+        GraphClient, "_masked", lambda self, *args: None if self.name == "client-1" else kept(self, *args)
+    )
+    with pytest.raises(Refused, match="client-1: its part of forward/0 is bare"):
+        simulate(settings(secure_aggregation="true"))
 
 
 def test_a_client_that_never_answers_counts_as_lost():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedactors.privacy.accounting import epsilon_of_mu
-from protocols.glasu import noise
+from protocols.glasu import privacy
 from protocols.glasu.messages import GradientPart, Logits, Masked, Representation
 from tests.protocols.glasu.federation import Eavesdropper, settings, simulate
 
@@ -108,7 +108,7 @@ def test_the_ledger_accounts_for_every_noised_release(secure):
         assert ("masked sums" in record.note) == (secure == "true")
     others = {record.message_type: record for record in memory.records if record.party == "client-0"}
     assert {name for name, record in others.items() if not record.covered} == {"Report", "Logits"}
-    assert result.extra["privacy"]["client-0"]["releases"] == releases
+    assert result.extra["privacy"]["client-0"]["Representation"]["releases"] == releases
 
 
 def test_runs_without_noise_claim_nothing():
@@ -124,17 +124,26 @@ def test_runs_without_noise_claim_nothing():
 
 
 def test_rows_that_one_node_reaches():
-    assert [noise.reached_rows(3, hops, 1000) for hops in (0, 1, 2, 3)] == [1, 4, 10, 22]
-    assert noise.reached_rows(3, 3, 15) == 15
-    assert noise.reached_rows(1, 5, 100) == 6  # an upper bound: a pair reaches two
+    assert [privacy.reached_rows(3, hops, 1000) for hops in (0, 1, 2, 3)] == [1, 4, 10, 22]
+    assert privacy.reached_rows(3, 3, 15) == 15
+    assert privacy.reached_rows(1, 5, 100) == 6  # an upper bound: a pair reaches two
 
 
 def test_releases_add_up_and_only_the_first_weights_know_nothing():
-    config = settings(**NOISY, num_layers="4")
-    once = noise.Releases().add(config, 1, 1000, first=True)
-    assert (once.count, once.nominal, once.rigorous) == (1, 61.0, 61.0)
-    twice = noise.Releases.of(once.as_dict()).add(config, 1, 1000, first=False)
-    assert (twice.count, twice.nominal, twice.rigorous) == (2, 122.0, 1061.0)
+    config = settings(**NOISY, num_layers="4", scale_features="false")
+    releases = privacy.noised_releases(config)
+    privacy.count_release(releases, config, 1, 1000, first=True)
+    assert (releases.count, releases.nominal_mu, releases.rigorous_mu) == (1, math.sqrt(61), math.sqrt(61))
+    resumed = privacy.noised_releases(config)
+    resumed.load_state_dict(releases.state_dict())
+    privacy.count_release(resumed, config, 1, 1000, first=False)
+    assert (resumed.count, resumed.nominal_mu, resumed.rigorous_mu) == (2, math.sqrt(122), math.sqrt(1061))
+
+
+def test_a_node_moves_every_row_of_a_block_that_is_scaled_by_its_mean():
+    releases = privacy.noised_releases(settings(**NOISY))
+    privacy.count_release(releases, settings(**NOISY), 1, 1000, first=True)
+    assert (releases.nominal_mu, releases.rigorous_mu) == (math.sqrt(1000), math.sqrt(1000))
 
 
 def test_a_node_above_the_degree_bound_is_refused():

@@ -13,11 +13,10 @@ from fedactors.plugins import check_contract
 from fedactors.records.run_folder import ROUND_METRICS
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu import serving
-from protocols.glasu.costs import us_uk
 from protocols.glasu.data import load_data
 from protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
 from protocols.glasu.plugin import PROTOCOL
-from protocols.glasu.run import run
+from protocols.glasu.run import run, us_uk
 from tests.protocols.glasu.federation import DATA, Eavesdropper, Memory, altered, settings, simulate
 
 VARIANTS = [
@@ -107,7 +106,7 @@ def test_no_message_holds_a_feature_a_label_or_a_true_node_number(monkeypatch):
     for words in ({"mode": "joint"}, {"batch_size": "30", "num_neighbours": "2"}, {"average_classifiers": "true"}):
         ear, config = Eavesdropper(monkeypatch), settings(**words, num_rounds="1", evaluate_every="1")
         source = load_data(config, DATA, 0)
-        blocks = [source.load(position) for position in range(3)]
+        blocks = [source.part(party).load() for party in source.parties]
         # the nodes are shuffled and blocks scaled by one number: compare sorted columns of unit length
         columns = np.stack(
             [np.sort(c / np.linalg.norm(c)) for block in blocks for c in block.features.T.astype(np.float64)]
@@ -182,16 +181,16 @@ def test_predictions_are_those_of_the_best_round(words, tmp_path):
     result, memory = simulate(config)
     source = load_data(config, DATA, 0)
     classes = serving.predict(config, source, memory.snapshots[-1].actors)
-    block = source.load(0)
+    block = source.part("client-0").load()
     assert np.mean(classes[block.test] == block.labels[block.test]) == pytest.approx(result.metrics["accuracy"])
-    (path,) = serving.export(config, "client-0", memory.snapshots[-1].actors, tmp_path)
-    with np.load(path) as written:
+    weights, _ = serving.export(config, "client-0", memory.snapshots[-1].actors, tmp_path)
+    with np.load(weights) as written:
         assert written["classifier.bias"].shape == (3,)
 
 
 def test_the_plugin_keeps_the_contract_and_its_server_needs_no_torch():
     check_contract(PROTOCOL, "glasu")
-    code = "import sys, protocols.glasu.servers, protocols.glasu.plugin; sys.exit('torch' in sys.modules)"
+    code = "import sys, protocols.glasu.aggregation, protocols.glasu.plugin; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -45,10 +45,10 @@ class Watched(SimulatedRuntime):
         super().__init__(**options)
         self.messages = []
 
-    def send(self, sender, receiver, method, args, kwargs):
-        future = super().send(sender, receiver, method, args, kwargs)
-        if args:
-            self.messages.append((sender, receiver, args[0]))
+    def send(self, sender, receiver, method, value):
+        future = super().send(sender, receiver, method, value)
+        if value is not None:
+            self.messages.append((sender, receiver, value))
 
         def keep(done):
             if not done.cancelled() and done.exception() is None and done.result() is not None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.mtcd import objective as ob
 from protocols.mtcd.data import GeneratedData, Part
@@ -84,6 +85,7 @@ def test_lengths_that_differ_are_refused():
         ob.check_data(["bank"], [np.ones((3, 0))], np.ones(3))
 
 
+@plain
 class Shortened(GeneratedData):
     """The last label is missing."""
 
@@ -92,6 +94,7 @@ class Shortened(GeneratedData):
         return train[:-1], test
 
 
+@plain
 class Emptied(GeneratedData):
     """Client 1 has no feature."""
 

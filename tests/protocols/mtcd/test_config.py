@@ -4,7 +4,7 @@ import pytest
 
 from fedactors.config import build, parse_words
 from fedactors.errors import BadInput
-from protocols.mtcd.config import MtcdConfig, check_clusters, require_relaxed_protocol, small_cluster_warnings
+from protocols.mtcd.config import MtcdConfig, require_relaxed_protocol, small_cluster_warnings
 
 
 def make(words):
@@ -39,8 +39,8 @@ def test_clusters_and_numbers_from_words():
         ("num_clients=4 num_tokens=5", "num_tokens: 5 is not allowed"),
         ("clusters=whole num_tokens=2", "num_tokens: 2 is not allowed"),
         ("num_clients=3 num_tokens=1 clusters=[[0,1],[1,2]]", "client 1 is in clusters 0 and 1"),
-        ("num_clients=3 num_tokens=1 clusters=[[0,1]]", "client 2 is in no cluster"),
-        ("num_clients=2 num_tokens=1 clusters=[[0,1,5]]", "client 5 is unknown"),
+        ("num_clients=3 num_tokens=1 clusters=[[0,1]]", "clients [2] are in no cluster"),
+        ("num_clients=2 num_tokens=1 clusters=[[0,1,5]]", "client 5 of cluster 0 does not exist"),
         ("num_clients=4 num_tokens=1 server_links=0,9", "server_links: client 9 is unknown"),
         ("server_links=none", "server_links: none is not allowed"),
         ("num_clients=4 num_tokens=2 start=1", "start"),
@@ -83,17 +83,3 @@ def test_small_clusters_are_warned_about():
         "to single clients"
     ]
     assert "exactly" in small_cluster_warnings(make("num_clients=2 num_tokens=1"), ((0, 1),))[-1]
-
-
-@pytest.mark.parametrize(
-    ("clusters", "words"),
-    [
-        ([(0, 1), (1, 2)], "client 1 is in clusters 0 and 1"),
-        ([(0, 1)], "client 2 is in no cluster"),
-        ([(0, 1), (2, 3)], "client 3 is unknown"),
-        ([(0, 1, 2), ()], "cluster 1 is empty"),
-    ],
-)
-def test_bad_clusters(clusters, words):
-    with pytest.raises(BadInput, match=words):
-        check_clusters(clusters, 3)

@@ -6,10 +6,13 @@ from scipy.optimize import minimize
 
 from fedactors.errors import BadInput
 from protocols.mtcd import objective as ob
+from protocols.mtcd.algorithm import safe_step
+from tests.protocols.mtcd.by_hand import synthetic_regression
+from tests.protocols.mtcd.running import config_of
 
 
 def _data(num_samples=60, num_features=20, seed=0):
-    x, y = ob.synthetic_regression(np.random.default_rng(seed), num_samples, num_features)
+    x, y = synthetic_regression(np.random.default_rng(seed), num_samples, num_features)
     return x, y
 
 
@@ -58,14 +61,15 @@ def test_power_iteration_finds_the_spectral_norm_of_one_block_and_of_all():
     assert ob.largest_gram_eigenvalue([np.zeros((3, 2))]) == 0.0
 
 
-def test_parallel_step_is_one_over_l_for_one_step_and_never_above_the_block_step():
+def test_the_safe_step_is_one_over_l_for_one_step_and_never_above_the_block_step():
     x, _ = _data()
     blocks, ridge = np.split(x, 4, axis=1), ob.Ridge(10.0)
-    assert ob.parallel_step(ridge, blocks, 1) == pytest.approx(1.0 / ob.smoothness(ridge, [x]), rel=1e-6)
-    assert ob.parallel_step(ridge, blocks, 1) < ob.block_step(ridge, blocks)
-    assert ob.parallel_step(ridge, blocks, 1, num_moving=1) == ob.block_step(ridge, blocks)
-    assert ob.parallel_step(ridge, blocks, 1, num_moving=4) == ob.parallel_step(ridge, blocks, 1)
-    assert ob.parallel_step(ridge, blocks, 20) == pytest.approx(ob.parallel_step(ridge, blocks, 1) / 20)
+    block, joint = max(ob.smoothness(ridge, [b]) for b in blocks), ob.smoothness(ridge, [x])
+    words = "algorithm=svfl num_clients=4 num_tokens=1 num_local_steps"
+    assert safe_step(config_of(f"{words}=1"), block, joint, 1) == 1.0 / joint < 1.0 / block
+    assert safe_step(config_of(f"{words}=20"), block, joint, 1) == pytest.approx(1.0 / joint / 20)
+    one = config_of("num_clients=4 num_tokens=1 num_hops=0 num_local_steps=1")
+    assert safe_step(one, block, joint, 4) == 1.0 / block
 
 
 @pytest.mark.parametrize(("num_samples", "num_features"), [(60, 20), (20, 60)])

@@ -64,15 +64,15 @@ class Killing(RayRuntime):
         super().__init__(**options)
         self.moment: tuple[str, float] | None = (method, delay)
 
-    def call(self, receiver, method, args, kwargs):
-        if self.moment is not None and method == self.moment[0] and (method in AT_FIRST_CALL or args[:1] == (1,)):
+    def call(self, receiver, method, value):
+        if self.moment is not None and method == self.moment[0] and (method in AT_FIRST_CALL or value.round_ == 1):
             pid, delay = self.processes["client-2"], self.moment[1]
             self.moment = None
             if delay:
                 asyncio.get_running_loop().call_later(delay, os.kill, pid, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGKILL)
-        return super().call(receiver, method, args, kwargs)
+        return super().call(receiver, method, value)
 
 
 AT_FIRST_CALL = ("gather", "walk_on")

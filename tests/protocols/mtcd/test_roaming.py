@@ -1,15 +1,24 @@
 """Events in, issues out."""
 
+import itertools
+from collections import Counter
+
 import networkx as nx
+import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
-from protocols.mtcd.roaming import Roaming, lay_out
+from protocols.mtcd.roaming import Roaming, RoamingPlan, draw, lay_out, next_client, start_client, walk_seed
+from tests.protocols.mtcd import by_hand
+
+NAMES = tuple(f"c{k}" for k in range(12))
 
 
 def make(graph, clusters=None, linked=None, **options):
     settings = {"num_tokens": len(clusters or (1,)), "num_hops": 3, **options}
-    return Roaming(graph, clusters, set(graph) if linked is None else linked, **settings)
+    edges = np.array(list(graph.edges), np.int64).reshape(-1, 2)
+    linked = tuple(graph) if linked is None else tuple(linked)
+    return Roaming(RoamingPlan(num_clients=len(graph), edges=edges, clusters=clusters, linked=linked, **settings))
 
 
 def test_a_round_is_finished_when_the_last_issue_of_every_token_is_back():
@@ -18,13 +27,13 @@ def test_a_round_is_finished_when_the_last_issue_of_every_token_is_back():
     assert (first.token, second.token, first.attempt, first.num_hops) == (0, 1, 0, 3)
     assert first.start in (0, 1, 2)
     assert second.start in (3, 4, 5)
-    assert not roaming.done(0, 0, (0,), 1, round_=3)
-    assert not roaming.done(0, 1, (0,), 1, round_=4)
-    assert roaming.done(0, 0, (0, 1, 0), 2, round_=4)
-    assert not roaming.finished
-    assert roaming.done(1, 0, (5,), 0, round_=4)
-    assert roaming.finished
-    assert (roaming.changed, roaming.num_moves) == ({0, 1, 5}, 2)
+    assert not roaming.done(0, 0, (0,), round_=3)
+    assert not roaming.done(0, 1, (0,), round_=4)
+    assert roaming.done(0, 0, (0, 1, 0), round_=4)
+    assert roaming.outstanding
+    assert roaming.done(1, 0, (5,), round_=4)
+    assert not roaming.outstanding
+    assert roaming.changed == {0, 1, 5}
 
 
 def test_a_token_whose_cluster_lost_a_client_is_issued_again_and_the_earlier_issue_is_stale():
@@ -34,11 +43,11 @@ def test_a_token_whose_cluster_lost_a_client_is_issued_again_and_the_earlier_iss
     assert [(issue.token, issue.attempt) for issue in issues] == [(0, 1)]
     assert issues[0].start in (0, 2)
     assert touched == (0, 2, 3, 4, 5)
-    assert not roaming.done(0, 0, (0, 1), 1, round_=0)
-    assert roaming.done(1, 0, (3,), 0, round_=0)
-    assert not roaming.finished
-    assert roaming.done(0, 1, (0, 2), 1, round_=0)
-    assert roaming.finished
+    assert not roaming.done(0, 0, (0, 1), round_=0)
+    assert roaming.done(1, 0, (3,), round_=0)
+    assert roaming.outstanding
+    assert roaming.done(0, 1, (0, 2), round_=0)
+    assert not roaming.outstanding
     assert roaming.changed == {0, 2, 3}
     assert roaming.lose(1) == ([], ())
 
@@ -52,15 +61,15 @@ def test_a_cluster_that_falls_apart_is_served_through_the_server():
         (1, True),
     ]
     assert touched == (1, 3)
-    assert roaming.options(1) == (0, 1)
+    assert roaming.links(1, NAMES).options == (0, 1)
     assert [issue.token for issue in roaming.begin(1)] == [0, 1]
 
 
 def test_a_part_without_a_way_to_the_server_is_left_as_it_was():
     roaming = make(nx.path_graph(5), ((0, 1, 2, 3, 4),), linked={0})
     assert roaming.route(4) == (0, 1, 2, 3, 4)
-    assert roaming.uplink(4) == 3
-    assert roaming.uplink(0) is None
+    assert roaming.links(4, NAMES).uplink == "c3"
+    assert roaming.links(0, NAMES).uplink == ""
     roaming.begin(0)
     issues, _ = roaming.lose(2)
     assert [issue.start for issue in issues] == [0]
@@ -71,7 +80,7 @@ def test_a_part_without_a_way_to_the_server_is_left_as_it_was():
 def test_overlapping_tokens_are_all_issued_again_where_the_lost_client_may_have_been_visited():
     roaming = make(nx.cycle_graph(4), None, num_tokens=3)
     roaming.begin(0)
-    assert roaming.done(1, 0, (0, 1), 1, round_=0)
+    assert roaming.done(1, 0, (0, 1), round_=0)
     issues, _ = roaming.lose(3)
     assert [(issue.token, issue.attempt) for issue in issues] == [(0, 1), (2, 1)]
     assert all(issue.start != 3 for issue in issues)
@@ -102,7 +111,12 @@ def test_partial_participation_draws_other_clusters_each_round():
 
 def test_a_sweep_visits_each_client_of_a_cluster_once():
     roaming = make(nx.path_graph(6), ((0, 1, 2), (3, 4, 5)), sweep=True, num_hops=2)
-    assert [sorted(issue.route) for issue in roaming.begin(0)] == [[0, 1, 2], [3, 4, 5]]
+    for issue, cluster in zip(roaming.begin(0), ([0, 1, 2], [3, 4, 5]), strict=True):
+        client, route = issue.start, [issue.start]
+        for hop in range(1, issue.num_hops + 1):
+            client = next_client(0, hop, roaming.links(client, NAMES))
+            route.append(client)
+        assert sorted(route) == cluster
 
 
 def test_starts_may_be_given():
@@ -130,3 +144,60 @@ def test_clusters_may_be_found_by_a_community_method():
     graph = nx.connected_caveman_graph(3, 4)
     assert lay_out(graph, None, "greedy-modularity", 3) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
     assert lay_out(nx.path_graph(5), None, "whole", 1) == ((0, 1, 2, 3, 4),)
+
+
+# --- walks ---
+
+
+def test_lazy_walk_moves_along_edges_or_stays_and_is_repeatable():
+    graph = nx.path_graph(5)
+    route = by_hand.lazy_walk(graph, 2, 200, seed=9)
+    assert len(route) == 201
+    assert all(b in {a, *graph.neighbors(a)} for a, b in itertools.pairwise(route))
+    assert any(a == b for a, b in itertools.pairwise(route))
+    assert route == by_hand.lazy_walk(graph, 2, 200, seed=9)
+    assert route != by_hand.lazy_walk(graph, 2, 200, seed=10)
+
+
+def test_a_walk_drawn_hop_by_hop_is_the_same():
+    graph, seed, client = nx.cycle_graph(7), 123, 4
+    for hop, expected in enumerate(by_hand.lazy_walk(graph, 4, 30, seed)):
+        if hop:
+            client = next_client(seed, hop, by_hand.links(graph, client))
+        assert client == expected
+
+
+def test_without_edges_the_walk_stays_put():
+    assert by_hand.lazy_walk(nx.empty_graph(3), 1, 4, seed=0) == (1, 1, 1, 1, 1)
+    assert by_hand.lazy_walk(nx.path_graph(3), 1, 0, seed=0) == (1,)
+
+
+def test_draws_are_uniform_and_differ_by_seed_round_token_and_hop():
+    counts = Counter(draw(walk_seed(0, 5, 1), hop, 3) for hop in range(30_000))
+    assert all(abs(counts[i] - 10_000) < 400 for i in range(3))
+    starts = Counter(start_client(walk_seed(0, r, t), (7, 8, 9, 10)) for r in range(2000) for t in range(10))
+    assert set(starts) == {7, 8, 9, 10}
+    assert all(abs(count - 5_000) < 300 for count in starts.values())
+    seeds = {walk_seed(s, r, t) for s in range(10) for r in range(10) for t in range(10)}
+    assert len(seeds) == 1000
+
+
+def test_lazy_step_is_uniform_over_neighbours_and_self():
+    graph = nx.star_graph(3)
+    counts = Counter(next_client(walk_seed(1, r, 0), 1, by_hand.links(graph, 0)) for r in range(20_000))
+    assert all(abs(counts[k] - 5_000) < 300 for k in range(4))
+
+
+def chance(graph, start, target, num_hops):
+    """The chance that a lazy walk from `start` meets `target`, by following every branch."""
+    if start == target:
+        return 1.0
+    options = by_hand.links(graph, start).options
+    return 0.0 if num_hops == 0 else sum(chance(graph, k, target, num_hops - 1) for k in options) / len(options)
+
+
+def test_walks_meet_clients_as_often_as_they_should():
+    graph = nx.path_graph(3)
+    routes = [by_hand.lazy_walk(graph, 0, 5, walk_seed(2, r, 0)) for r in range(4000)]
+    for k in range(3):
+        assert sum(k in route for route in routes) / 4000 == pytest.approx(chance(graph, 0, k, 5), abs=0.03)

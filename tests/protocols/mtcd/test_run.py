@@ -8,10 +8,10 @@ import pytest
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import derived_seed
 from protocols.mtcd import algorithm as al
-from protocols.mtcd import cost, walk
 from protocols.mtcd import objective as ob
-from protocols.mtcd.cast import make_graph, plan_roaming
 from protocols.mtcd.data import load_data
+from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, walk_seed
+from tests.protocols.mtcd import by_hand
 from tests.protocols.mtcd.running import Watched, arrays_in, config_of, merged, simulate
 
 ALGORITHMS = ["mtcd", "stcd", "svfl", "dcpa"]
@@ -40,25 +40,27 @@ def test_the_actors_do_algorithm_2(mode, batch):
     blocks, (labels, _) = [data.load(k).train for k in range(6)], data.labels()
     problem = ob.Ridge(10.0)
     plan = plan_roaming(config, make_graph(config, 3), 3)
+    roaming = Roaming(plan)
     thetas = [np.zeros(4) for _ in blocks]
     seed = derived_seed(3, "all parties", "batches")
     for round_ in range(4):
         rows = al.batch_rows(seed, round_, 30, config.batch_size)
-        start = al.rebuild_token([al.represent(x, t, rows) for x, t in zip(blocks, thetas, strict=True)])
+        start = by_hand.rebuild_token([al.represent(x, t, rows) for x, t in zip(blocks, thetas, strict=True)])
         copies = [{} for _ in blocks]
-        issues = plan.begin(round_)
+        issues = roaming.begin(round_)
         for issue in issues:
             z, client = start, issue.start
+            seed_here = walk_seed(plan.seed, round_, issue.token)
             for hop in range(issue.num_hops + 1):
                 if hop:
-                    client = walk.next_client(issue.seed, hop, plan.options(client))
+                    client = next_client(seed_here, hop, roaming.links(client, data.parties))
                 theta = copies[client].get(issue.token, thetas[client])
                 x, y = (blocks[client], labels) if rows is None else (blocks[client][rows], labels[rows])
                 copies[client][issue.token], z = al.visit(
                     problem, x, y, theta, z, step=0.002, num_local_steps=3, num_samples=30
                 )
-        weights = np.full(len(issues), 1 / len(issues) if mode == "overlapping" else 1.0)
-        thetas = [al.combine(t, c, weights) for t, c in zip(thetas, copies, strict=True)]
+        weight = 1 / len(issues) if mode == "overlapping" else 1.0
+        thetas = [al.combine(t, c, weight) for t, c in zip(thetas, copies, strict=True)]
     for client, theta in enumerate(thetas):
         np.testing.assert_allclose(theta_of(kept, f"client-{client}"), theta, rtol=1e-12, atol=1e-14)
 
@@ -80,7 +82,7 @@ def test_one_token_over_the_whole_graph_without_syncing_between_is_stcd():
     config = config_of(merged(f"algorithm=stcd {words} num_tokens=1"))
     data = load_data(config, "synthetic", 3)
     labels, graph = data.labels()[0], make_graph(config, 3)
-    route = walk.lazy_walk(graph, 2, 9, walk.walk_seed(derived_seed(3, "all parties", "walks"), 0, 0))
+    route = by_hand.lazy_walk(graph, 2, 9, walk_seed(derived_seed(3, "all parties", "walks"), 0, 0))
     thetas, z = [np.zeros(4) for _ in range(6)], np.zeros(30)
     for client in route:
         thetas[client], z = al.visit(
@@ -125,13 +127,12 @@ def test_the_ledger_shows_the_formula_of_mtcd():
     words = "walk=sweep num_hops=2 num_rounds=5 batch_size=30 link_cost_ratio=7"
     result, _, _ = simulate(words)
     size = 30 * 8
-    costs = cost.weighted_costs(size, size, 7.0)
     every, _, _ = simulate(words.replace("batch_size=30", "batch_size=29"))
     # a batch as large as the data is the full batch: only clients that changed re-send, here all of them
-    assert result.metrics["weighted_cost"] == 5 * cost.mtcd_round_cost(costs, 6, 2, 2)
+    assert result.metrics["weighted_cost"] == 5 * by_hand.mtcd_round_cost(7 * size, 7 * size, size, 6, 2, 2)
     assert result.metrics["client_client_bytes"] == 5 * 2 * 2 * size
     small = 29 * 8
-    assert every.metrics["weighted_cost"] == 5 * cost.mtcd_round_cost(cost.weighted_costs(small, small, 7.0), 6, 2, 2)
+    assert every.metrics["weighted_cost"] == 5 * by_hand.mtcd_round_cost(7 * small, 7 * small, small, 6, 2, 2)
 
 
 def test_only_clients_that_changed_send_again_with_the_full_batch():
@@ -142,15 +143,13 @@ def test_only_clients_that_changed_send_again_with_the_full_batch():
 
 def test_the_ledger_shows_the_formulas_of_the_baselines():
     size = 30 * 8
-    costs = cost.weighted_costs(size, size, 3.0)
     svfl, _, _ = simulate("algorithm=svfl num_rounds=5 link_cost_ratio=3 batch_size=29")
-    reduced = cost.weighted_costs(29 * 8, 29 * 8, 3.0)
-    assert svfl.metrics["weighted_cost"] == 5 * cost.svfl_round_cost(reduced, 6)
+    assert svfl.metrics["weighted_cost"] == 5 * by_hand.svfl_round_cost(3 * 29 * 8, 3 * 29 * 8, 6)
     dcpa, _, _ = simulate("algorithm=dcpa num_rounds=7 topology=ring")
-    assert dcpa.metrics["weighted_cost"] == cost.dcpa_cost(costs, 7, 6)
+    assert dcpa.metrics["weighted_cost"] == 2 * 6 * 7 * size
     stcd, _, runtime = simulate("algorithm=stcd num_rounds=5 topology=complete num_tokens=1")
     moves = sum(total.messages for total in runtime.ledger.totals() if total.type == "Token")
-    assert stcd.metrics["weighted_cost"] == cost.stcd_cost(costs, moves)
+    assert stcd.metrics["weighted_cost"] == moves * size
     assert moves <= 5 * 4 - 1
 
 
@@ -242,6 +241,7 @@ def test_a_named_data_set_is_dealt_to_the_clients_and_labels_are_shared(algorith
     assert 0.5 < result.metrics["test_accuracy"] <= 1
     told = [row[2] for row in kept.rows if row[4] == "Labels" and row[3] != "driver"]
     assert len(told) == (6 if algorithm in ("mtcd", "svfl") else 5)
+    assert "driver" not in {row[2] for row in kept.rows if row[4] == "Labels"}
     point = kept.checkpoints[1][1]
     resumed, _, _ = simulate(words, data="breast-cancer", resume=point)
     assert repr(resumed.metrics) == repr(result.metrics)

@@ -67,10 +67,10 @@ def test_each_party_exports_its_own_part_with_its_scale(tmp_path):
     with np.load(weights) as found:
         assert sorted(found.files) == facts["arrays"]
         assert found["mean"].shape == (len(block.feature_names),)
-        assert found["theta/hidden.weight"].shape == (4, len(block.feature_names))
+        assert found["theta/0.weight"].shape == (4, len(block.feature_names))
     weights, _ = export(config, "server", {"server": states["server"]}, tmp_path)
     with np.load(weights) as found:
-        assert found["theta_0/out.weight"].shape == (2, config.representation_size)
+        assert found["theta_0/weight"].shape == (2, config.representation_size)
 
 
 def test_what_is_not_there_is_named(tmp_path):

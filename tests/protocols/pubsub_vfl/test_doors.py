@@ -13,8 +13,7 @@ from fedactors.runtime.base import Runtime
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.pubsub_vfl import messages
-from protocols.pubsub_vfl.actors import actors
-from protocols.pubsub_vfl.run import assemble
+from protocols.pubsub_vfl.run import actors, assemble
 from tests.protocols.pubsub_vfl.hostile import Attempt, Stranger
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 

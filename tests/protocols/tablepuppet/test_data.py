@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -86,3 +87,15 @@ def test_rows_are_those_of_the_table_in_an_order_of_the_run_whatever_the_databas
     assert read[0].fingerprint == read[1].fingerprint != read[2].fingerprint
     assert sorted(map(str, read[0].data.to_pylist())) == sorted(map(str, rows.select(["k", "x", "t"]).to_pylist()))
     assert read[0].data["k"].to_pylist() != sorted(rows["k"].to_pylist())
+
+
+def test_columns_of_any_kind_can_be_put_in_order():
+    with duckdb.connect() as connection:
+        made = connection.sql(
+            "SELECT uuid() u, time '10:00:00' t, INTERVAL (x) DAY i, 'a'::ENUM('b', 'a') e, 'x'::BLOB b, [x] l,"
+            " {'a': x} s, x::DECIMAL(9, 2) d, now() n, x > 1 k, NULL nothing, '101'::BIT bits FROM range(3) r(x)"
+        ).to_arrow_table()
+    for name in made.column_names:
+        table = VerticalTable("t", (Partition("t"),), (), (name,))
+        source = in_memory(made.select([name]).append_column("row", pa.array([0, 1, 2])))
+        assert read_rows(source, table, 0, np.random.default_rng(0)).num_null == (3 if name == "nothing" else 0)

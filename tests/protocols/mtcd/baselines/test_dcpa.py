@@ -8,19 +8,21 @@ from scipy.optimize import minimize_scalar
 from fedactors.network.topology import metropolis_weights
 from protocols.mtcd import objective as ob
 from protocols.mtcd.baselines import dcpa
+from tests.protocols.mtcd.by_hand import synthetic_regression
 
 NUM_CLIENTS = 10
 
 
 def run(problem, graph, num_iterations):
-    x, y = ob.synthetic_regression(np.random.default_rng(1), 100, 60)
+    x, y = synthetic_regression(np.random.default_rng(1), 100, 60)
     if isinstance(problem, ob.SparseLogistic):
         y = np.sign(y)
     blocks = np.split(x, NUM_CLIENTS, axis=1)
     consensus = dcpa.consensus_matrix(metropolis_weights(graph))
     steps = dcpa.auto_steps(problem, blocks, consensus)
     largest = max(ob.largest_gram_eigenvalue([b]) for b in blocks)
-    assert dcpa.step_sum(steps, largest, problem.smooth_penalty, np.linalg.norm(consensus, 2)) <= 1.0
+    primal = largest * steps.primal / (1.0 - 0.5 * steps.primal * problem.smooth_penalty)
+    assert steps.dual * (primal + steps.consensus * np.linalg.norm(consensus, 2)) <= 1.0  # the sufficient condition
     states = [dcpa.start_state(100, 6) for _ in blocks]
     for _ in range(num_iterations):
         exchanged = consensus @ np.stack([state.y for state in states])

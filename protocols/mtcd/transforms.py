@@ -10,14 +10,13 @@ A token goes to whoever comes next, who has no estimate of it, so it is quantise
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.network.transforms import Clip, Encoded, Noise, Pipeline, Quantise, TopK, decode
-from fedactors.privacy.accounting import PrivacyRecord, epsilon_of_mu, gaussian_mu
+from fedactors.privacy.releases import GaussianReleases
 from protocols.mtcd.config import MtcdConfig
 
 FloatArray = NDArray[np.floating]
@@ -25,7 +24,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Wire:
+class Transforms:
     """The pipelines of a config; each part is None where nothing is to be done."""
 
     noise: Pipeline | None
@@ -35,7 +34,7 @@ class Wire:
     """Whether representations travel as differences to an estimate that both ends keep."""
 
     @classmethod
-    def of(cls, config: MtcdConfig) -> Wire:
+    def of(cls, config: MtcdConfig) -> Transforms:
         """Build the pipelines."""
         noise = None
         if config.noise is not None:
@@ -48,11 +47,6 @@ class Wire:
         if config.compression == "quantise":
             return cls(noise, quantise, quantise, config.error_feedback)
         return cls(noise, None, None, False)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether arrays arrive as they are."""
-        return self.noise is None and self.representation is None and self.token is None
 
     def noised(self, rows_BE: FloatArray, rng: np.random.Generator) -> FloatArray:
         """Return clipped and noised rows (B, E)."""
@@ -74,17 +68,17 @@ class Estimates:
     """What the server has of clients' representations, per training row, when differences travel: both ends keep it.
 
     Args:
-        num_samples: N.
+        num_samples: N; 0 until the rows are there.
     """
 
-    def __init__(self, num_samples: int) -> None:
-        self._num_samples = num_samples
+    def __init__(self, num_samples: int = 0) -> None:
+        self.num_samples = num_samples
         self._values: dict[int, FloatArray] = {}
 
     def known(self, client: int, like: FloatArray, rows_B: Rows | None) -> FloatArray:
         """Return the estimate of a client's representations at the rows, zeros at first."""
         if client not in self._values:
-            self._values[client] = np.zeros((self._num_samples, *like.shape[1:]), like.dtype)
+            self._values[client] = np.zeros((self.num_samples, *like.shape[1:]), like.dtype)
         values = self._values[client]
         return values.copy() if rows_B is None else values[rows_B]
 
@@ -103,30 +97,17 @@ class Estimates:
         self._values = dict(state)
 
 
-def privacy_record(
-    config: MtcdConfig, party: str, message_type: str, num_releases: int, num_rows: int, reproducible: bool
-) -> PrivacyRecord:
-    """Return the ledger's line for what a client released `num_releases` times, at most `num_rows` rows at a time.
+def releases_of(config: MtcdConfig, message_type: str) -> GaussianReleases:
+    """Return what counts a client's noised releases of one message type.
 
     The nominal mu takes theta_k as given: a sample moves its own row, by at most twice the clipping norm. But theta_k
     was trained on that sample, which moves all rows of a release: the rigorous mu bounds every one of them.
     """
-    sigma = config.noise_multiplier * config.clip_norm
-    nominal = gaussian_mu(clip_norm=config.clip_norm, sigma=sigma, releases=num_releases)
-    rigorous = nominal * math.sqrt(num_rows)
-    return PrivacyRecord(
-        party=party,
-        message_type=message_type,
-        mechanism="gaussian",
+    return GaussianReleases(
+        message_type,
         clip_norm=config.clip_norm,
-        noise_scale=sigma,
-        releases=num_releases,
-        nominal_mu=nominal,
-        rigorous_mu=rigorous,
-        epsilon=epsilon_of_mu(rigorous, config.delta),
+        sigma=config.noise_multiplier * config.clip_norm,
         delta=config.delta,
-        covered=math.isfinite(rigorous) and not reproducible,
         note="replace-one-sample neighbours; rigorous: all rows of a release move by up to twice the clipping norm, "
-        "since theta_k depends on every sample; nominal: theta_k taken as given; labels are known to all"
-        + ("; no privacy guarantee: reproducible noise" if reproducible else ""),
+        "since theta_k depends on every sample; nominal: theta_k taken as given; labels are known to all",
     )

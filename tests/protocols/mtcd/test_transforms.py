@@ -9,13 +9,13 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.network.transforms import Encoded
 from fedactors.privacy.accounting import epsilon_of_mu
-from protocols.mtcd.wire import Estimates, Wire, privacy_record, unpack
+from protocols.mtcd.transforms import Estimates, Transforms, releases_of, unpack
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
 
 def test_differences_to_an_estimate_lose_nothing_for_good():
     """Top-k keeps 1 of 4; four messages of the same array bring all of it."""
-    wire = Wire.of(config_of("compression=top-k compression_ratio=0.25"))
+    wire = Transforms.of(config_of("compression=top-k compression_ratio=0.25"))
     sender, receiver = Estimates(4), Estimates(4)
     h = np.array([4.0, -3.0, 2.0, 1.0])
     seen = []
@@ -37,12 +37,12 @@ def test_estimates_are_kept_for_each_row():
 
 
 def test_tokens_are_quantised_but_never_thinned_out():
-    assert Wire.of(config_of("compression=top-k")).token is None
-    packed = Wire.of(config_of("compression=quantise quantise_bits=4")).pack_token(np.linspace(0, 1, 100), 1, 2)
+    assert Transforms.of(config_of("compression=top-k")).token is None
+    packed = Transforms.of(config_of("compression=quantise quantise_bits=4")).pack_token(np.linspace(0, 1, 100), 1, 2)
     assert isinstance(packed, Encoded)
     assert packed.num_bytes == 50
     assert np.abs(unpack(packed) - np.linspace(0, 1, 100)).max() <= 1 / 15 + 1e-12
-    again = Wire.of(config_of("compression=quantise quantise_bits=4")).pack_token(np.linspace(0, 1, 100), 1, 2)
+    again = Transforms.of(config_of("compression=quantise quantise_bits=4")).pack_token(np.linspace(0, 1, 100), 1, 2)
     assert np.array_equal(packed.values, again.values)
 
 
@@ -58,10 +58,10 @@ def test_compression_with_error_feedback_reaches_the_minimum_with_fewer_bytes():
 
 
 def test_quantised_tokens_and_representations_come_close_with_an_eighth_of_the_bytes():
-    """A byte a sample instead of eight, and three for the name of the numbers' type."""
+    """A byte a sample instead of eight, three for the name of the numbers' type, five numbers that describe it."""
     plain, _, _ = simulate("num_rounds=60 record_every=20 topology=complete")
     coarse, _, _ = simulate("num_rounds=60 record_every=20 topology=complete compression=quantise quantise_bits=8")
-    assert coarse.metrics["client_client_bytes"] == plain.metrics["client_client_bytes"] / 240 * 33
+    assert coarse.metrics["client_client_bytes"] == plain.metrics["client_client_bytes"] / 240 * (30 + 3 + 5 * 8)
     assert abs(coarse.metrics["gap"] - plain.metrics["gap"]) < 0.02
 
 
@@ -70,14 +70,13 @@ def test_quantised_tokens_and_representations_come_close_with_an_eighth_of_the_b
 
 def test_the_privacy_ledger_tells_the_releases_and_both_budgets():
     """Two releases of 30 rows at clip 1, sigma 4: nominal 2 sqrt(2)/4, rigorous sqrt(30) times that [hand]."""
-    record = privacy_record(config_of("noise=gaussian noise_multiplier=4"), "bank", "Token", 2, 30, False)
+    releases = releases_of(config_of("noise=gaussian noise_multiplier=4"), "Token")
+    releases.add(30, nominal_rows=1, times=2)
+    record = releases.record("bank")
     assert record.nominal_mu == pytest.approx(2 * math.sqrt(2) / 4)
     assert record.rigorous_mu == pytest.approx(2 * math.sqrt(60) / 4)
     assert record.epsilon == pytest.approx(epsilon_of_mu(record.rigorous_mu, 1e-5))
     assert record.covered
-    shown = privacy_record(config_of("noise=gaussian"), "bank", "Token", 2, 30, True)
-    assert not shown.covered
-    assert "no privacy guarantee" in shown.note
 
 
 def test_every_release_is_noised_and_counted():
@@ -93,8 +92,9 @@ def test_every_release_is_noised_and_counted():
         assert all(np.abs(m.h).max() <= 5 + 0.5 * 6 for m in representations)
     tokens = [row for row in kept.rows if row[4] == "Token" and row[1] != "server"]
     assert sum(r.releases for (_, kind), r in records.items() if kind == "Token") >= len(tokens)
-    assert all(not record.covered for record in kept.records)
-    assert result.extra["privacy_mu"]["client-0"]["Token"] == records[("client-0", "Token")].rigorous_mu
+    assert all(not record.covered and "no privacy guarantee" in record.note for record in kept.records)
+    found = result.extra["privacy"]["client-0"]["Token"]
+    assert found["rigorous_mu"] == records[("client-0", "Token")].rigorous_mu
 
 
 def test_real_noise_differs_from_run_to_run_and_nothing_is_asked_beside_the_protocol():

@@ -1,1 +1,0 @@
-"""The paper's baselines that need another composition than a server and its clients."""

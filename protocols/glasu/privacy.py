@@ -1,0 +1,70 @@
+"""What Gaussian noise on sent representations guarantees, and what it does not.
+
+Neighbouring relation: one client's block of one node's features is replaced; edges, labels and which nodes are in a
+batch are not protected. Rows are clipped to `clip_norm`, so one row moves by at most twice that. With its weights held
+fixed, a client's representation of a node depends on its neighbourhood: over h layers one node reaches at most
+``1 + D + ... + D (D - 1)^(h-1)`` rows, D being the bound on degrees (the nominal account); where blocks are scaled by
+their mean length, it reaches all of them. The weights, however, are trained on the same features without noise: after
+the first update one node may move every row of a release, and only the account over all rows holds (the rigorous one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.privacy.releases import GaussianReleases
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Report, Representation
+
+
+def reached_rows(max_degree: int, hops: int, num_rows: int) -> int:
+    """Return how many of `num_rows` rows one node's features reach over `hops` layers, at most."""
+    reached, ring = 1, max_degree
+    for _ in range(hops):
+        reached += ring
+        if reached >= num_rows:
+            return num_rows
+        ring *= max(max_degree - 1, 1)
+    return reached
+
+
+def noised_releases(config: GlasuConfig) -> GaussianReleases:
+    """Return the account of one client's noised representations, empty."""
+    clip_norm = math.inf if config.clip_norm is None else config.clip_norm
+    note = "one node's features at this client replaced; edges, labels and batches not covered; "
+    note += f"nominal mu holds the weights fixed, at degree up to {config.max_degree}"
+    return GaussianReleases(
+        Representation.__name__,
+        clip_norm=clip_norm,
+        sigma=config.noise_multiplier * clip_norm if config.noise_multiplier else 0.0,
+        delta=config.delta,
+        sampling="full" if config.batch_size is None else "known-batches",
+        note=note + ("; the server sees masked sums only" if config.secure_aggregation else ""),
+    )
+
+
+def count_release(releases: GaussianReleases, config: GlasuConfig, hops: int, num_rows: int, *, first: bool) -> None:
+    """Count one release of `num_rows` rows over `hops` layers; `first`: the weights have seen no data yet."""
+    assert config.max_degree is not None
+    near = num_rows if config.scale_features else reached_rows(config.max_degree, hops, num_rows)
+    releases.add(near if first else num_rows, nominal_rows=near)
+
+
+def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iterator[PrivacyRecord]:
+    """Yield a client's lines of the privacy ledger, the representations' first."""
+    if config.noise_multiplier:
+        yield releases.record(party)
+    if config.works_alone:
+        return
+    bare: list[type] = [] if config.noise_multiplier else [Representation]
+    bare += [Report, Logits, *([GradientPart] if config.mode == "joint" else [])]
+    bare += [Classifier] if config.average_classifiers else []
+    bare += [IndexSet] if config.batch_size is not None else []
+    for cls in bare:
+        hidden = config.secure_aggregation and cls not in (Report, IndexSet)
+        mechanism = "secure-sum" if hidden else "none"
+        yield PrivacyRecord(
+            party=party, message_type=cls.__name__, mechanism=mechanism, epsilon=math.inf, note="no noise: not covered"
+        )

@@ -1,0 +1,263 @@
+"""Split networks as the actors see them (loads torch): the counterpart of `algorithm`'s `LinearBlock` and `LinearHead`.
+
+Shapes: N samples, B rows of a mini-batch, E numbers per representation, K clients, C classes, P parameters. Z is
+(B, E) with aggregation by sum and (B, K E) by concatenation, where client k owns columns k E to (k + 1) E.
+
+Parameters travel as one flat vector; a frozen `ModelSpec` says what to compute with it, so one skeleton in a process
+serves every token's copy. No model has running statistics: h_k must be a function of theta_k and the rows alone, else
+Z == sum_k h_k at the token's copy could not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedactors.errors import BadInput
+from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.network import functional_model
+from fedactors.learning.parameters import as_tensor
+from fedactors.runtime.base import Work
+from protocols.mtcd.algorithm import Rows, Task, aggregate
+from protocols.mtcd.config import MtcdConfig
+
+Array = NDArray[Any]
+_MODELS = {"mlp": "mlp", "resnet18": "narrow-resnet18", "multi-view-cnn": "view-cnn"}
+
+
+def bottom_spec(config: MtcdConfig, input_shape: tuple[int, ...]) -> ModelSpec:
+    """Return a client's model for samples of `input_shape`: (D,) for mlp, (channels, height, width) otherwise.
+
+    Raises:
+        BadInput: the shape does not suit the model.
+    """
+    expected = 1 if config.network == "mlp" else 3
+    if len(input_shape) != expected or 0 in input_shape:
+        raise BadInput(f"network: {config.network} needs samples of {expected} non-empty axis(es), got {input_shape}")
+    return ModelSpec(
+        name=_MODELS[config.network],
+        inputs=input_shape,
+        outputs=config.representation_size,
+        hidden=config.network_width,
+        layers=2,
+    )
+
+
+def fusion_spec(config: MtcdConfig, num_classes: int) -> ModelSpec:
+    """Return the fusion model phi before its loss: a linear layer, which is given relu(Z)."""
+    slots = config.num_clients if config.aggregation == "concatenation" else 1
+    return ModelSpec(name="linear", inputs=(slots * config.representation_size,), outputs=num_classes)
+
+
+def named_parameters(spec: ModelSpec, vector_P: Array) -> dict[str, Array]:
+    """Return a model's parameters by their names in torch."""
+    named, start = {}, 0
+    for name, tensor in build_skeleton(spec).named_parameters():
+        named[name] = vector_P[start : start + tensor.numel()].reshape(tensor.shape)
+        start += tensor.numel()
+    return named
+
+
+def initial(spec: ModelSpec, generator: np.random.Generator) -> Array:
+    """Draw parameters (P): weights uniform within 1/sqrt(fan in), biases 0, normalisation scales 1."""
+    drawn: list[Array] = []
+    for part in build_skeleton(spec).modules():
+        for name, tensor in part.named_parameters(recurse=False):
+            if tensor.dim() > 1:
+                bound = 1.0 / np.sqrt(np.prod(tensor.shape[1:]))
+                drawn.append(generator.uniform(-bound, bound, size=tuple(tensor.shape)).ravel())
+            else:
+                is_scale = isinstance(part, nn.GroupNorm) and name == "weight"
+                drawn.append(np.full(tensor.shape, 1.0 if is_scale else 0.0))
+    return np.concatenate(drawn).astype(np.float32)
+
+
+# --- what the actors compute ---
+
+
+def represent(spec: ModelSpec, theta_P: Array, x_N: Array, rows_B: Rows | None) -> Array:
+    """Return h_k(theta_k; X_k) (B, E)."""
+    model = functional_model(spec)
+    with torch.no_grad():
+        h_BE = model(model.views(as_tensor(theta_P)), as_tensor(x_N if rows_B is None else x_N[rows_B]))
+    return np.asarray(h_BE.numpy())
+
+
+def visit(
+    bottom: ModelSpec,
+    fusion: ModelSpec,
+    theta_P: Array,
+    theta_0: Array,
+    x_N: Array,
+    labels_N: Array,
+    z: Array,
+    rows_B: Rows | None,
+    own: tuple[slice, ...],
+    step: float,
+    num_local_steps: int,
+    trains_theta_0: bool,
+) -> tuple[Array, Array, Array]:
+    """Do Q local steps on the visited client's block (equation 2); with `trains_theta_0`, on theta_0 too (STCD).
+
+    Z follows every step exactly: the other clients' share of it is held fixed and one's own, at `own`, computed anew.
+
+    Returns:
+        New theta_k, new theta_0 (the one given unless `trains_theta_0`), new Z.
+    """
+    x_B, labels_B = (x_N, labels_N) if rows_B is None else (x_N[rows_B], labels_N[rows_B])
+    model, x, labels, z_before = functional_model(bottom), as_tensor(x_B), as_tensor(labels_B), as_tensor(z)
+    old_h_BE = represent(bottom, theta_P, x_B, None)
+    is_slot, old = len(own) > 1, as_tensor(old_h_BE)
+    block, head = as_tensor(theta_P), as_tensor(theta_0)
+    for _ in range(num_local_steps):
+        views, head_views = model.views(block), functional_model(fusion).views(head)
+        h_BE = model(views, x)
+        if is_slot:
+            low, high = own[1].start, own[1].stop
+            joined = torch.cat([z_before[:, :low], h_BE, z_before[:, high:]], dim=1)
+        else:
+            joined = (z_before - old) + h_BE
+        moving = [*views, *(head_views if trains_theta_0 else ())]
+        found = torch.autograd.grad(_loss(fusion, head_views, joined, labels), moving)
+        block = _stepped(block, found[: len(views)], step)
+        if trains_theta_0:
+            head = _stepped(head, found[len(views) :], step)
+    new_theta = block.numpy()
+    new_h_BE = represent(bottom, new_theta, x_B, None)
+    new_z = z.copy()
+    if is_slot:
+        new_z[own] = new_h_BE
+    else:
+        new_z += new_h_BE - old_h_BE
+    return new_theta, head.numpy(), new_z
+
+
+def fusion_steps(spec: ModelSpec, theta_0: Array, z: Array, labels_B: Array, step: float, num_steps: int) -> Array:
+    """Do token 0's Q (S + 1) steps on theta_0 with Z frozen, at the server (Algorithm 2)."""
+    head, z_tensor, labels = as_tensor(theta_0), as_tensor(z), as_tensor(labels_B)
+    for _ in range(num_steps):
+        views = functional_model(spec).views(head)
+        head = _stepped(head, torch.autograd.grad(_loss(spec, views, z_tensor, labels), views), step)
+    return np.asarray(head.numpy())
+
+
+def logits(spec: ModelSpec, theta_0: Array, z: Array) -> Array:
+    """Return the scores of each class (B, C)."""
+    model = functional_model(spec)
+    with torch.no_grad():
+        found_BC = model(model.views(as_tensor(theta_0)), torch.relu(as_tensor(z)))
+    return np.asarray(found_BC.numpy())
+
+
+def score(spec: ModelSpec, theta_0: Array, z: Array, labels_B: Array) -> tuple[float, float | None, float | None]:
+    """Return the mean cross-entropy and the accuracy of Z over the rows."""
+    logits_BC, labels = torch.from_numpy(logits(spec, theta_0, z)), as_tensor(labels_B)
+    loss = nn.functional.cross_entropy(logits_BC, labels)
+    return float(loss), float((logits_BC.argmax(dim=1) == labels).double().mean()), None
+
+
+def _loss(fusion: ModelSpec, views: list[Tensor], z: Tensor, labels_B: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(functional_model(fusion)(views, torch.relu(z)), labels_B)
+
+
+def _stepped(vector_P: Tensor, gradients: tuple[Tensor, ...], step: float) -> Tensor:
+    return vector_P - step * torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+# --- as the actors see it ---
+
+
+class NetworkBlock:
+    """A client's features and labels, and its representation model; see `algorithm.LinearBlock` for the methods."""
+
+    def __init__(
+        self,
+        config: MtcdConfig,
+        client: int,
+        features: Mapping[str, Array],
+        labels: Mapping[str, Array],
+        num_classes: int,
+    ) -> None:
+        torch.set_num_threads(1)  # torch comes after the process has begun, and more threads change results
+        self._bottom = bottom_spec(config, tuple(features["train"].shape[1:]))
+        self._fusion = fusion_spec(config, num_classes)
+        self.x, self.y = features, labels
+        self.num_samples = len(features["train"])
+        self._num_local_steps = config.num_local_steps
+        size = config.representation_size
+        slot = slice(client * size, (client + 1) * size)
+        self.own = (slice(None), slot) if config.aggregation == "concatenation" else (slice(None),)
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """Draw theta_k."""
+        return initial(self._bottom, generator)
+
+    def initial_theta_0(self, generator: np.random.Generator) -> Array:
+        """Draw theta_0, for a run without a server."""
+        return initial(self._fusion, generator)
+
+    def blank(self, num_rows: int) -> Array:
+        """Return Z of nobody (B, E or K E)."""
+        return np.zeros((num_rows, self._fusion.inputs[0]), np.float32)
+
+    def represent(self, theta: Array, rows_B: Rows | None, part: str = "train") -> Task:
+        """Say how to compute h_k over rows of a part."""
+        units = len(self.x[part]) if rows_B is None else len(rows_B)
+        return Task(represent, (self._bottom, theta, self.x[part], rows_B), Work("represent", units))
+
+    def visit(
+        self, theta: Array, theta_0: Array, z: Array, rows_B: Rows | None, step: float, trains_theta_0: bool
+    ) -> Task:
+        """Say how to compute a visit; it gives (theta_k, theta_0, Z)."""
+        x_N, labels_N, num_steps = self.x["train"], self.y["train"], self._num_local_steps
+        arguments = (
+            *(self._bottom, self._fusion, theta, theta_0, x_N, labels_N, z, rows_B, self.own),
+            *(step, num_steps, trains_theta_0),
+        )
+        return Task(visit, arguments, Work("visit", len(z) * num_steps))
+
+    def penalty(self, theta: Array) -> float:
+        """Return 0: networks have no regulariser here."""
+        return 0.0
+
+    def score(self, part: str, z: Array, theta_0: Array) -> Task:
+        """Say how to compute loss and accuracy of Z over a part."""
+        return Task(score, (self._fusion, theta_0, z, self.y[part]), Work("score"))
+
+
+class NetworkHead:
+    """The server's side: labels, the fusion model, and theta_0; see `algorithm.LinearHead` for the methods."""
+
+    def __init__(self, config: MtcdConfig, labels_N: Array, num_classes: int) -> None:
+        torch.set_num_threads(1)  # as in `NetworkBlock`
+        self._fusion = fusion_spec(config, num_classes)
+        self._num_slots = config.num_clients if config.aggregation == "concatenation" else None
+        self._labels = labels_N
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """Draw theta_0."""
+        return initial(self._fusion, generator)
+
+    def nothing(self) -> Array | None:
+        """Return None: a drawn theta has no Z that is known beforehand."""
+        return None
+
+    def merge(self, z: Array | None, before: Mapping[int, Array], after: Mapping[int, Array], fresh: bool) -> Array:
+        """Return Z of all representations known; one that is missing counts as zeros."""
+        return aggregate(after if fresh else {**before, **after}, self._num_slots)
+
+    def steps(self, theta_0: Array, z: Array, rows_B: Rows | None, step: float, num_steps: int) -> Task | None:
+        """Say how to compute token 0's steps."""
+        labels_B = self._labels if rows_B is None else self._labels[rows_B]
+        return Task(
+            fusion_steps, (self._fusion, theta_0, z, labels_B, step, num_steps), Work("fusion", len(z) * num_steps)
+        )
+
+    def loss(self, theta_0: Array, z: Array, rows_B: Rows | None) -> float:
+        """Return the mean cross-entropy on the rows."""
+        return score(self._fusion, theta_0, z, self._labels if rows_B is None else self._labels[rows_B])[0]

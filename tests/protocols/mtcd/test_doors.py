@@ -1,0 +1,280 @@
+"""What an actor is asked, told and built with: nothing more than its part in the protocol."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from fedactors.data.partitions import vertical
+from fedactors.errors import Refused
+from fedactors.inspection import describe_messages
+from fedactors.network.codec import carry
+from fedactors.plugins import find_protocol
+from fedactors.runtime.base import derived_seed
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.mtcd import messages
+from protocols.mtcd.actors import TokenClient
+from protocols.mtcd.baselines.dcpa import DcpaClient
+from protocols.mtcd.data import load_data, part_of
+from protocols.mtcd.messages import (
+    DualVector,
+    Gather,
+    Labels,
+    Links,
+    MeasureOrder,
+    NormOrder,
+    Relayed,
+    RelayedZ,
+    ScoreOrder,
+    SyncedZ,
+    SyncTokens,
+)
+from protocols.mtcd.run import run
+from tests.protocols.mtcd.running import Watched, arrays_in, config_of, merged, simulate
+
+Z = np.zeros(30)
+
+
+class Curious(TokenClient):
+    """A client that asks for what is not its business, in the middle of an honest run."""
+
+    wants: ClassVar[tuple[str, Any] | None] = None
+
+    async def _represent(self, round_):
+        cls = type(self)
+        if cls.wants is not None:
+            (door, message), cls.wants = cls.wants, None
+            await getattr(self.peer("client-0" if self.name != "client-0" else "client-1", TokenClient), door)(message)
+        return await super()._represent(round_)
+
+
+def hostile(door, message, runtime, words="topology=complete"):
+    """Run with one client that sends `message` to another's door, and return how the run ends."""
+    config = config_of(merged(f"num_clients=3 num_tokens=1 {words}"))
+    data = load_data(config, "synthetic", 3)
+
+    async def main():
+        import protocols.mtcd.run as module
+
+        kinds = {**module.actors(config), "clients": type("Curious", (Curious,), {"wants": (door, message)})}
+        patched = pytest.MonkeyPatch()
+        patched.setattr(module, "actors", lambda _: kinds)
+        try:
+            return await run(config, data, runtime)
+        finally:
+            patched.undo()
+
+    with pytest.raises(Refused) as caught:
+        runtime.execute(main)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("door", "message", "line"),
+    [
+        ("measure", MeasureOrder("train"), "measure, which is open to: driver"),
+        ("gather", Gather(0), "gather, which is open to: server"),
+        ("squared_norm", NormOrder(), "squared_norm, which is open to: driver, server"),
+        ("probe", messages.Probe(Z), "probe, which is open to: server"),
+        ("sync", SyncTokens(0, (), 1.0, True), "sync, which is open to: server"),
+        ("relink", Links((0,), "", -1), "relink, which is open to: server"),
+        ("score", ScoreOrder("train", Z, np.zeros(0)), "score, which is open to: driver"),
+        ("account", None, "account, which is open to: driver"),
+        ("close", None, "which is no door"),
+        ("load", None, "which is no door"),
+        ("_represent", None, "which is no door"),
+        ("visit", Gather(0), "with a Gather; it takes a Token"),
+        ("take_labels", Labels(Z, Z), "is told labels, which it knows already"),
+        ("relay", Relayed((), Gather(0)), "is relayed an order of the server's, to which it has a link"),
+        ("relay", RelayedZ((), SyncedZ(0, 1.0, Z, np.zeros(0), True)), "is relayed an order of the server's"),
+    ],
+)
+def test_a_client_is_refused_what_only_server_or_driver_may_ask(door, message, line):
+    assert line in hostile(door, message, SimulatedRuntime(seed=3))
+
+
+def test_a_relayed_order_is_followed_only_if_the_server_could_give_it():
+    """Client 2 has no link to the server, so that orders may come over others: but none that is not the server's."""
+    given = RelayedZ(("client-2",), SyncedZ(0, 1.0, Z, np.zeros(0), True))
+    words = "topology=path server_links=0,1 num_hops=9"
+    assert "is relayed a SyncedZ, which it does not follow" in hostile("relay", given, SimulatedRuntime(seed=3), words)
+
+
+def test_dual_vectors_come_from_neighbours_only():
+    config = config_of(merged("algorithm=dcpa topology=path"))
+    data = load_data(config, "synthetic", 3)
+    runtime = SimulatedRuntime(seed=3)
+
+    class Far(DcpaClient):
+        async def _send(self, neighbour, vector):
+            await self.peer("client-0", DcpaClient).take_dual(DualVector(vector.iteration, 5, vector.y))
+
+    async def main():
+        seed = derived_seed(3, "all parties", "batches")
+        rows = (((0, 0.3), (1, -0.3)), ((0, -0.3), (1, 0.3)))
+        near = runtime.spawn(DcpaClient, "client-0", config, part_of(data, 0), seed, rows[0])
+        far = runtime.spawn(Far, "client-1", config, part_of(data, 1), seed, rows[1])
+        await runtime.start()
+        del near
+        await far.run_iterations(messages.IterateOrder(0, 1, 0.1, 0.1, 0.1))
+
+    with pytest.raises(Refused, match="a dual vector of client 5, which is no neighbour"):
+        runtime.execute(main)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_client_that_asks_for_a_representation_is_refused_on_ray():
+    config = config_of(merged("num_clients=2 num_tokens=1"))
+    data = load_data(config, "synthetic", 3)
+    runtime = RayRuntime(seed=3)
+    links = Links((0, 1), "", -1)
+
+    async def main():
+        for index, cls in enumerate((TokenClient, Asking)):
+            runtime.spawn(cls, f"client-{index}", config, part_of(data, index), 5, links, 7)
+        await runtime.start()
+        await runtime.handle("client-1", Asking).measure(MeasureOrder("train"))
+
+    with pytest.raises(Refused, match=r"client-1: calls client-0\.gather, which is open to: server"):
+        runtime.execute(main)
+
+
+class Asking(TokenClient):
+    """A client that asks its neighbour for what only the server may have."""
+
+    async def _do(self, task):
+        return await self.peer("client-0", TokenClient).gather(Gather(0))
+
+
+def test_no_representation_is_measured_where_noise_protects_it():
+    config = config_of(merged("noise=gaussian num_clients=2 num_tokens=1"))
+    data = load_data(config, "synthetic", 3)
+    runtime = SimulatedRuntime(seed=3)
+
+    async def main():
+        client = runtime.spawn(TokenClient, "client-0", config, part_of(data, 0), 5, Links((0, 1), "", -1), 7)
+        await runtime.start()
+        await client.measure(MeasureOrder("train"))
+
+    with pytest.raises(Refused, match="without the noise that is to protect it"):
+        runtime.execute(main)
+
+
+# --- what actors are built with ---
+
+
+class Noted(SimulatedRuntime):
+    """Keeps what each actor is built with."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.built = {}
+
+    def spawn(self, cls, name, *args, **kwargs):
+        self.built[name] = (args, kwargs)
+        return super().spawn(cls, name, *args, **kwargs)
+
+
+def leaves(value):
+    if dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield value
+            yield from leaves(getattr(value, each.name))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        yield from leaves(list(value.values()))
+    else:
+        yield value
+
+
+@pytest.mark.parametrize("algorithm", ["mtcd", "stcd", "svfl", "dcpa"])
+def test_an_actor_is_built_with_its_own_source_and_its_own_links_only(algorithm):
+    words = f"algorithm={algorithm} problem=sparse-logistic topology=path num_rounds=1"
+    _, _, runtime = simulate(words, data="breast-cancer", cls=Noted)
+    sources = vertical("breast-cancer", tuple(f"client-{k}" for k in range(6))).sources
+    for name, built in runtime.built.items():
+        found = [leaf for leaf in leaves(built) if type(leaf) is type(sources[0])]
+        own = [] if name == "server" else [sources[int(name[-1])]]
+        assert [source for source in sources if source in found] == own
+        links = [leaf for leaf in leaves(built) if isinstance(leaf, Links)]
+        for known in links:
+            client = int(name[-1])
+            assert set(known.options) <= {client - 1, client, client + 1}
+        assert carry(built) is not None
+
+
+# --- what is declared is what is sent ---
+
+CONFIGURATIONS = [
+    ("", "synthetic"),
+    ("mode=overlapping batch_size=10 compression=quantise", "synthetic"),
+    ("server_links=0,5 topology=path num_tokens=1 clusters=whole", "synthetic"),
+    ("server_links=0,5 topology=path algorithm=svfl", "synthetic"),
+    ("algorithm=stcd", "synthetic"),
+    ("algorithm=stcd problem=network num_samples=40 network_width=4", "synthetic"),
+    ("algorithm=svfl problem=network num_samples=40 network_width=4", "synthetic"),
+    ("algorithm=dcpa", "synthetic"),
+    ("problem=sparse-logistic", "breast-cancer"),
+    ("noise=gaussian topology=complete", "synthetic"),
+]
+NOT_FOR_ROWS = {"AlignmentQuestion", "AlignmentAnswer", "AlignmentOrder"}
+
+
+@pytest.mark.parametrize(("words", "data"), CONFIGURATIONS)
+def test_only_what_a_configuration_is_said_to_send_is_sent(words, data):
+    _, kept, _ = simulate(words, data=data)
+    config = config_of(merged(words))
+    said = {cls.__name__ for cls in messages.sent(config)}
+    found = {row[4] for row in kept.rows if not row[4].endswith("()")} - NOT_FOR_ROWS
+    assert found <= said
+    unsent = said - found
+    # what needs automatic steps, labels that are told, or an objective that only the server knows
+    assert unsent <= {
+        "Labels",
+        "SafeStep",
+        "NormOrder",
+        "SquaredNorm",
+        "Probe",
+        "ProbeImage",
+        "Objective",
+        "Gather",
+    } | {
+        *("RowCount", "MeasureOrder", "Measured", "ScoreOrder", "Quality", "FusionParameters", "RoundOrder", "Relayed")
+    }
+
+
+@pytest.mark.parametrize("words", ["", "algorithm=stcd", "algorithm=svfl server_links=0", "algorithm=dcpa"])
+def test_inspect_shows_who_receives_them(words):
+    config = config_of(merged(words))
+    described = {found["message"]: found for found in describe_messages(find_protocol("mtcd"), config)}
+    assert {cls.__name__ for cls in messages.sent(config)} <= set(described)
+    assert all(found["reveals"] for found in described.values())
+    if "stcd" not in words and "dcpa" not in words:
+        assert "server" in described["Representation"]["receiver"]
+        assert described["Objective"]["control"]
+
+
+# --- one column a party: a true leak, which is said and found ---
+
+
+def test_what_reveals_a_column_times_a_number_says_so():
+    """A client with one column sends it, scaled, in each message whose `reveals` says so, and in no other."""
+    words = "num_features=6 num_rounds=3 topology=complete num_hops=8"
+    carriers = set()
+    for more in ("", "algorithm=svfl", "batch_size=29", "algorithm=dcpa"):
+        _, _, runtime = simulate(f"{words} {more}", cls=Watched)
+        data = load_data(config_of(merged(words)), "synthetic", 3)
+        columns = np.stack([data.load(k).train[:, 0] for k in range(6)])
+        columns /= np.linalg.norm(columns, axis=1, keepdims=True)
+        for _, _, sent in runtime.messages:
+            for vector in arrays_in(sent):
+                length = np.linalg.norm(vector)
+                if vector.shape == (30,) and length > 0 and np.abs(columns @ (vector / length)).max() > 1 - 1e-9:
+                    carriers.add(type(sent))
+    assert {cls.__name__ for cls in carriers} >= {"Representation", "ProbeImage", "Measured"}
+    assert all("that column times a number" in cls.__message__.reveals for cls in carriers)

@@ -1,0 +1,166 @@
+"""A worker's loop, against a broker that answers as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from fedactors.errors import PartyLost
+from fedactors.runtime.base import Ref
+from protocols.pubsub_vfl.messages import Orders, Report
+from protocols.pubsub_vfl.pipeline import Pipeline
+from tests.protocols.pubsub_vfl.runs import config_of
+
+
+def ref(key: int) -> Ref:
+    return Ref("somebody", key, 0, ())
+
+
+class Worker:
+    """What a pipeline needs of its worker; it is its own broker, clock and payload store.
+
+    Args:
+        answers: to the first reports.
+        until: how much must be reported before the epoch is over.
+    """
+
+    name = "p/worker-0"
+
+    def __init__(self, *answers: Orders, until: int = 0) -> None:
+        self.clock = self
+        self.reports: list[Report] = []
+        self.time = 0.0
+        self._answers = list(answers)
+        self._until = until
+
+    def peer(self, name: str, cls: type) -> Any:
+        return self
+
+    def now(self) -> float:
+        return self.time
+
+    def span(self, kind: str, label: str) -> Any:
+        return contextlib.nullcontext()
+
+    async def report(self, report: Report) -> Orders:
+        self.reports.append(report)
+        if self._answers:
+            return self._answers.pop(0)
+        reported = sum(len(report.published) + len(report.done) for report in self.reports)
+        return Orders((), (), (), reported >= self._until)
+
+    async def get(self, ref: Ref) -> str:
+        if ref.key < 0:
+            raise PartyLost(ref.owner, "its process is gone")
+        return f"payload {ref.key}"
+
+
+class Party:
+    """A passive or active worker's part in a pipeline."""
+
+    def __init__(self, worker: Worker, *, passive: bool, **settings: Any) -> None:
+        self.did: list[Any] = []
+        self.passive = passive
+        self.pipeline = Pipeline(
+            worker,  # type: ignore[arg-type]
+            config_of(**settings),
+            use=self.use,
+            embed=self.embed if passive else None,
+            drop=lambda stamp: self.did.append(("drop", stamp)),
+            waits_for="news",
+        )
+
+    async def use(self, stamp, payloads):
+        self.did.append(("use", stamp, payloads))
+        return True if self.passive else (ref(100 + stamp[0]),)
+
+    async def embed(self, stamp):
+        self.did.append(("embed", stamp))
+        await asyncio.sleep(0)
+        return ref(stamp[0])
+
+
+def run(party: Party) -> None:
+    asyncio.run(asyncio.wait_for(party.pipeline.run(), 5.0))
+
+
+def test_a_passive_worker_embeds_applies_and_reports_both():
+    worker = Worker(Orders(((0, 1), (1, 1)), (), (), False), Orders((), ((0, 1, (ref(7),)),), (), False), until=3)
+    party = Party(worker, passive=True, report_interval=0.0)
+    run(party)
+    assert ("embed", (0, 1)) in party.did
+    assert ("use", (0, 1), ["payload 7"]) in party.did
+    published = [batch for report in worker.reports for batch in report.published]
+    assert published == [(0, 1, (ref(0),)), (1, 1, (ref(1),))]
+    assert [stamp for report in worker.reports for stamp in report.done] == [(0, 1)]
+
+
+def test_an_active_worker_publishes_one_reference_per_party_and_gives_up_what_is_gone(caplog):
+    worker = Worker(Orders((), ((4, 1, (ref(1), ref(2))), (5, 1, (ref(3), ref(-1)))), (), False), until=2)
+    party = Party(worker, passive=False)
+    run(party)
+    assert party.did == [("use", (4, 1), ["payload 1", "payload 2"])]
+    published = {batch for report in worker.reports for batch in report.published}
+    assert published == {(4, 1, (ref(104),)), (5, 1, ())}
+    assert "p/worker-0: batch 5 is abandoned: somebody: its process is gone" in caplog.text
+
+
+@pytest.mark.parametrize("stale", ["drop", "apply"])
+def test_what_is_abandoned_is_neither_embedded_nor_fetched_unless_stale_gradients_are_applied(stale):
+    gradient = (3, 1, (ref(9),))
+    worker = Worker(Orders(((2, 1), (3, 1)), (gradient,), ((3, 1),), False), until=1 if stale == "drop" else 2)
+    party = Party(worker, passive=True, stale_gradients=stale)
+    run(party)
+    assert ("drop", (3, 1)) in party.did
+    assert ("embed", (2, 1)) in party.did
+    assert ("embed", (3, 1)) not in party.did
+    assert (("use", (3, 1), ["payload 9"]) in party.did) == (stale == "apply")
+
+
+@pytest.mark.parametrize(("later", "num_reports"), [(0.003, 0), (0.004, 1)])
+def test_reports_are_collected_only_while_there_is_enough_to_do(later, num_reports):
+    async def main():
+        worker = Worker()
+        pipeline = Party(worker, passive=True, report_interval=0.004).pipeline
+        pipeline._no_report_before = 1.004
+        pipeline._todo.extend([(0, 1), (1, 1)])
+        pipeline._done.append((2, 1))
+        worker.time = 1.0 + later
+        pipeline._report()
+        await asyncio.sleep(0)
+        assert len(worker.reports) == num_reports
+        pipeline._todo.pop()
+        pipeline._report()
+        await asyncio.sleep(0)
+        assert len(worker.reports) == num_reports + 1, "with one batch in hand it reports at once"
+        for task in pipeline._under_way:
+            task.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_failed_report_ends_the_epoch():
+    class Broken(Worker):
+        async def report(self, report):
+            raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError, match="gone"):
+        run(Party(Broken(), passive=True))
+
+
+def test_one_report_at_most_waits_at_the_broker():
+    async def main():
+        worker = Worker()
+        pipeline = Party(worker, passive=True).pipeline
+        pipeline._report()
+        pipeline._report()
+        await asyncio.sleep(0)
+        assert [report.wait for report in worker.reports] == [True]
+        await asyncio.sleep(0)
+        for task in pipeline._under_way:
+            task.cancel()
+
+    asyncio.run(main())
