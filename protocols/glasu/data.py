@@ -250,14 +250,16 @@ class OwnPart:
             raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
         if features.dtype.kind not in "fiub":
             raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
-        if not np.isfinite(features).all():
+        with np.errstate(over="ignore"):
+            features_NF = features.astype(np.float32)
+        if not np.isfinite(features_NF).all():
             raise BadInput(f"features of {party}: values that are not finite are not allowed")
         own = adjacency(edges, num_nodes)
         return GraphBlock(
             indptr=own.indptr,
             indices=own.indices,
-            features=features.astype(np.float32),
-            columns=np.arange(features.shape[-1]),
+            features=features_NF,
+            columns=np.arange(features_NF.shape[-1]),
             labels=split.labels_N,
             num_classes=int(split.labels_N.max(initial=0)) + 1,
             train=split.train,
