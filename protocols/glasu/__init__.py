@@ -26,7 +26,7 @@ every exchange; a client waits for the server only there.
 | run.py | Algorithm 1: rounds, evaluation, selection; whom the driver orders; the cost model |
 | messages.py | everything that the driver, the clients and the server tell one another |
 | aggregation.py | Agg and its backward pass on numpy arrays, and the server that does them |
-| actors.py | the graph client, and the one that works alone |
+| actors.py, baselines.py | the graph client, and the one that works alone |
 | algorithm.py | Extract, joint inference (Algorithm 3), local updates (Algorithm 4), joint gradients |
 | backbones.py | GCN, GAT and GCNII layers, their parameters |
 | sampling.py | adjacency, neighbour sampling and the blocks that a layer works on (Algorithm 2) |

@@ -1,4 +1,4 @@
-"""The clients: they unpack a message, call a function of `algorithm`, pack a message.
+"""The graph client: it unpacks a message, calls a function of `algorithm`, packs a message.
 
 Between rounds a client is its parameters, its optimiser's state and its best parameters; all else belongs to one
 round and is forgotten when the next begins. What depends on chance is derived from (run, client, round, attempt).
@@ -20,7 +20,7 @@ from fedactors.errors import BadInput, PartyFailed
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_aggregation import FixedPoint, SecureSumClient
-from fedactors.remote import DRIVER, SERVER, remote
+from fedactors.remote import SERVER, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Work
 from protocols.glasu import algorithm, backbones, privacy, sampling
@@ -30,7 +30,6 @@ from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import GraphPart, load_client
 from protocols.glasu.messages import (
     FRACTION_BITS,
-    Accuracies,
     Aggregated,
     AveragedClassifier,
     AveragedLogits,
@@ -43,14 +42,11 @@ from protocols.glasu.messages import (
     Logits,
     Masked,
     Prediction,
-    Progress,
     PublicKeys,
-    Remarks,
     Report,
     Representation,
     Revealed,
     RevealRequest,
-    RoundOrder,
     Scores,
     Stamp,
     Targets,
@@ -353,43 +349,3 @@ class GraphClient(Client):
         layers = [layer for segment in segments for layer in network.segments[segment]]
         work = Work(kind, times * algorithm.forward_operations(network, batch, layers))
         return await self.compute(function, self.parameters, network, batch, *arguments, work=work)
-
-
-class LoneClient(GraphClient):
-    """A client that never communicates: `standalone`, with its own block, and `centralised`, the only one.
-
-    It has the doors of the server, and the driver orders its rounds.
-    """
-
-    @remote(caller=DRIVER)
-    async def prepare(self) -> Remarks:
-        """Say what is unusual about the data."""
-        return Remarks(tuple(self._remarks))
-
-    @remote(caller=DRIVER)
-    async def train(self, order: RoundOrder) -> Progress:
-        """Do a round on its own graph."""
-        config, stamp = self._config, Stamp(order.round, 0, False, (self.name,))
-        batch = sampling.choose_batch(self._own.nodes.train, config.batch_size, self.rng(f"batch {order.round}"))
-        await self._build(Targets(stamp, 0, batch))
-        losses = await self._update([], None)
-        return Progress(losses[0], losses[-1], 1)
-
-    @remote(caller=DRIVER)
-    async def evaluate(self, order: RoundOrder) -> Accuracies:
-        """Return the accuracies of the own network on the whole graph."""
-        await self._build(Targets(Stamp(order.round, 0, True, (self.name,)), 0, np.empty(0, dtype=np.int64)))
-        everything = range(len(self._network.segments))
-        logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
-        scores = self._score(self._scored(logits))
-        return Accuracies(scores.validation, scores.test, scores.test, scores.test)
-
-    @remote(caller=DRIVER)
-    async def remember(self) -> None:
-        """Keep the present parameters as the best so far."""
-        await super().remember()
-
-    @remote(caller=DRIVER)
-    async def account(self) -> None:
-        """Write the lines of the privacy ledger."""
-        await super().account()

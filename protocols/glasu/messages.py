@@ -34,7 +34,7 @@ class RoundOrder:
     round: int
 
 
-@message(reveals="what is unusual about a party's data: that it has no edges")
+@message(reveals="what is unusual about the data: who has no edges, and whether there are validation nodes")
 class Remarks:
     """What is allowed, and worth saying before the run."""
 

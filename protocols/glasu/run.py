@@ -15,8 +15,9 @@ from fedactors.privacy.releases import budgets
 from fedactors.resources import Resources
 from fedactors.rounds import Rounds, RunState, Watch
 from fedactors.runtime.base import Costs, Runtime, derived_seed
-from protocols.glasu.actors import GraphClient, LoneClient
+from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer, mean
+from protocols.glasu.baselines import LoneClient
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import GraphSource, parts_of
 from protocols.glasu.messages import RoundOrder

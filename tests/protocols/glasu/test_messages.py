@@ -11,8 +11,9 @@ from fedactors.remote import DRIVER, doors
 from fedactors.roles import Client
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu import messages
-from protocols.glasu.actors import GraphClient, LoneClient
+from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer
+from protocols.glasu.baselines import LoneClient
 from protocols.glasu.data import load_data
 from protocols.glasu.messages import RevealRequest, Stamp
 from protocols.glasu.plugin import PROTOCOL

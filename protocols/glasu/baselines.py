@@ -1,0 +1,50 @@
+"""Clients that never communicate: `standalone`, each with its own block, and `centralised`, one with everything.
+
+driver ◀──▶ client 1 .. M     rounds on the own graph; what is told of a run is the mean over the clients
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedactors.remote import DRIVER, remote
+from protocols.glasu import algorithm, sampling
+from protocols.glasu.actors import GraphClient
+from protocols.glasu.messages import Accuracies, Progress, Remarks, RoundOrder, Stamp, Targets
+
+
+class LoneClient(GraphClient):
+    """A client with the doors of the server: the driver orders its rounds."""
+
+    @remote(caller=DRIVER)
+    async def prepare(self) -> Remarks:
+        """Say what is unusual about the data."""
+        return Remarks(tuple(self._remarks))
+
+    @remote(caller=DRIVER)
+    async def train(self, order: RoundOrder) -> Progress:
+        """Do a round on its own graph."""
+        config, stamp = self._config, Stamp(order.round, 0, False, (self.name,))
+        batch = sampling.choose_batch(self._own.nodes.train, config.batch_size, self.rng(f"batch {order.round}"))
+        await self._build(Targets(stamp, 0, batch))
+        losses = await self._update([], None)
+        return Progress(losses[0], losses[-1], 1)
+
+    @remote(caller=DRIVER)
+    async def evaluate(self, order: RoundOrder) -> Accuracies:
+        """Return the accuracies of the own network on the whole graph."""
+        await self._build(Targets(Stamp(order.round, 0, True, (self.name,)), 0, np.empty(0, dtype=np.int64)))
+        everything = range(len(self._network.segments))
+        logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
+        scores = self._score(self._scored(logits))
+        return Accuracies(scores.validation, scores.test, scores.test, scores.test)
+
+    @remote(caller=DRIVER)
+    async def remember(self) -> None:
+        """Keep the present parameters as the best so far."""
+        await super().remember()
+
+    @remote(caller=DRIVER)
+    async def account(self) -> None:
+        """Write the lines of the privacy ledger."""
+        await super().account()
