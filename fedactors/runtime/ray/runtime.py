@@ -127,8 +127,8 @@ class RayRuntime(Runtime):
 
     @property
     def processes(self) -> dict[str, int]:
-        """Process id of each actor on its host."""
-        return self._processes.pids
+        """Process id of each actor on its host; none before the first start."""
+        return self._processes.pids if hasattr(self, "_processes") else {}
 
     def use_costs(self, costs: CostModel) -> None:
         if self._emulate and self._settings.costs is None:
