@@ -63,7 +63,17 @@ def test_the_contract_of_the_flags_is_frozen():
     parser = argparse.ArgumentParser()
     add_run_flags(parser)
     flags = {flag for action in parser._actions for flag in action.option_strings} - {"-h", "--help"}
-    environment = {"--runtime", "--address", "--place", "--spread", "--pool", "--emulate", "--out", "--resume"}
+    environment = {
+        "--runtime",
+        "--address",
+        "--place",
+        "--spread",
+        "--pool",
+        "--emulate",
+        "--lease",
+        "--out",
+        "--resume",
+    }
     experiment = {"--data", "--seed", "--seeds", "--smoke", "--full"}
     display = {"--quiet", "--format", "--track"}
     assert flags == environment | experiment | display
