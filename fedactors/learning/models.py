@@ -252,7 +252,8 @@ MODEL_NAMES = tuple(_BUILDERS)
 """``mlp`` (ten layers), ``residual-mlp`` (the large "ResNet" for tables), ``top-mlp`` (two layers), ``linear``,
 ``cnn28`` (McMahan et al., 2017: 1,663,370 parameters at 28x28 and ten classes), ``cnn8`` (8x8 digits), ``resnet18``
 and ``vgg16`` (their 3x3-stem, one-head forms for small images), ``narrow-resnet18`` (its first stage ``hidden``
-channels wide, for parts of images) and ``view-cnn`` (three convolutions from ``hidden`` channels on, for views of an object)."""
+channels wide, for parts of images) and ``view-cnn`` (three convolutions from ``hidden`` channels on, for views of an
+object)."""
 
 
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:

@@ -339,10 +339,11 @@ async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[Quali
     clients, config = federation.clients, federation.config
     parts = await clients.ask(lambda client: client.measure(MeasureOrder(part)))
     slots = config.num_clients if config.aggregation == "concatenation" else None
-    order = ScoreOrder(part, aggregate({each.client: each.h for each in parts.values()}, slots), theta_0)
+    found = {federation.data.parties.index(name): each.h for name, each in parts.items()}
+    order = ScoreOrder(part, aggregate(found, slots), theta_0)
     for name in parts:
-        if found := await clients.ask(lambda client: client.score(order), of=(name,)):
-            return found[name], sum(each.penalty for each in parts.values())
+        if judged := await clients.ask(lambda client: client.score(order), of=(name,)):
+            return judged[name], sum(each.penalty for each in parts.values())
     raise BadInput("no client is left that could judge the model")
 
 

@@ -54,7 +54,7 @@ def test_vertical_bad_input():
     with pytest.raises(BadInput, match=r"rows differ: give hash or psi"):
         vertical("breast-cancer", overlap=0.5)
     with pytest.raises(BadInput, match=r"party: 'bank' is not allowed"):
-        vertical("breast-cancer").source("bank")
+        vertical("breast-cancer").part("bank")
     with pytest.raises(BadInput, match=r"3 partitions for 2 parties"):
         vertical("breast-cancer", partitioner=VerticalSizePartitioner(partition_sizes=(1, 2, 3)))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.mapping import hash_keys, table_mapping
+from protocols.tablepuppet.mapping import TableMapping, hash_keys, table_mapping
 from protocols.tablepuppet.models import Subproblem, TableModel, factorise, predict, solve_linear
 from protocols.tablepuppet.query import make_plan, parse_query
 from tests.databases import postgres  # noqa: F401
@@ -25,7 +25,7 @@ SECRET = b"a key that the server does not know"
 class Joined:
     """A mapping with each table's rows, and the label of every joined row."""
 
-    mapping: object
+    mapping: TableMapping
     x: list
     y_N: np.ndarray
 
