@@ -143,7 +143,7 @@ class NebulaCenter(DataCenter):
     async def _send(self, rotation: int) -> None:
         parameters_P, version = self.models.send()
         parameters_P.setflags(write=False)
-        master = MasterModel(self.name, rotation, version, parameters_P)
+        master = MasterModel(rotation, version, parameters_P)
         if not self._config.rules.rotate:
             await self.peer(self._site.exchange, MeanExchange).collect(master)
             return
@@ -177,12 +177,12 @@ class NebulaCenter(DataCenter):
     @remote(caller=SERVER)
     async def model(self) -> MasterModel:
         """Return the master of this moment."""
-        return MasterModel(self.name, self.timer.rotation, self.models.mean_version, self.models.master())
+        return MasterModel(self.timer.rotation, self.models.mean_version, self.models.master())
 
     @remote(caller=DRIVER)
     async def report(self) -> CenterReport:
         """Return what was done so far."""
-        return CenterReport(self.name, self.trainings.num_done, tuple(self.models.versions))
+        return CenterReport(self.trainings.num_done, tuple(self.models.versions))
 
     @remote(caller=DRIVER)
     async def finish(self) -> None:
@@ -203,7 +203,7 @@ class MeanExchange(DataCenter):
     async def collect(self, master: MasterModel) -> None:
         """Take a master; the last one of an exchange sends the mean to all."""
         collected = self.collected.setdefault(master.rotation, {})
-        collected[master.center] = (master.version, master.parameters)
+        collected[self.caller] = (master.version, master.parameters)
         self._settle(master.rotation)
 
     def _settle(self, rotation: int) -> None:
@@ -258,16 +258,16 @@ class Auditor(Server):
     @remote(caller=DATA_CENTER)
     async def open_lease(self, news: LeaseOpened) -> None:
         """Note that a unit was let."""
-        key = (news.center, news.unit)
+        key = (self.caller, news.unit)
         if key in self.open_leases:
-            raise ValueError(f"{news.unit} of {news.center} is let twice")
+            raise ValueError(f"{news.unit} of {self.caller} is let twice")
         self.open_leases[key] = (news.container, news.start, news.price)
 
     @remote(caller=DATA_CENTER)
     async def close_lease(self, news: LeaseClosed) -> None:
         """Put a rental on the bill; one that was closed with its center's loss is there already."""
-        if (news.center, news.unit) in self.open_leases:
-            self._close(news.center, news.unit, news.end, news.useful)
+        if (self.caller, news.unit) in self.open_leases:
+            self._close(self.caller, news.unit, news.end, news.useful)
 
     @remote(caller=DRIVER)
     async def center_lost(self, news: CenterNews) -> None:

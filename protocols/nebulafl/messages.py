@@ -26,7 +26,6 @@ Integers = NDArray[np.integer[Any]]
 class MasterModel:
     """A center's master and its mean version; parameters (P)."""
 
-    center: str
     rotation: int
     version: float
     parameters: Floats
@@ -55,7 +54,6 @@ class Columns:
 class CenterFacts:
     """Samples and predicted seconds of each container (C)."""
 
-    center: str
     sizes: Integers
     seconds: Floats
 
@@ -83,7 +81,6 @@ class TrainingResult:
     """A container's trained model; parameters (P)."""
 
     task: int
-    center: str
     num_samples: int
     loss_rms: float
     seconds: float
@@ -92,9 +89,8 @@ class TrainingResult:
 
 @message(reveals="that a container is gone or back")
 class ContainerNews:
-    """A container of a center was lost (and the task it trained, or -1) or is back."""
+    """A container of the center that says so was lost (and the task it trained, or -1) or is back."""
 
-    center: str
     container: int
     present: bool
     task: int
@@ -113,7 +109,6 @@ class RoundOrder:
 class RoundResult:
     """A center's share of a round; parameters (P); num_samples 0 when all its containers were lost."""
 
-    center: str
     round: int
     num_samples: int
     num_models: int
@@ -124,7 +119,6 @@ class RoundResult:
 class ClusterLogits:
     """A center's share of a FedHKT round: logits (G x N x K) and label counts (G x K)."""
 
-    center: str
     round: int
     logits: Floats
     counts: Integers
@@ -137,7 +131,6 @@ class ClusterLogits:
 class LeaseOpened:
     """A unit was let."""
 
-    center: str
     unit: str
     container: str
     start: float
@@ -148,7 +141,6 @@ class LeaseOpened:
 class LeaseClosed:
     """A unit came back; `useful` is False when the training was given up."""
 
-    center: str
     unit: str
     end: float
     useful: bool
@@ -234,7 +226,6 @@ class Account:
 class CenterReport:
     """What a center did so far."""
 
-    center: str
     trainings: int
     versions: tuple[int, ...]
 

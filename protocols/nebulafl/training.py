@@ -283,7 +283,7 @@ class Trainings:
             *public,
             work=Work(TRAINING, assignment.seconds),
         )
-        lease = LeaseOpened(self._actor.name, assignment.unit, container, assignment.start, assignment.price)
+        lease = LeaseOpened(assignment.unit, container, assignment.start, assignment.price)
         self._actor.background(self._book.open_lease(lease))
 
     async def _train(self, slot: int) -> None:
@@ -348,7 +348,7 @@ class Trainings:
         if useful:  # what was given up is put on the timeline with its rental, by the auditor
             where = f"{self.names[assignment.container]} on {assignment.unit}"
             actor.record_span("train", where, assignment.start, now)
-        actor.background(self._book.close_lease(LeaseClosed(actor.name, assignment.unit, now, useful)))
+        actor.background(self._book.close_lease(LeaseClosed(assignment.unit, now, useful)))
 
     # --- outages, for experiments ---
 

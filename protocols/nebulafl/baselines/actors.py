@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter
@@ -114,7 +114,7 @@ class OrderCenter(DataCenter):
     async def facts(self) -> CenterFacts:
         """Return what the exchange may know of the containers."""
         sizes_C = np.array(self.trainings.sizes, np.int64)
-        return CenterFacts(self.name, sizes_C, self.trainings.scheduler.table.predicted.mean(axis=0))
+        return CenterFacts(sizes_C, self.trainings.scheduler.table.predicted.mean(axis=0))
 
     # --- flat: one task, one container ---
 
@@ -163,7 +163,7 @@ class OrderCenter(DataCenter):
         found = self.desk.round
         if found is None or not found.complete:
             return
-        answer = self._method.answer(self.name, self.desk.number, found, self.trainings.labels, self.trainings.model[2])
+        answer = self._method.answer(self.desk.number, found, self.trainings.labels, self.trainings.model[2])
         self.desk.round = None
         self.background(self.peer(self._site.exchange, RoundExchange).take(answer))
 
@@ -178,7 +178,7 @@ class OrderCenter(DataCenter):
             return
         parameters_P, loss_rms, num_samples, _ = trained
         seconds = now - assignment.start
-        result = TrainingResult(request.slot, self.name, num_samples, loss_rms, seconds, parameters_P)
+        result = TrainingResult(request.slot, num_samples, loss_rms, seconds, parameters_P)
         self.background(self.peer(self._site.exchange, FlatExchange).arrive(result))
 
     def _lose_container(self, container: int) -> None:
@@ -189,14 +189,14 @@ class OrderCenter(DataCenter):
             self.trainings.withdraw(slot)
         self.trainings.lose(container)
         if not self._in_rounds:
-            self._tell(ContainerNews(self.name, container, False, -1 if slot is None else slot))
+            self._tell(ContainerNews(container, False, -1 if slot is None else slot))
         elif slot is not None:
             self._round_lost(container)
 
     def _regain_container(self, container: int) -> None:
         self.trainings.regain(container)
         if not self._in_rounds:
-            self._tell(ContainerNews(self.name, container, True, -1))
+            self._tell(ContainerNews(container, True, -1))
 
     def _tell(self, news: ContainerNews) -> None:
         self.background(self.peer(self._site.exchange, FlatExchange).container_news(news))
@@ -210,7 +210,7 @@ class OrderCenter(DataCenter):
     @remote(caller=DRIVER)
     async def report(self) -> CenterReport:
         """Return what was done so far."""
-        return CenterReport(self.name, self.trainings.num_done, ())
+        return CenterReport(self.trainings.num_done, ())
 
     @remote(caller=DRIVER)
     async def finish(self) -> None:
@@ -310,7 +310,12 @@ class FlatExchange(DataCenter):
 
     @remote(caller=DATA_CENTER)
     async def arrive(self, result: TrainingResult) -> None:
-        """Take a trained model."""
+        """Take a trained model.
+
+        Raises:
+            Refused: the task is another center's.
+        """
+        self._check_task(result.task)
         self._follow(
             self.coordinator.arrived(
                 result.task, result.parameters, result.num_samples, result.loss_rms, result.seconds, self._now
@@ -319,13 +324,23 @@ class FlatExchange(DataCenter):
 
     @remote(caller=DATA_CENTER)
     async def container_news(self, news: ContainerNews) -> None:
-        """A container was lost or is back."""
-        container = self._containers[news.center][news.container]
+        """A container of the center that calls was lost or is back.
+
+        Raises:
+            Refused: the task that it is said to have trained is another center's.
+        """
+        self._check_task(news.task)
+        container = self._containers[self.caller][news.container]
         if news.present:
             self._follow(self.coordinator.container_back(container, self._now))
             return
         self.coordinator.container_lost(container)
         self._follow(self.coordinator.lost(news.task, self._now))
+
+    def _check_task(self, task: int) -> None:
+        flight = self.coordinator.flights.get(task)
+        if flight is not None and flight.container not in self._containers.get(self.caller, ()):
+            raise Refused(self.caller, f"speaks of task {task}, which was given to {self._center_of(flight.container)}")
 
     @remote(caller=DRIVER)
     async def center_news(self, news: CenterNews) -> None:
@@ -403,8 +418,8 @@ class RoundExchange(DataCenter):
     @remote(caller=DATA_CENTER)
     async def take(self, result: RoundResult | ClusterLogits) -> None:
         """Take a center's answer to the round that is on."""
-        if result.round == self.round and result.center in self.called:
-            self.results[result.center] = result
+        if result.round == self.round and self.caller in self.called:
+            self.results[self.caller] = result
             await self._settle()
 
     async def _settle(self) -> None:

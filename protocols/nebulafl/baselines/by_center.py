@@ -208,10 +208,10 @@ class CenterMethod:
         return MeanRound([], np.zeros(0, np.float32))
 
     def answer(
-        self, center: str, number: int, found: Round, labels: Sequence[NDArray[np.int64]], num_classes: int
+        self, number: int, found: Round, labels: Sequence[NDArray[np.int64]], num_classes: int
     ) -> RoundResult | ClusterLogits:
         """Return what a center sends when a round is complete; `labels` are its containers'."""
-        return RoundResult(center, number, found.num_samples, found.num_models, found.parameters_P)
+        return RoundResult(number, found.num_samples, found.num_models, found.parameters_P)
 
     def weight(self, result: RoundResult | ClusterLogits) -> int:
         """Return how much a center's answer counts; 0 for one without any model."""
@@ -263,20 +263,20 @@ class FedHKT(CenterMethod):
         return 1
 
     def answer(
-        self, center: str, number: int, found: Round, labels: Sequence[NDArray[np.int64]], num_classes: int
+        self, number: int, found: Round, labels: Sequence[NDArray[np.int64]], num_classes: int
     ) -> RoundResult | ClusterLogits:
         """Return the logits and label counts of clusters of containers."""
         members = sorted(found.logits)
         if not members:
             none_GK = np.zeros((0, num_classes), np.int64)
-            return ClusterLogits(center, number, np.zeros((0, 0, num_classes)), none_GK)
+            return ClusterLogits(number, np.zeros((0, 0, num_classes)), none_GK)
         counts_MK = np.stack([np.bincount(labels[member], minlength=num_classes) for member in members])
         made, counts = [], []
         for cluster in label_clusters(counts_MK, self._config.num_clusters):
             logits = [found.logits[members[place]] for place in cluster]
             made.append(cluster_logits(logits, counts_MK[cluster].sum(axis=1).tolist()))
             counts.append(counts_MK[cluster].sum(axis=0))
-        return ClusterLogits(center, number, np.stack(made).astype(np.float32), np.stack(counts))
+        return ClusterLogits(number, np.stack(made).astype(np.float32), np.stack(counts))
 
     def weight(self, result: RoundResult | ClusterLogits) -> int:
         """Return the number of clusters."""

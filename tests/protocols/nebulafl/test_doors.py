@@ -13,10 +13,10 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
-from protocols.nebulafl.messages import CenterNews, MasterModel, RunStart, TrainingOrder
+from protocols.nebulafl.messages import CenterNews, MasterModel, RunStart, TrainingOrder, TrainingResult
 from protocols.nebulafl.run import run
 from protocols.nebulafl.training import rows_of
-from tests.protocols.nebulafl.runs import SMALL, changed, own_files
+from tests.protocols.nebulafl.runs import SMALL, changed, own_files, play
 
 ALL = (NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)
 PEERS_OF_A_RUN = (DRIVER, DATA_CENTER, SERVER)
@@ -47,7 +47,7 @@ class StrangeClient(Client):
     @remote(caller=DRIVER)
     async def poison(self) -> None:
         """Send a model of one's own."""
-        await self.peer("oregon", NebulaCenter).receive(MasterModel("x", 0, 1.0, np.zeros(3, np.float32)))
+        await self.peer("oregon", NebulaCenter).receive(MasterModel(0, 1.0, np.zeros(3, np.float32)))
 
     @remote(caller=DRIVER)
     async def meddle(self) -> None:
@@ -86,7 +86,7 @@ class StrangeServer(Server):
     @remote(caller=DRIVER)
     async def poison(self) -> None:
         """Send a model."""
-        await self.peer("oregon", NebulaCenter).receive(MasterModel("x", 0, 1.0, np.zeros(3, np.float32)))
+        await self.peer("oregon", NebulaCenter).receive(MasterModel(0, 1.0, np.zeros(3, np.float32)))
 
     @remote(caller=DRIVER)
     async def meddle(self) -> None:
@@ -126,6 +126,21 @@ def test_a_hostile_peer_is_refused(cls, method):
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_hostile_peer_is_refused_on_ray():
     assert "open to: server" in refusal(RayRuntime(), StrangeClient, "steal")
+
+
+def test_a_center_cannot_answer_for_another(monkeypatch):
+    def lie(self, assignment, request, trained):
+        """Say of every task that it was trained here."""
+        for task in range(1, 9):
+            result = TrainingResult(task, 1, 0.1, 1.0, trained[0])
+            self.background(self.peer("exchange", FlatExchange).arrive(result))
+
+    monkeypatch.setattr(OrderCenter, "_trained", lie)
+    with pytest.raises(
+        Refused, match=r"^(oregon|virginia|frankfurt): speaks of task \d, which was given to "
+    ) as caught:
+        play(changed(SMALL, algorithm="fedbuff"))
+    assert not str(caught.value).endswith(f"given to {caught.value.party}")
 
 
 # --- own data ---

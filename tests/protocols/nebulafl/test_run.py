@@ -65,7 +65,7 @@ def test_no_unit_and_no_container_is_double_booked(whole):
     groups = {}
     for span in spans_of(whole[1]):
         container, unit = span["label"].split(" on ")
-        for key in (container, (span["actor"], unit)):
+        for key in (container, (container.partition("/")[0], unit)):
             groups.setdefault(key, []).append((span["start"], span["end"]))
     for intervals in groups.values():
         intervals.sort()
@@ -91,7 +91,7 @@ def test_no_row_is_in_any_message(whole):
     totals = [t for t in whole[2].ledger.totals() if t.kind != "driver"]
     assert {t.type for t in totals} == {"MasterModel", "LeaseOpened", "LeaseClosed", "model()"}
     for t in totals:
-        # a master's parameters and its center's name; of a lease two names
+        # a master's parameters; of a lease two names
         assert t.bytes / t.messages - (4 * num_parameters if t.type == "MasterModel" else 0) < 64
 
 

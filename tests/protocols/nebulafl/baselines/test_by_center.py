@@ -85,7 +85,7 @@ def test_centers_averaged_again_are_the_flat_average():
         return weighted_mean([p for p, _ in part], [n for _, n in part]), sum(n for _, n in part)
 
     centers = [mean(updates[:3]), mean(updates[3:7]), mean(updates[7:])]
-    answers = [RoundResult(str(n), 0, size, 1, model) for n, (model, size) in enumerate(centers)]
+    answers = [RoundResult(0, size, 1, model) for model, size in centers]
     made = center_method(NebulaFLConfig(algorithm="fedavg-hierarchical")).combine(answers)
     np.testing.assert_allclose(made, mean(updates)[0], rtol=1e-5)
 
@@ -105,7 +105,7 @@ def test_a_snapshot_in_the_middle_of_a_round(algorithm):
         desk.round.lose(1)
     assert second.number == 4
     labels = [np.array([0, 1])] * 3
-    answers = [method.answer("x", 4, desk.round, labels, 3) for desk in (first, second)]
+    answers = [method.answer(4, desk.round, labels, 3) for desk in (first, second)]
     for name in answers[0].__slots__:
         np.testing.assert_array_equal(getattr(answers[0], name), getattr(answers[1], name))
     assert method.weight(answers[0]) > 0
@@ -233,8 +233,8 @@ def test_a_center_answers_with_clusters_of_its_containers_and_none_with_nothing(
         made.finished(container, trained(0, 3, np.full((4, 2), float(container))), 0.0)
     made.lose(2)
     labels = [np.array([0, 0, 0]), np.array([1, 1, 1]), np.array([0, 1])]
-    answer = method.answer("x", 0, made, labels, 2)
+    answer = method.answer(0, made, labels, 2)
     assert isinstance(answer, ClusterLogits)
     np.testing.assert_array_equal(answer.counts, [[0, 3], [3, 0]])
     np.testing.assert_array_equal(answer.logits[:, 0, 0], [1, 0])
-    assert method.weight(method.answer("x", 0, MeanRound([[]], vector(0)), labels, 2)) == 0
+    assert method.weight(method.answer(0, MeanRound([[]], vector(0)), labels, 2)) == 0
