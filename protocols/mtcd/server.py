@@ -62,9 +62,7 @@ class GatheringServer(Server):
         seed: shared by all parties, for batches.
     """
 
-    state: ClassVar[tuple[str, ...]] = (
-        *("labels", "z", "theta_0", "known", "penalties", "roaming", "estimates", "has_begun"),
-    )
+    state: ClassVar[tuple[str, ...]] = (*("labels", "z", "theta_0", "known", "penalties", "roaming", "estimates"),)
 
     def __init__(
         self,
@@ -92,7 +90,6 @@ class GatheringServer(Server):
         self.known: dict[int, Any] = {}
         """Representations as the server has them: of the round's rows."""
         self.penalties: dict[int, float] = {}
-        self.has_begun = False
 
     # --- life ---
 
@@ -134,7 +131,6 @@ class GatheringServer(Server):
     @remote(caller=DRIVER)
     async def gather(self) -> None:
         """Form Z for the first round; theta = 0 of a linear model on all rows needs no message (Z = 0)."""
-        self.has_begun = True
         self.z = self._head.nothing() if self._config.batch_size is None else None
         if self.z is None:
             await self._collect("gather", dict.fromkeys(self.roaming.clients, Gather(0)), 0)

@@ -216,10 +216,6 @@ class Dispatch:
 
     # --- the active side ---
 
-    def can_claim(self) -> bool:
-        """Say whether a batch waits for an active worker."""
-        return bool(self._ready)
-
     def claim(self, worker: str, room: int, now: float) -> tuple[tuple[int, int, tuple[Any, ...]], ...]:
         """Give an active worker up to `room` batches: (batch id, sequence, the newest embedding of each party)."""
         given: list[tuple[int, int, tuple[Any, ...]]] = []

@@ -63,7 +63,7 @@ def test_published_batches_are_claimed_first_in_first_out():
         dispatch.publish("p/0", batch_id, 1, batch_id, 0.0)
     assert [claim[0] for claim in dispatch.claim("a/0", 2, 0.0)] == [2, 0]
     assert [claim[0] for claim in dispatch.claim("a/1", 2, 0.0)] == [1]
-    assert not dispatch.can_claim()
+    assert dispatch.claim("a/0", 1, 0.0) == ()
 
 
 def test_an_epoch_ends_when_every_batch_is_acknowledged_exactly_once():
@@ -83,7 +83,7 @@ def test_all_parties_must_publish_before_a_claim():
     dispatch.assign("p/0", 1, 0.0)
     dispatch.assign("q/0", 1, 0.0)
     dispatch.publish("q/0", 0, 1, "zq", 0.0)
-    assert not dispatch.can_claim()
+    assert dispatch.claim("a/0", 1, 0.0) == ()
     dispatch.publish("p/0", 0, 1, "zp", 0.0)
     assert dispatch.claim("a/0", 1, 0.0) == ((0, 1, ("zp", "zq")),)
     dispatch.publish_gradients("a/0", 0, 1, ["gp", "gq"], 0.0)
@@ -145,7 +145,7 @@ def test_deadline_abandons_at_every_stage_and_late_events_count_for_nothing(stag
     gradients, dropped = dispatch.outbox("p/0")
     assert dropped == ((0, 1),)
     assert gradients == ()
-    assert not dispatch.can_claim()
+    assert dispatch.claim("a/0", 1, 0.0) == ()
     ((batch_id, sequence),) = dispatch.assign("p/1", 1, 11.0)
     train(dispatch, "p/1", (batch_id, sequence), 11.0)
     assert dispatch.finished
@@ -182,7 +182,7 @@ def test_lost_passive_worker_returns_what_it_held():
     train(dispatch, "p/0", first, 0.0)
     dispatch.publish("p/0", *second, "z", 0.0)
     assert set(dispatch.lose("p/0", 1.0)) == {second[0], third[0]}
-    assert not dispatch.can_claim()
+    assert dispatch.claim("a/0", 1, 0.0) == ()
     assert {i for i, _ in dispatch.assign("p/1", 9, 1.0)} == {1, 2, 3}
 
 
