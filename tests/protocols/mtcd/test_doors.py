@@ -31,7 +31,8 @@ from protocols.mtcd.messages import (
     SyncTokens,
 )
 from protocols.mtcd.run import run
-from tests.protocols.mtcd.running import Watched, arrays_in, config_of, merged, simulate
+from tests.arrays import arrays_in
+from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
 Z = np.zeros(30)
 

@@ -11,8 +11,9 @@ from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd.data import load_data
 from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, walk_seed
+from tests.arrays import arrays_in
 from tests.protocols.mtcd import by_hand
-from tests.protocols.mtcd.running import Watched, arrays_in, config_of, merged, simulate
+from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
 ALGORITHMS = ["mtcd", "stcd", "svfl", "dcpa"]
 

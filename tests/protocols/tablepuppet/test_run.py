@@ -28,6 +28,7 @@ from protocols.tablepuppet.data import RowsChangedError, load_data, stated
 from protocols.tablepuppet.messages import Agreement, Facts, HashSecret, RoundOrder
 from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.run import assemble, run
+from tests.arrays import arrays_in
 
 ALGORITHMS = ["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"]
 FEDERATED = ALGORITHMS[:-1]
@@ -299,20 +300,6 @@ def sent_values(monkeypatch):
 
     monkeypatch.setattr(SimulatedRuntime, "send", send)
     return seen
-
-
-def arrays_in(value):
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from arrays_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from arrays_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from arrays_in(getattr(value, field.name))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
