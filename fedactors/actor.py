@@ -178,11 +178,6 @@ class Actor:
         """Return a seed that all actors of this party derive alike, for models that are replicated in a party."""
         return derived_seed(self._context.seed, self.party, purpose)
 
-    @property
-    def pooled(self) -> bool:
-        """Whether computes may run in another process, so that their arguments must be plain values."""
-        return self._context.pooled
-
     def noise_rng(self, purpose: str) -> np.random.Generator:
         """Return a generator for privacy noise, masks and salts, from the operating system's entropy.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import random
@@ -46,7 +45,6 @@ class TinyRuntime:
         self.recorder = recorder
         self.random = random.Random(seed)
         self.round = 0
-        self.torn_down = False
         self._exit_code: int | None = None
 
     def execute(self, main: Callable[[], Awaitable[RunResult]], resume: Snapshot | None = None) -> RunResult:
@@ -55,10 +53,7 @@ class TinyRuntime:
             self.round = state["round"]
             self.random.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
             assert resume.actors == {"bank": b"bank", "shop/worker-0": b"worker"}
-        try:
-            return asyncio.run(main())  # type: ignore[arg-type]
-        finally:
-            self.torn_down = True
+        return asyncio.run(main())  # type: ignore[arg-type]
 
     def record_round(self, metrics: dict[str, float]) -> None:
         assert self.recorder is not None
@@ -158,10 +153,6 @@ PROTOCOL = Scenario(
 
 def make_runtime(options: Any, seed: int, recorder: Recorder | None) -> TinyRuntime:
     return TinyRuntime(seed=seed, recorder=recorder)
-
-
-def with_changes(**changes: Any) -> Scenario:
-    return dataclasses.replace(PROTOCOL, **changes)
 
 
 def install_plugin(folder: Path, **points: str) -> None:

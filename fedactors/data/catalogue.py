@@ -62,11 +62,6 @@ class Dataset:
     """Names of the sizes that may follow a colon, for generated data."""
 
     @property
-    def needs_download(self) -> bool:
-        """Whether files are needed that do not come with the libraries."""
-        return bool(self.files)
-
-    @property
     def layouts(self) -> tuple[Layout, ...]:
         """Types of partition that can be made of it."""
         return _LAYOUTS[self.kind]

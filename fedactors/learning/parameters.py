@@ -6,7 +6,7 @@ stay with their module. Vectors keep the entries in state-dict order, each in ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,30 +32,10 @@ def num_values(module: nn.Module) -> int:
     return sum(value.numel() for value in float_entries(module).values())
 
 
-def to_arrays(module: nn.Module) -> tuple[Array, ...]:
-    """Return copies of the floating-point entries, in state-dict order."""
-    return tuple(value.detach().cpu().numpy().copy() for value in float_entries(module).values())
-
-
 def to_vector(module: nn.Module) -> Array:
     """Return one flat copy of all floating-point entries."""
     vector: Array = torch.cat([value.detach().cpu().reshape(-1) for value in float_entries(module).values()]).numpy()
     return vector
-
-
-def load_arrays(module: nn.Module, arrays: Sequence[Array]) -> None:
-    """Copy `arrays` into the module in place.
-
-    Raises:
-        ValueError: another number of arrays, or a shape that differs.
-    """
-    entries = float_entries(module)
-    if len(arrays) != len(entries):
-        raise ValueError(f"the model has {len(entries)} arrays, {len(arrays)} were given")
-    for (name, value), array in zip(entries.items(), arrays, strict=True):
-        if tuple(value.shape) != np.shape(array):
-            raise ValueError(f"{name}: the model has shape {tuple(value.shape)}, the array {np.shape(array)}")
-        value.copy_(as_tensor(array))
 
 
 def load_vector(module: nn.Module, vector: Array) -> None:
@@ -85,13 +65,3 @@ def weighted_average(vectors: Mapping[str, Array], weights: Mapping[str, float])
     for name in names:
         mean += np.asarray(vectors[name], dtype=np.float64) * (float(weights[name]) / total)
     return mean.astype(np.asarray(vectors[names[0]]).dtype)
-
-
-def average_arrays(models: Mapping[str, Sequence[Array]], weights: Mapping[str, float]) -> tuple[Array, ...]:
-    """Return the entry-wise `weighted_average` of several tuples of arrays."""
-    lengths = {len(arrays) for arrays in models.values()}
-    if len(lengths) != 1:
-        raise ValueError(f"all models must have the same number of arrays, got {sorted(lengths)}")
-    return tuple(
-        weighted_average({name: arrays[i] for name, arrays in models.items()}, weights) for i in range(lengths.pop())
-    )

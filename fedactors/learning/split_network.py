@@ -28,9 +28,8 @@ from torch import Tensor
 
 from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import Model, Network
+from fedactors.learning.network import Model
 from fedactors.learning.network import initial_vector as initial_vector
-from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.parameters import Array, as_tensor
 
 Fusion = Literal["concatenate", "sum"]
@@ -109,51 +108,6 @@ def joint_output(top: Model, embeddings: Sequence[Array], fusion: Fusion = "conc
     with torch.no_grad():
         output: Array = top(_fuse([as_tensor(z_BE, top.spec.dtype) for z_BE in embeddings], fusion)).numpy()
     return output
-
-
-class BottomNetwork(Network):
-    """A party's bottom model with publications in flight."""
-
-    def publish(self, x_BF: Array | Tensor) -> Publication:
-        """Return the batch at the present parameters."""
-        return Publication(self.model, x_BF, self.version)
-
-    def gradient(self, publication: Publication, gradient_BE: Array) -> Tensor:
-        """Return the flat gradient (P) through the activation of `publication`."""
-        return torch.from_numpy(publication.gradient(gradient_BE))
-
-    def step(self, publication: Publication, gradient_BE: Array) -> None:
-        """Back-propagate through `publication` and take one optimiser step from the present parameters."""
-        self.apply(self.gradient(publication, gradient_BE))
-
-    def embed(self, x_BF: Array) -> Array:
-        """Return the embedding without keeping a graph, for evaluation."""
-        return self.model.output(x_BF)
-
-
-class TopNetwork(Network):
-    """The label holder's top model."""
-
-    def __init__(
-        self, spec: ModelSpec, optimizer: OptimizerSpec, seed: int, *, task: Task, fusion: Fusion = "concatenate"
-    ) -> None:
-        super().__init__(spec, optimizer, seed)
-        self.task = task
-        self.fusion = fusion
-
-    def gradient(self, embeddings: Sequence[Array], target_B: Array) -> TopGradient:
-        """Return loss and all gradients of one batch without changing the parameters."""
-        return loss_gradients(self.model, embeddings, target_B, self.task, self.fusion)
-
-    def step(self, embeddings: Sequence[Array], target_B: Array) -> TopGradient:
-        """Compute `gradient` and take one optimiser step with it."""
-        found = self.gradient(embeddings, target_B)
-        self.apply(found.gradient)
-        return found
-
-    def output(self, embeddings: Sequence[Array]) -> Array:
-        """Return the outputs (B x O) without keeping a graph, for evaluation."""
-        return joint_output(self.model, embeddings, self.fusion)
 
 
 def bottom_forward(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:

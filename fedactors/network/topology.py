@@ -200,20 +200,6 @@ def visit_probabilities(transition_KK: Matrix, start_K: Matrix, num_hops: int) -
     return visited_K
 
 
-def minimum_visit_probability(
-    graph: Any, clusters: Sequence[Collection[int]], starts: Sequence[Matrix], num_hops: int
-) -> float:
-    """Return the least probability, over all clients, of being visited by its cluster's token in a roaming phase.
-
-    `starts` holds one distribution over all K clients per cluster, supported on that cluster.
-    """
-    least = 1.0
-    for cluster, start_K in zip(clusters, starts, strict=True):
-        visited_K = visit_probabilities(lazy_walk(graph, cluster), start_K, num_hops)
-        least = min(least, float(visited_K[sorted(cluster)].min()))
-    return least
-
-
 def _read_edges(path: Path) -> Any:
     graph = nx.Graph()
     for number, line in enumerate(path.read_text().splitlines(), start=1):

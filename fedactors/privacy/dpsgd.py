@@ -8,15 +8,12 @@ Shapes: B samples in a batch, P flat parameters.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-
-from fedactors.privacy.accounting import Accountant, Sampling, dpsgd_epsilon
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of a batch of one: output (1 x O) and target (1) to a scalar."""
@@ -79,54 +76,3 @@ def noisy_gradient(
         noise_P = noise_multiplier * clip_norm * rng.standard_normal(size)
         total_P = total_P + torch.from_numpy(noise_P).to(dtype)
     return total_P / expected_batch_size
-
-
-@dataclasses.dataclass(kw_only=True)
-class DpSgd:
-    """A DP-SGD run: takes noisy steps on a module and knows what they have cost."""
-
-    module: nn.Module
-    loss: SampleLoss
-    learning_rate: float
-    clip_norm: float
-    noise_multiplier: float
-    sample_rate: float
-    """Inclusion probability; the expected batch size is this times `num_samples`."""
-    num_samples: int
-    sampling: Sampling = "poisson"
-    """Only ``poisson`` claims amplification; give `releases` to `epsilon` otherwise."""
-    weight_decay: float = 0.0
-    steps: int = 0
-    """Steps taken so far; set it when a snapshot is restored."""
-
-    def step(self, x_B: Tensor, y_B: Tensor, rng: np.random.Generator) -> None:
-        """Take one noisy step in place and count it."""
-        gradient_P = noisy_gradient(
-            self.module,
-            self.loss,
-            x_B,
-            y_B,
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.noise_multiplier,
-            expected_batch_size=self.sample_rate * self.num_samples,
-            rng=rng,
-        )
-        parameters = list(self.module.parameters())
-        parts = torch.split(gradient_P, [parameter.numel() for parameter in parameters])
-        with torch.no_grad():
-            for parameter, part in zip(parameters, parts, strict=True):
-                decayed = part.view_as(parameter).add(parameter, alpha=self.weight_decay)
-                parameter.sub_(decayed, alpha=self.learning_rate)
-        self.steps += 1
-
-    def epsilon(self, delta: float, accountant: Accountant = "rdp", releases: int | None = None) -> float:
-        """Return what the steps so far have spent (see `fedactors.privacy.accounting.dpsgd_epsilon`)."""
-        return dpsgd_epsilon(
-            noise_multiplier=self.noise_multiplier,
-            steps=self.steps,
-            delta=delta,
-            sampling=self.sampling,
-            sample_rate=self.sample_rate,
-            releases=releases,
-            accountant=accountant,
-        )

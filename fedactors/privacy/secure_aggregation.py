@@ -218,23 +218,6 @@ class SecureSumClient:
         del self._own_seeds[context]
         return found
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the private state: a checkpoint that holds it must stay with the party."""
-        return {
-            "private": self._keys.private,
-            "public": self._keys.public,
-            "public_keys": dict(self._public_keys),
-            "own_seeds": dict(self._own_seeds),
-            "used": sorted(self._used),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._keys = KeyPair(state["private"], state["public"])
-        self._public_keys = dict(state["public_keys"])
-        self._own_seeds = dict(state["own_seeds"])
-        self._used = set(state["used"])
-
     def _seeds(self, context: bytes) -> dict[str, bytes]:
         return pair_seeds(self.name, self._keys, self._public_keys, context)
 

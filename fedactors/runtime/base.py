@@ -201,7 +201,6 @@ class Context(Caller):
 
     seed: int
     reproducible_noise: bool
-    pooled: bool = False
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:

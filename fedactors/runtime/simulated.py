@@ -93,11 +93,6 @@ class SimulatedRuntime(Runtime):
 
     # --- the driver's side ---
 
-    @property
-    def pooled(self) -> bool:
-        """Whether computes run in a pool."""
-        return self.cores.pool is not None
-
     def use_costs(self, costs: CostModel) -> None:
         if self.cores.costs is None:
             self.cores.costs = costs

@@ -139,7 +139,7 @@ class Party(Client):
         if self._config.noise is not None and not self._context.reproducible_noise:
             raise Refused(self.name, "is asked for a representation without the noise that is to protect it")
         h = await self._do(self._block.represent(self.theta, None, order.part))
-        return Measured(self._client, h, self._block.penalty(self.theta))
+        return Measured(h, self._block.penalty(self.theta))
 
     @remote(caller=DRIVER)
     async def score(self, order: ScoreOrder) -> Quality:
@@ -220,7 +220,7 @@ class ServedParty(Party):
     @remote(caller=SERVER)
     async def probe(self, probe: Probe) -> ProbeImage:
         """Return X_k X_k^T u."""
-        return ProbeImage(self._client, await self._do(self._block.kernel_image(probe.vector)))
+        return ProbeImage(await self._do(self._block.kernel_image(probe.vector)))
 
     @remote(caller=DRIVER)
     async def account(self) -> None:
@@ -239,14 +239,14 @@ class ServedParty(Party):
             self.representations.add(len(h), nominal_rows=1)
             h = transforms.noised(h.reshape(len(h), -1), self._noise_for((round_, 0, 0))).reshape(h.shape)
         if transforms.representation is None:
-            return Representation(round_, self._client, h, penalty)
+            return Representation(round_, h, penalty)
         if transforms.has_estimate:
             h = h - self.estimates.known(self._client, h, rows)
         rounding = np.random.default_rng([self.seed("rounding"), round_])
         encoded, _ = transforms.representation.encode(h, None, rounding)
         if transforms.has_estimate:
             self.estimates.add(self._client, unpack(encoded), rows)
-        return Representation(round_, self._client, encoded, penalty)
+        return Representation(round_, encoded, penalty)
 
     def _noise_for(self, place: tuple[int, int, int]) -> np.random.Generator:
         """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
@@ -330,7 +330,7 @@ class TokenClient(ServedParty):
             await self.peer(name, TokenClient).visit(token)
 
     def _end_walk(self, token: Token) -> None:
-        done = RoamingDone(token.round_, token.token, token.attempt, self._client, token.visited)
+        done = RoamingDone(token.round_, token.token, token.attempt, token.visited)
         self.background(self._report(done, self.links.uplink or "server"))
 
     async def _report(self, done: RoamingDone, station: str) -> None:

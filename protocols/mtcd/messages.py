@@ -60,7 +60,6 @@ class Probe:
 class ProbeImage:
     """The answer to `Probe`."""
 
-    client: int
     image: FloatArray
 
 
@@ -75,7 +74,6 @@ class Representation:
     """
 
     round_: int
-    client: int
     h: FloatArray | Encoded
     penalty: float
 
@@ -125,7 +123,6 @@ class RoamingDone:
     round_: int
     token: int
     attempt: int
-    holder: int
     visited: int
 
 
@@ -196,7 +193,6 @@ class DualVector:
     """y_k (N,), what DCPA's clients send to each neighbour in every iteration."""
 
     iteration: int
-    client: int
     y: FloatArray
 
 
@@ -219,6 +215,13 @@ class WalkOrder:
     num_hops: int
     step: float
     tour: tuple[int, ...]
+
+
+@message(reveals="which client holds the token")
+class TokenAtRest:
+    """Where a stretch of STCD's walk ended, and the next one is to begin."""
+
+    holder: int
 
 
 @message(reveals="which iterations of DCPA to do, and the three step sizes")
@@ -265,7 +268,6 @@ class MeasureOrder:
 class Measured:
     """For measuring only, and no communication of the algorithm: never sent where noise is to protect something."""
 
-    client: int
     h: FloatArray
     penalty: float
 
@@ -312,7 +314,7 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
     if config.algorithm == "dcpa":
         return (*common, DualVector, IterateOrder)
     if config.algorithm == "stcd":
-        return (*common, Token, *(() if linear else (Prelude,)), RoamingDone, WalkOrder)
+        return (*common, Token, *(() if linear else (Prelude,)), RoamingDone, WalkOrder, TokenAtRest)
     served = (Representation, Gather, RoundOrder, Objective, *((Probe, ProbeImage, SafeStep) if linear else ()))
     envelopes = (Relayed, RelayedZ) if config.algorithm == "svfl" else (Relayed,)
     relayed = () if config.server_links == "all" else envelopes

@@ -28,7 +28,6 @@ from protocols.mtcd.data import GeneratedData, MtcdData, part_of, stack
 from protocols.mtcd.messages import (
     IterateOrder,
     LostClient,
-    Measured,
     MeasureOrder,
     NormOrder,
     Quality,
@@ -345,13 +344,15 @@ async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[Quali
         What it finds, and the sum of all regularisers.
     """
     config, names = federation.config, federation.data.parties
-    parts: list[Measured] = await federation.ask(lambda client: client.measure(MeasureOrder(part)))
+    parts = await federation.clients.ask(lambda client: client.measure(MeasureOrder(part)))
     slots = config.num_clients if config.aggregation == "concatenation" else None
-    order = ScoreOrder(part, aggregate({each.client: each.h for each in parts}, slots), theta_0)
-    for each in parts:
-        name = names[each.client]
-        if found := await federation.clients.ask(lambda client: client.score(order), of=(name,)):
-            return found[name], sum(each.penalty for each in parts)
+    found = {names.index(name): each.h for name, each in parts.items()}
+    if not found:
+        raise PartyLost(names[-1], "no client is left")
+    order = ScoreOrder(part, aggregate(found, slots), theta_0)
+    for name in parts:
+        if judged := await federation.clients.ask(lambda client: client.score(order), of=(name,)):
+            return judged[name], sum(each.penalty for each in parts.values())
     raise PartyLost(names[-1], "no client is left that could judge the model")
 
 

@@ -62,9 +62,7 @@ class GatheringServer(Server):
         seed: shared by all parties, for batches.
     """
 
-    state: ClassVar[tuple[str, ...]] = (
-        *("labels", "z", "theta_0", "known", "penalties", "roaming", "estimates", "has_begun"),
-    )
+    state: ClassVar[tuple[str, ...]] = (*("labels", "z", "theta_0", "known", "penalties", "roaming", "estimates"),)
 
     def __init__(
         self,
@@ -92,7 +90,6 @@ class GatheringServer(Server):
         self.known: dict[int, Any] = {}
         """Representations as the server has them: of the round's rows."""
         self.penalties: dict[int, float] = {}
-        self.has_begun = False
 
     # --- life ---
 
@@ -134,7 +131,6 @@ class GatheringServer(Server):
     @remote(caller=DRIVER)
     async def gather(self) -> None:
         """Form Z for the first round; theta = 0 of a linear model on all rows needs no message (Z = 0)."""
-        self.has_begun = True
         self.z = self._head.nothing() if self._config.batch_size is None else None
         if self.z is None:
             await self._collect("gather", dict.fromkeys(self.roaming.clients, Gather(0)), 0)
@@ -155,9 +151,11 @@ class GatheringServer(Server):
     async def safe_step(self) -> SafeStep:
         """Return a step size that is safe for a linear model, from constants that the clients tell."""
         problem, num_samples = self._head.problem, len(self.labels)
-        norms: list[SquaredNorm] = await self._ask("squared_norm", dict.fromkeys(self.roaming.clients, NormOrder()))
+        norms: dict[int, SquaredNorm] = await self._ask(
+            "squared_norm", dict.fromkeys(self.roaming.clients, NormOrder())
+        )
         curvature = float(problem.curvature(num_samples))
-        block = max(curvature * norm.value for norm in norms) + float(problem.smooth_penalty)
+        block = max(curvature * norm.value for norm in norms.values()) + float(problem.smooth_penalty)
         if not moves_in_parallel(self._config):
             return SafeStep(1.0 / block)
         joint = curvature * await self._joint_norm() * _PROBE_MARGIN + float(problem.smooth_penalty)
@@ -170,9 +168,9 @@ class GatheringServer(Server):
         u_N /= np.linalg.norm(u_N)
         value = 0.0
         for _ in range(_NUM_PROBES):
-            images: list[ProbeImage] = await self._ask("probe", dict.fromkeys(self.roaming.clients, Probe(u_N)))
+            images: dict[int, ProbeImage] = await self._ask("probe", dict.fromkeys(self.roaming.clients, Probe(u_N)))
             image_N = np.zeros(num_samples)
-            for found in images:
+            for found in images.values():
                 image_N += found.image
             value = float(u_N @ image_N)
             length = float(np.linalg.norm(image_N))
@@ -194,10 +192,10 @@ class GatheringServer(Server):
 
     # --- asking clients ---
 
-    async def _ask(self, door: str, orders: Mapping[int, Any]) -> list[Any]:
+    async def _ask(self, door: str, orders: Mapping[int, Any]) -> dict[int, Any]:
         """Send clients their orders at once; return the replies of those that are still there, in the given order."""
-        found = await asyncio.gather(*(self._ask_one(client, door, order) for client, order in orders.items()))
-        return [reply for reply in found if reply is not None]
+        replies = await asyncio.gather(*(self._ask_one(client, door, order) for client, order in orders.items()))
+        return {client: reply for client, reply in zip(orders, replies, strict=True) if reply is not None}
 
     async def _ask_one(self, client: int, door: str, order: Any) -> Any:
         """Call a client's door, over others where it has no link; None when it, or one of them, was lost meanwhile."""
@@ -212,15 +210,15 @@ class GatheringServer(Server):
 
     async def _collect(self, door: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:
         """Send each client its order and merge the representations that come back into Z, in the clients' order."""
-        found: list[Representation] = await self._ask(door, orders)
+        found: dict[int, Representation] = await self._ask(door, orders)
         if not found:
             return
         rows, arrived = self._rows_of(round_), {}
-        for reply in found:
+        for client, reply in found.items():
             h = unpack(reply.h)
             has_estimate = self._transforms.has_estimate
-            arrived[reply.client] = self.estimates.add(reply.client, h, rows) if has_estimate else h
-            self.penalties[reply.client] = reply.penalty
+            arrived[client] = self.estimates.add(client, h, rows) if has_estimate else h
+            self.penalties[client] = reply.penalty
         work = Work("merge", sum(h.size for h in arrived.values()))
         z = await self.compute(self._head.merge, self.z, self.known, arrived, fresh, work=work)
         z.setflags(write=False)  # so that no copy is made for each token

@@ -75,7 +75,7 @@ class PartyWorker(Client):
         self.rows = PartyRows(self.config, self._data, self._run_seed)
         spec = algorithm.bottom_spec(self.config, self.rows.num_features)
         self._bottom = Network(spec, algorithm.optimizer(self.config), self.party_seed("bottom"))
-        self.replica = Replica(self.name, (self._bottom,), self.config)
+        self.replica = Replica((self._bottom,), self.config)
 
     @property
     def server(self) -> AveragingServer | None:
@@ -267,7 +267,7 @@ class ActiveWorker(PartyWorker):
         await super().load()
         spec = algorithm.top_spec(self.config, self._data)
         self._top = Network(spec, algorithm.optimizer(self.config), self.party_seed("top"))
-        self.replica = Replica(self.name, (self._bottom, self._top), self.config)
+        self.replica = Replica((self._bottom, self._top), self.config)
         self._refs: dict[Stamp, tuple[Ref, ...]] = {}
 
     async def open(self) -> None:

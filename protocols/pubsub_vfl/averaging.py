@@ -113,7 +113,7 @@ class AveragingServer(ParameterServer):
         last = self._last
         if last is not None and (last.epoch, last.step) == (parameters.epoch, parameters.step):
             return last
-        self._pushed[parameters.worker] = parameters
+        self._pushed[self.caller] = parameters
         self._newest, self._sums = {}, []
         if self._complete is None:
             self._complete = asyncio.get_running_loop().create_future()
@@ -124,38 +124,38 @@ class AveragingServer(ParameterServer):
             weights = [p.weight for p in pushed]
             columns = [list(column) for column in zip(*(p.vectors for p in pushed), strict=True)]
             means = await self.compute(_means, columns, weights, work=_work(parameters, len(pushed)))
-            self._last = Parameters(self.party, parameters.epoch, parameters.step, sum(weights), tuple(means))
+            self._last = Parameters(parameters.epoch, parameters.step, sum(weights), tuple(means))
             complete.set_result(self._last)
         return await asyncio.shield(complete)
 
     @remote(caller=OWN_PARTY)
     async def mix(self, parameters: Parameters) -> Parameters:
         """Take a worker's newest parameters; return the mean of the newest of all that pushed since `average`."""
-        own = parameters.vectors
+        worker, own = self.caller, parameters.vectors
         async with self._adding:
-            before = self._newest.get(parameters.worker) or [np.zeros_like(part) for part in own]
+            before = self._newest.get(worker) or [np.zeros_like(part) for part in own]
             changes = [new.astype(np.float64) - old for new, old in zip(own, before, strict=True)]
-            self._newest[parameters.worker] = own
+            self._newest[worker] = own
             self._sums = await self.compute(add_changes, self._sums, changes, work=_work(parameters, 2))
             means = [total / len(self._newest) for total in self._sums]
-        return _like(parameters, self.party, means)
+        return _like(parameters, means)
 
     @remote(caller=OWN_PARTY)
     async def add(self, change: Parameters) -> Parameters:
         """Add a worker's change to those of all workers since the beginning, and return the sum."""
         async with self._adding:
             self.changes = await self.compute(add_changes, self.changes, list(change.vectors), work=_work(change, 1))
-        return _like(change, self.party, self.changes)
+        return _like(change, self.changes)
 
 
 def _work(pushed: Parameters, num_vectors: int) -> Work:
     return Work("average", num_vectors * sum(vector.size for vector in pushed.vectors))
 
 
-def _like(pushed: Parameters, party: str, found: Sequence[Vector]) -> Parameters:
+def _like(pushed: Parameters, found: Sequence[Vector]) -> Parameters:
     """Return what was found in answer to a push, in the precision of what was pushed."""
     vectors = tuple(new.astype(old.dtype) for new, old in zip(found, pushed.vectors, strict=True))
-    return Parameters(party, pushed.epoch, pushed.step, 1.0, vectors)
+    return Parameters(pushed.epoch, pushed.step, 1.0, vectors)
 
 
 # --- a worker's replica ---------------------------------------------------------------------------------------------
@@ -165,14 +165,12 @@ class Replica:
     """The models of one worker, changed only here.
 
     Args:
-        worker: the worker's name.
         networks: freshly initialised alike in all workers of the party.
         config: its schedule counts batches in `mixing`.
     """
 
-    def __init__(self, worker: str, networks: Sequence[Network], config: PubSubVflConfig) -> None:
+    def __init__(self, networks: Sequence[Network], config: PubSubVflConfig) -> None:
         self.networks = tuple(networks)
-        self._worker = worker
         self._config = config
         self._initial = self._base = self.vectors
         self.sizes = tuple(vector.size for vector in self._initial)
@@ -205,14 +203,14 @@ class Replica:
 
     async def average(self, server: AveragingServer, epoch: int) -> None:
         """Continue from the mean of all workers' parameters (Algorithm 1, line 31)."""
-        self.load((await server.average(Parameters(self._worker, epoch, 0, 1.0, self.vectors))).vectors)
+        self.load((await server.average(Parameters(epoch, 0, 1.0, self.vectors))).vectors)
 
     async def step_together(
         self, gradients: Sequence[Vector], num_rows: int, server: AveragingServer, epoch: int, step: int
     ) -> None:
         """Step on the mean gradient over the rows of all workers; who has no rows gives none."""
         vectors = tuple(gradients) if num_rows else tuple(np.zeros_like(v) for v in self.vectors)
-        self.step((await server.average(Parameters(self._worker, epoch, step, float(num_rows), vectors))).vectors)
+        self.step((await server.average(Parameters(epoch, step, float(num_rows), vectors))).vectors)
 
     def must_follow(self, every: int) -> bool:
         """Say whether to `follow` now: after `every` steps, if that is not under way already."""
@@ -229,7 +227,7 @@ class Replica:
         self._is_following, self._num_unpushed = True, 0
         pushed = self.vectors
         change = tuple(now - base for now, base in zip(pushed, self._base, strict=True))
-        total = (await server.add(Parameters(self._worker, epoch, 0, 1.0, change))).vectors
+        total = (await server.add(Parameters(epoch, 0, 1.0, change))).vectors
         self._base = tuple(first + all_ for first, all_ in zip(self._initial, total, strict=True))
         self._continue_from(self._base, pushed)
         self._is_following = False
@@ -266,7 +264,7 @@ class Replica:
 
     async def _mix(self, server: AveragingServer) -> None:
         pushed = self.vectors
-        mean = (await server.mix(Parameters(self._worker, 0, self._num_steps, 1.0, pushed))).vectors
+        mean = (await server.mix(Parameters(0, self._num_steps, 1.0, pushed))).vectors
         self._continue_from(mean, pushed)
 
     def _continue_from(self, received: Sequence[Vector], pushed: Sequence[Vector]) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.errors import FedactorsError
+from fedactors.errors import FedactorsError, Refused
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Server
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -98,7 +98,7 @@ class Dispatch:
         self._in_flight = dict.fromkeys(self._parties, 0)
         self._own: dict[str, int] = {}
         self._num_open = num_batches
-        self._publishers: dict[Stamp, dict[str, str | None]] = {}
+        self._publishers: dict[tuple[str, Stamp], dict[str, str | None]] = {}
         self._boxes: dict[str, _Box] = {}
         self._num_abandoned = 0
         self._num_discarded = 0
@@ -115,12 +115,11 @@ class Dispatch:
 
     # --- a worker's report, and what it is told ---
 
-    def take(self, report: Report, now: float) -> None:
+    def take(self, worker: str, report: Report, now: float) -> None:
         """Take what a worker has done."""
-        worker = report.worker
         for batch_id, sequence, refs in report.published:
             if not refs:
-                self.give_up(batch_id, sequence, now)
+                self.give_up(worker, batch_id, sequence, now)
             elif _party(worker) in self._parties:
                 self.publish(worker, batch_id, sequence, refs[0], now)
             else:
@@ -128,9 +127,9 @@ class Dispatch:
         for batch_id, sequence in report.done:
             self.acknowledge(worker, batch_id, sequence, now)
 
-    def orders(self, report: Report, now: float) -> Orders | None:
+    def orders(self, worker: str, report: Report, now: float) -> Orders | None:
         """Return what there is for a worker now; None if it may wait and there is nothing worth waking it for."""
-        worker, room, wait = report.worker, report.room, report.wait
+        room, wait = report.room, report.wait
         if _party(worker) in self._parties:
             gradients, dropped = self.outbox(worker)
             # gradients are on their way to a worker with enough under way: new batches come with the next of them
@@ -238,7 +237,7 @@ class Dispatch:
             batch.since = now
             readers = {party: slot.worker for party, slot in batch.slots.items()}
         else:
-            readers = self._publishers.pop((batch_id, sequence), {})
+            readers = self._publishers.pop((worker, (batch_id, sequence)), {})
         for (party, reader), value in zip(readers.items(), values, strict=bool(readers)):
             self._append(self._batches[batch_id].slots[party].gradients, sequence, value)
             if reader is not None:
@@ -279,9 +278,10 @@ class Dispatch:
         self._boxes.pop(worker, None)
         return tuple(held)
 
-    def give_up(self, batch_id: int, sequence: int, now: float) -> bool:
-        """Abandon a batch whose payload a worker could not get."""
-        if self._current(batch_id, sequence) is None:
+    def give_up(self, worker: str, batch_id: int, sequence: int, now: float) -> bool:
+        """Abandon a batch that a worker holds and whose payload it could not get."""
+        batch = self._current(batch_id, sequence)
+        if batch is None or worker not in (batch.claimed_by, *(slot.worker for slot in batch.slots.values())):
             return False
         self._abandon(batch_id, now)
         return True
@@ -302,7 +302,7 @@ class Dispatch:
             self._drop(slot.worker, stamp)
             slot.worker, slot.published, slot.acknowledged = None, False, False
         if self._applies_stale and batch.claimed_by is not None and not batch.graded:
-            self._publishers[stamp] = publishers
+            self._publishers[batch.claimed_by, stamp] = publishers
         else:
             self._drop(batch.claimed_by, stamp)
         batch.sequence, batch.since, batch.claimed_by, batch.graded = batch.sequence + 1, now, None, False
@@ -344,10 +344,12 @@ class BatchBroker(Server):
 
     Args:
         config: the run's settings.
+        active_party: name of the party that has the labels.
         passive_parties: names of the passive parties.
     """
 
-    def __init__(self, config: PubSubVflConfig, passive_parties: Sequence[str]) -> None:
+    def __init__(self, config: PubSubVflConfig, active_party: str, passive_parties: Sequence[str]) -> None:
+        self._parties = frozenset((active_party, *passive_parties))
         self._dispatch = Dispatch(config, passive_parties)
         self._parked: dict[str, tuple[Report, asyncio.Future[Orders]]] = {}
         self._over = asyncio.Event()
@@ -375,14 +377,21 @@ class BatchBroker(Server):
 
     @remote(caller=CLIENT)
     async def report(self, report: Report) -> Orders:
-        """Take what a worker has done; return its orders, waiting for some if the report says so."""
-        self._dispatch.take(report, self.clock.now())
+        """Take what the worker that calls has done; return its orders, waiting for some if the report says so.
+
+        Raises:
+            Refused: it is of a party that takes no part.
+        """
+        worker = self.caller
+        if _party(worker) not in self._parties:
+            raise Refused(worker, f"calls {self.name}.report, but its party takes no part in the training")
+        self._dispatch.take(worker, report, self.clock.now())
         self._wake()
-        orders = self._dispatch.orders(report, self.clock.now())
+        orders = self._dispatch.orders(worker, report, self.clock.now())
         if orders is not None:
             return orders
         answer: asyncio.Future[Orders] = asyncio.get_running_loop().create_future()
-        self._parked[report.worker] = (report, answer)
+        self._parked[worker] = (report, answer)
         return await answer
 
     @remote(caller=DRIVER)
@@ -399,7 +408,7 @@ class BatchBroker(Server):
         if self._dispatch.finished:
             self._over.set()
         for worker, (report, answer) in list(self._parked.items()):
-            orders = self._dispatch.orders(report, self.clock.now())
+            orders = self._dispatch.orders(worker, report, self.clock.now())
             if orders is not None:
                 del self._parked[worker]
                 answer.set_result(orders)

@@ -82,10 +82,10 @@ class Report:
     """What a worker has done since its last report, and how many more batches it would take.
 
     `published` has a passive worker's embedding, or an active worker's gradients, one for each passive party; no
-    reference says that the batch's payload was gone. `done` are the gradients that a passive worker has applied.
+    reference says that the batch's payload was gone. `done` are the gradients that a passive worker has applied. Whose
+    report it is is known from the connection.
     """
 
-    worker: str
     published: tuple[tuple[int, int, tuple[Ref, ...]], ...]
     done: tuple[Stamp, ...]
     room: int
@@ -112,7 +112,6 @@ class Parameters:
     `epoch` and `step` name the round of an average; a step of 0 is the average at the end of an epoch.
     """
 
-    worker: str
     epoch: int
     step: int
     weight: float

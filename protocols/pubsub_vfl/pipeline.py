@@ -118,7 +118,7 @@ class Pipeline:
         wait = not in_hand and not self._is_parked and (room > 0 or self._embed is not None)
         if not (self._published or self._done or wait or (room and not self._is_parked)):
             return
-        report = Report(self._worker.name, tuple(self._published), tuple(self._done), room, wait)
+        report = Report(tuple(self._published), tuple(self._done), room, wait)
         self._published.clear()
         self._done.clear()
         self._no_report_before = now + self._config.report_interval

@@ -166,7 +166,8 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> F
     parameter server, or a lost worker of a fixed pair, stops the run, which can be resumed.
     """
     seed = derived_seed(runtime.seed, "all parties", "batches")
-    broker = None if config.is_paired else runtime.spawn(BatchBroker, BROKER, config, data.passive_parties)
+    sides = (data.label_party, data.passive_parties)
+    broker = None if config.is_paired else runtime.spawn(BatchBroker, BROKER, config, *sides)
     active_cls, passive_cls = (
         (PairedActiveWorker, PairedPassiveWorker) if config.is_paired else (ActiveWorker, PassiveWorker)
     )

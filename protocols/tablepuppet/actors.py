@@ -139,7 +139,12 @@ class TableClient(Client):
 
     @remote(caller=CLIENT)
     async def receive_secret(self, secret: HashSecret) -> None:
-        """Take the key of the hashes."""
+        """Take the key of the hashes.
+
+        Raises:
+            Refused: it is not from a client of the run.
+        """
+        self._expect(self._clients)
         self._secret = secret.key
 
     @remote(caller=SERVER)
@@ -149,22 +154,40 @@ class TableClient(Client):
 
     @remote(caller=CLIENT)
     async def receive_facts(self, facts: Facts) -> None:
-        """Take what another partition of the table knows of its columns."""
-        self._found.append(facts)
+        """Take what another partition of the table knows of its columns.
+
+        Raises:
+            Refused: it is not from a partition of the table.
+        """
+        self._expect(self._partners)
+        self._found[self.caller] = facts
 
     @remote(caller=SERVER)
     async def agree(self) -> None:
         """Merge what the table's partitions know of their columns, and tell them; for a table's first client."""
-        merged = data.merge_facts([await self._facts(), *self._found])
+        others = [self._found[name] for name in self._partners[1:]]
+        merged = data.merge_facts([await self._facts(), *others])
         agreement = Agreement(merged, self.seed("theta"))
-        await self.accept(agreement)
+        self._agree_on(agreement)
         await asyncio.gather(*(self.peer(name, TableClient).accept(agreement) for name in self._partners[1:]))
 
     @remote(caller=CLIENT)
     async def accept(self, agreement: Agreement) -> None:
-        """Encode the rows by the table's facts."""
+        """Encode the rows by the table's facts.
+
+        Raises:
+            Refused: they are not from the table's first client.
+        """
+        self._expect(self._partners[:1])
+        self._agree_on(agreement)
+
+    def _agree_on(self, agreement: Agreement) -> None:
         self.agreement = agreement
         self._encode(agreement)
+
+    def _expect(self, names: tuple[str, ...]) -> None:
+        if self.caller not in names:
+            raise Refused(self.caller, f"speaks to {self.name} in the place of {', '.join(names)}")
 
     @remote(caller=SERVER)
     async def send_keys(self) -> KeyHashes:
@@ -317,13 +340,13 @@ class TableClient(Client):
     def _resolve(self, schemas: Schemas) -> None:
         self._plan = data.resolve_plan(self._query, schemas)
         self._table = self._plan.table(self._seat.table)
-        self._found: list[Facts] = []
+        self._found: dict[str, Facts] = {}
 
     async def _facts(self) -> Facts:
         rows, table = self._own.data, self._table
         is_class = table.label is not None and self._loss == "softmax"
         classes = data.label_classes(rows.column(table.label)) if is_class else ()
-        args = (rows, table.features, self._seat.index, classes)
+        args = (rows, table.features, classes)
         return await self.compute(data.column_facts, *args, work=self._work("encode"))
 
     def _encode(self, agreement: Agreement) -> None:

@@ -276,7 +276,7 @@ def noisy_labels(
 # --- rows as numbers -----------------------------------------------------------------------------------------------
 
 
-def column_facts(data: pa.Table, features: Sequence[Feature], partition: int = 0, classes: Sequence[str] = ()) -> Facts:
+def column_facts(data: pa.Table, features: Sequence[Feature], classes: Sequence[str] = ()) -> Facts:
     """Return what a partition knows of its features: categories (one_hot), or count, sum and sum of squares (numeric).
 
     Raises:
@@ -291,19 +291,18 @@ def column_facts(data: pa.Table, features: Sequence[Feature], partition: int = 0
             values = _numbers(data, feature)
             categories.append(())
             numbers[:, i] = len(values), values.sum(), values @ values
-    return Facts(partition, tuple(categories), numbers[0].astype(np.int64), numbers[1], numbers[2], tuple(classes))
+    return Facts(tuple(categories), numbers[0].astype(np.int64), numbers[1], numbers[2], tuple(classes))
 
 
 def merge_facts(parts: Sequence[Facts]) -> Facts:
-    """Return the facts of the vertical table from those of its partitions, added in their order."""
-    parts = sorted(parts, key=lambda part: part.partition)
+    """Return the facts of the vertical table from those of its partitions, added in the order given."""
     categories = tuple(
         tuple(sorted(set().union(*found))) for found in zip(*(part.categories for part in parts), strict=True)
     )
     counts, totals, squares = (
         np.sum([getattr(part, name) for part in parts], axis=0) for name in ("counts", "totals", "squares")
     )
-    return Facts(0, categories, counts, totals, squares, merge_classes([part.classes for part in parts]))
+    return Facts(categories, counts, totals, squares, merge_classes([part.classes for part in parts]))
 
 
 def label_classes(labels: pa.ChunkedArray) -> tuple[str, ...]:

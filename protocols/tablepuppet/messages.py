@@ -50,8 +50,6 @@ class HashSecret:
 class Facts:
     """What partitions of one table must agree on; one entry for each feature (shapes F)."""
 
-    partition: int
-    """Whose facts these are, in the order of the table's partitions; 0 for those of the whole table."""
     categories: tuple[tuple[str, ...], ...]
     counts: Integers
     totals: Floats

@@ -74,12 +74,18 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
         def top_step(z: Any = z, y: Any = y) -> None:
             top.apply(loss_gradients(top.model, [z, z], y, "binary").gradient)
 
+        def embed(x: Any = x) -> None:
+            algorithm.embed(Publication(bottom.model, x))
+
+        def top_forward(z: Any = z) -> None:
+            joint_output(top.model, [z, z])
+
         seconds = {
-            "bottom-forward": least_seconds(lambda x=x: algorithm.embed(Publication(bottom.model, x)), repetitions),
+            "bottom-forward": least_seconds(embed, repetitions),
             "bottom-backward": min(backward() for _ in range(repetitions)),
             "active-step": least_seconds(active, repetitions),
             "top-step": least_seconds(top_step, repetitions),
-            "top-forward": least_seconds(lambda z=z: joint_output(top.model, [z, z]), repetitions),
+            "top-forward": least_seconds(top_forward, repetitions),
         }
         for kind, value in seconds.items():
             part = {"active-step": sum(sizes.values()), "top-step": sizes["top"], "top-forward": sizes["top"]}

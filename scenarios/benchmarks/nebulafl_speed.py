@@ -32,8 +32,6 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
-BOUND_TRAININGS = 48
-
 
 def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: int) -> dict[str, Any]:
     """Run FedAvg with one center in this process; return accuracy, samples trained, seconds inside the run."""

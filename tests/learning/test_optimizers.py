@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def tensors(seed: int) -> list[torch.Tensor]:
     return [torch.from_numpy(rng.normal(size=shape)) for shape in SHAPES]
 
 
-def flat(parts: list[torch.Tensor]) -> torch.Tensor:
+def flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.detach().reshape(-1) for part in parts])
 
 
@@ -66,7 +67,7 @@ def test_every_form_follows_torch_optim(name: str, form: str) -> None:
 def test_for_sgd_a_vector_and_a_list_agree_to_the_bit(name: str) -> None:
     sizes = (64, 128)  # multiples of a vector register: elsewhere the last elements may be rounded otherwise
     rng = np.random.default_rng(0)
-    parts = [torch.from_numpy(rng.normal(size=size).astype(np.float32)) for size in sizes]
+    parts: Sequence[torch.Tensor] = [torch.from_numpy(rng.normal(size=size).astype(np.float32)) for size in sizes]
     vector, one, other = flat(parts), OptimizerState(), OptimizerState()
     for _ in range(10):
         gradients = [torch.from_numpy(rng.normal(size=size).astype(np.float32)) for size in sizes]
@@ -91,7 +92,7 @@ def test_in_place_gives_the_same_numbers_in_the_same_memory(name: str, form: str
 
 def test_the_parameters_of_a_module_are_changed_where_they_are() -> None:
     module = torch.nn.Linear(3, 2)
-    parameters = list(module.parameters())
+    parameters: list[torch.Tensor] = list(module.parameters())
     module(torch.ones(4, 3)).sum().backward()
     before = [parameter.detach().clone() for parameter in parameters]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

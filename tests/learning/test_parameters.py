@@ -3,11 +3,8 @@ import pytest
 
 from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.parameters import (
-    average_arrays,
-    load_arrays,
     load_vector,
     num_values,
-    to_arrays,
     to_vector,
     weighted_average,
 )
@@ -15,16 +12,13 @@ from fedactors.learning.parameters import (
 SPEC = ModelSpec(name="resnet18", inputs=(1, 8, 8), outputs=2, norm="batch")
 
 
-def test_vector_and_arrays_round_trip_with_running_statistics():
+def test_a_vector_round_trip_with_running_statistics():
     source, target = build_model(SPEC, 0), build_model(SPEC, 1)
     vector = to_vector(source)
     vector.flags.writeable = False
     assert len(vector) == num_values(source) > sum(p.numel() for p in source.parameters())
     load_vector(target, vector)
     assert np.array_equal(to_vector(target), vector)
-    other = build_model(SPEC, 2)
-    load_arrays(other, to_arrays(source))
-    assert np.array_equal(to_vector(other), vector)
 
 
 def test_loading_is_in_place_and_copies():
@@ -40,10 +34,6 @@ def test_wrong_sizes_are_errors():
     module = build_model(ModelSpec(name="linear", inputs=(2,), outputs=1), 0)
     with pytest.raises(ValueError, match="3 values"):
         load_vector(module, np.zeros(4))
-    with pytest.raises(ValueError, match="2 arrays"):
-        load_arrays(module, [np.zeros((1, 2))])
-    with pytest.raises(ValueError, match="bias"):
-        load_arrays(module, [np.zeros((1, 2)), np.zeros(2)])
 
 
 def test_average_is_weighted_and_independent_of_arrival():
@@ -54,8 +44,6 @@ def test_average_is_weighted_and_independent_of_arrival():
     assert mean.dtype == np.float32
     assert np.array_equal(mean, weighted_average(dict(sorted(vectors.items())), weights))
     assert mean == pytest.approx((vectors["a"] + 2 * vectors["b"] + 3 * vectors["c"]) / 6, rel=1e-5, abs=1e-6)
-    arrays = average_arrays({name: (vectors[name], vectors[name] * 2) for name in vectors}, weights)
-    assert np.array_equal(arrays[0], mean)
 
 
 def test_average_refuses_bad_weights():

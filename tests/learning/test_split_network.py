@@ -7,14 +7,16 @@ import torch
 from fedactors.errors import BadInput
 from fedactors.learning.losses import task_loss
 from fedactors.learning.models import ModelSpec, build_model
+from fedactors.learning.network import Network
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from fedactors.learning.parameters import to_vector
 from fedactors.learning.split_network import (
-    BottomNetwork,
-    TopNetwork,
+    Publication,
     bottom_forward,
     bottom_gradient,
     initial_vector,
+    joint_output,
+    loss_gradients,
     top_gradient,
 )
 from fedactors.runtime import snapshot
@@ -28,6 +30,10 @@ OPTIMIZERS = [
     OptimizerSpec(name="sgd", learning_rate=0.05, momentum=0.9, weight_decay=0.01),
     OptimizerSpec(name="adam", learning_rate=0.01),
 ]
+
+
+def publish(network, x_BF):
+    return Publication(network.model, x_BF, network.version)
 
 
 def torch_optimizer(spec, parameters):
@@ -52,18 +58,19 @@ def batch(rng, task):
 )
 def test_split_training_equals_the_monolithic_network_at_every_step(optimizer, task, fusion):
     outputs = 3 if task == "multiclass" else 1
-    bottoms = [BottomNetwork(spec, optimizer, seed) for seed, spec in enumerate(BOTTOMS)]
-    top = TopNetwork(top_spec(fusion, outputs), optimizer, 9, task=task, fusion=fusion)
+    bottoms = [Network(spec, optimizer, seed) for seed, spec in enumerate(BOTTOMS)]
+    top = Network(top_spec(fusion, outputs), optimizer, 9)
     modules = [build_model(spec, seed) for seed, spec in enumerate(BOTTOMS)]
     whole_top = build_model(top_spec(fusion, outputs), 9)
     whole = torch_optimizer(optimizer, [p for m in [*modules, whole_top] for p in m.parameters()])
     rng = np.random.default_rng(0)
     for _ in range(12):
         x, y = batch(rng, task)
-        publications = [bottom.publish(part) for bottom, part in zip(bottoms, x, strict=True)]
-        found = top.step([p.embedding for p in publications], y)
+        publications = [publish(bottom, part) for bottom, part in zip(bottoms, x, strict=True)]
+        found = loss_gradients(top.model, [p.embedding for p in publications], y, task, fusion)
+        top.apply(found.gradient)
         for bottom, publication, gradient in zip(bottoms, publications, found.embedding_gradients, strict=True):
-            bottom.step(publication, gradient)
+            bottom.apply(publication.gradient(gradient))
         embeddings = [m(torch.tensor(part)) for m, part in zip(modules, x, strict=True)]
         fused = torch.cat(embeddings, dim=1) if fusion == "concatenate" else embeddings[0] + embeddings[1]
         loss = task_loss(task, whole_top(fused), torch.tensor(y))
@@ -77,15 +84,15 @@ def test_split_training_equals_the_monolithic_network_at_every_step(optimizer, t
 
 def test_a_late_gradient_goes_through_the_parameters_of_its_publication():
     spec = BOTTOMS[0]
-    network = BottomNetwork(spec, OPTIMIZERS[0], 0)
+    network = Network(spec, OPTIMIZERS[0], 0)
     rng = np.random.default_rng(1)
     x = [rng.normal(size=(8, 5)) for _ in range(3)]
     g = [rng.normal(size=(8, 4)) for _ in range(3)]
     start = network.vector
-    publications = [network.publish(part) for part in x]
+    publications = [publish(network, part) for part in x]
     expected = start
     for i in (2, 0, 1):
-        network.step(publications[i], g[i])
+        network.apply(publications[i].gradient(g[i]))
         module = build_model(spec, 0)
         module(torch.tensor(x[i])).backward(torch.tensor(g[i]))
         flat = torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy()
@@ -96,58 +103,57 @@ def test_a_late_gradient_goes_through_the_parameters_of_its_publication():
 
 
 def test_publication_survives_an_average_of_the_replicas():
-    network = BottomNetwork(BOTTOMS[0], OPTIMIZERS[0], 0)
+    network = Network(BOTTOMS[0], OPTIMIZERS[0], 0)
     x, g = np.ones((2, 5)), np.ones((2, 4))
-    publication = network.publish(x)
+    publication = publish(network, x)
     before = bottom_gradient(BOTTOMS[0], network.vector, x, g)
     network.load(network.vector * 0.5)
-    np.testing.assert_array_equal(network.gradient(publication, g).numpy(), before)
+    np.testing.assert_array_equal(publication.gradient(g), before)
 
 
 def test_pure_functions_give_the_same_numbers():
     rng = np.random.default_rng(2)
     x, y = batch(rng, "binary")
-    networks = [BottomNetwork(spec, OPTIMIZERS[0], seed) for seed, spec in enumerate(BOTTOMS)]
+    networks = [Network(spec, OPTIMIZERS[0], seed) for seed, spec in enumerate(BOTTOMS)]
     spec = top_spec("concatenate", 1)
-    top = TopNetwork(spec, OPTIMIZERS[0], 4, task="binary")
+    top = Network(spec, OPTIMIZERS[0], 4)
     for part in x:
         part.flags.writeable = False
-    publications = [network.publish(part) for network, part in zip(networks, x, strict=True)]
+    publications = [publish(network, part) for network, part in zip(networks, x, strict=True)]
     embeddings = [bottom_forward(s, n.vector, part) for s, n, part in zip(BOTTOMS, networks, x, strict=True)]
     for publication, network, part, embedding in zip(publications, networks, x, embeddings, strict=True):
         np.testing.assert_array_equal(publication.embedding, embedding)
-        np.testing.assert_array_equal(network.embed(part), embedding)
-    stateful, pure = top.gradient(embeddings, y), top_gradient(spec, top.vector, embeddings, y, "binary")
+        np.testing.assert_array_equal(network.model.output(part), embedding)
+    stateful = loss_gradients(top.model, embeddings, y, "binary")
+    pure = top_gradient(spec, top.vector, embeddings, y, "binary")
     assert stateful.loss == pure.loss
     np.testing.assert_array_equal(stateful.gradient, pure.gradient)
-    np.testing.assert_array_equal(top.output(embeddings), pure.output)
+    np.testing.assert_array_equal(joint_output(top.model, embeddings), pure.output)
     g = pure.embedding_gradients[0]
-    np.testing.assert_array_equal(
-        networks[0].gradient(publications[0], g), bottom_gradient(BOTTOMS[0], networks[0].vector, x[0], g)
-    )
+    np.testing.assert_array_equal(publications[0].gradient(g), bottom_gradient(BOTTOMS[0], networks[0].vector, x[0], g))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum", "adam"])
 def test_state_dict_continues_exactly(optimizer):
     rng = np.random.default_rng(3)
     x, g = rng.normal(size=(6, 8, 5)), rng.normal(size=(6, 8, 4))
-    straight = BottomNetwork(BOTTOMS[0], optimizer, 0)
-    resumed = BottomNetwork(BOTTOMS[0], optimizer, 7)
+    straight = Network(BOTTOMS[0], optimizer, 0)
+    resumed = Network(BOTTOMS[0], optimizer, 7)
     for i in range(6):
         if i == 3:
             resumed.load_state_dict(straight.state_dict())
-        straight.step(straight.publish(x[i]), g[i])
+        straight.apply(publish(straight, x[i]).gradient(g[i]))
         if i >= 3:
-            resumed.step(resumed.publish(x[i]), g[i])
+            resumed.apply(publish(resumed, x[i]).gradient(g[i]))
     np.testing.assert_array_equal(straight.vector, resumed.vector)
     assert straight.version == resumed.version == 6
 
 
 def test_single_precision_and_initial_vector():
     spec = ModelSpec(name="mlp", inputs=(5,), outputs=4)
-    network = BottomNetwork(spec, OptimizerSpec(), 11)
+    network = Network(spec, OptimizerSpec(), 11)
     np.testing.assert_array_equal(network.vector, initial_vector(spec, 11))
-    assert network.publish(np.zeros((2, 5))).embedding.dtype == np.float32
+    assert publish(network, np.zeros((2, 5))).embedding.dtype == np.float32
 
 
 def test_optimizer_step_leaves_its_inputs():
@@ -160,9 +166,9 @@ def test_optimizer_step_leaves_its_inputs():
 
 def test_refusals():
     with pytest.raises(ValueError, match="buffers"):
-        BottomNetwork(ModelSpec(name="resnet18", inputs=(1, 8, 8), outputs=2, norm="batch"), OptimizerSpec(), 0)
+        Network(ModelSpec(name="resnet18", inputs=(1, 8, 8), outputs=2, norm="batch"), OptimizerSpec(), 0)
     with pytest.raises(ValueError, match="values"):
-        BottomNetwork(BOTTOMS[0], OptimizerSpec(), 0).load(np.zeros(3))
+        Network(BOTTOMS[0], OptimizerSpec(), 0).load(np.zeros(3))
     with pytest.raises(BadInput, match="learning_rate"):
         OptimizerSpec(learning_rate=0.0)
     with pytest.raises(BadInput, match="sgd, adam"):
@@ -172,11 +178,11 @@ def test_refusals():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum", "adam"])
 def test_a_network_is_part_of_an_actors_snapshot(optimizer):
     x, g = np.ones((2, 5)), np.full((2, 4), 0.1)
-    owner = SimpleNamespace(bottom=BottomNetwork(BOTTOMS[0], optimizer, 0))
-    fresh = SimpleNamespace(bottom=BottomNetwork(BOTTOMS[0], optimizer, 1))
-    owner.bottom.step(owner.bottom.publish(x), g)
+    owner = SimpleNamespace(bottom=Network(BOTTOMS[0], optimizer, 0))
+    fresh = SimpleNamespace(bottom=Network(BOTTOMS[0], optimizer, 1))
+    owner.bottom.apply(publish(owner.bottom, x).gradient(g))
     frame = snapshot.seal(snapshot.capture(owner, ["bottom"]))
     snapshot.apply(fresh, snapshot.unseal(frame, "snapshot"))
     for one in (owner, fresh):
-        one.bottom.step(one.bottom.publish(x), g)
+        one.bottom.apply(publish(one.bottom, x).gradient(g))
     np.testing.assert_array_equal(owner.bottom.vector, fresh.bottom.vector)

@@ -21,6 +21,7 @@ from fedactors.network import routes
 def test_a_route_over_all_visits_each_node_once_along_edges(graph):
     graph = nx.convert_node_labels_to_integers(graph) if isinstance(next(iter(graph)), tuple) else graph
     route = routes.route_over_all(graph)
+    assert route is not None
     assert sorted(route) == sorted(graph.nodes)
     assert all(graph.has_edge(a, b) for a, b in itertools.pairwise(route))
     assert routes.route_over_all(graph.subgraph([route[0]])) == (route[0],)

@@ -14,7 +14,6 @@ from fedactors.network.topology import (
     lazy_walk,
     make_graph,
     metropolis_weights,
-    minimum_visit_probability,
     read_graph,
     visit_probabilities,
 )
@@ -182,16 +181,6 @@ def test_visit_probabilities_by_hand_and_by_simulation():
             visited.add(at)
         seen[list(visited)] += 1
     np.testing.assert_allclose(seen / 4000, visit_probabilities(walk, start, 5), atol=4 * 0.5 / np.sqrt(4000))
-
-
-def test_minimum_visit_probability_over_clusters():
-    graph = make_graph("path", 6)
-    clusters = ((0, 1, 2), (3, 4, 5))
-    starts = (np.array([1.0, 0, 0, 0, 0, 0]), np.array([0, 0, 0, 0, 1.0, 0]))
-    assert minimum_visit_probability(graph, clusters, starts, 2) == pytest.approx(1 / 6)
-    assert minimum_visit_probability(graph, clusters, starts, 1) == 0.0
-    uniform = tuple(np.where(np.isin(np.arange(6), c), 1 / 3, 0) for c in clusters)
-    assert minimum_visit_probability(graph, clusters, uniform, 0) == pytest.approx(1 / 3)
 
 
 def test_bad_walks():

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.privacy.accounting import dpsgd_epsilon
-from fedactors.privacy.dpsgd import DpSgd, noisy_gradient, per_sample_gradients, poisson_batches
+from fedactors.privacy.dpsgd import noisy_gradient, per_sample_gradients, poisson_batches
 
 SPEC = ModelSpec(name="mlp", inputs=(4,), outputs=3, hidden=5, layers=3, float64=True)
 LOSS = torch.nn.functional.cross_entropy
@@ -97,29 +96,6 @@ def test_poisson_batches_have_the_stated_rate():
     sizes = np.array([len(b) for b in poisson_batches(1000, 0.05, 400, np.random.default_rng(0))])
     assert abs(sizes.mean() - 50) < 4 * math.sqrt(1000 * 0.05 * 0.95 / 400)
     assert sizes.std() == pytest.approx(math.sqrt(1000 * 0.05 * 0.95), rel=0.2)
-
-
-def test_a_run_learns_and_knows_its_cost():
-    rng = np.random.default_rng(0)
-    x = torch.tensor(rng.normal(size=(400, 4)))
-    y = (x[:, 0] > 0).long()
-    run = DpSgd(
-        module=build_model(ModelSpec(name="linear", inputs=(4,), outputs=2, float64=True), 0),
-        loss=LOSS,
-        learning_rate=1.0,
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        sample_rate=0.1,
-        num_samples=400,
-    )
-    for chosen in poisson_batches(400, 0.1, 40, rng):
-        run.step(x[chosen], y[chosen], rng)
-    assert (run.module(x).argmax(dim=1) == y).double().mean() > 0.9
-    expected = dpsgd_epsilon(noise_multiplier=1.0, steps=40, delta=1e-5, sampling="poisson", sample_rate=0.1)
-    assert run.epsilon(1e-5) == expected
-    run.sampling = "shuffled"
-    with pytest.raises(ValueError, match="no amplification"):
-        run.epsilon(1e-5)
 
 
 def test_running_statistics_are_refused():

@@ -321,7 +321,7 @@ class Trainer(Client):
     """Trains in a loop whose work is a job, beside a loop on a keyed timer; talks to the hub after every step."""
 
     state: ClassVar[tuple[str, ...]] = ("values", "round", "ticks", "draws")
-    jobs = (descend,)
+    jobs: ClassVar[tuple[Callable[..., Any], ...]] = (descend,)
     resources: ClassVar[Resources] = Resources(num_cpus=0)
 
     def __init__(self, num_rounds: int, period: float) -> None:

@@ -140,7 +140,7 @@ class Thief(Client):
 
     @remote(caller=DRIVER)
     async def forget(self) -> None:
-        self.peer("bank", Bank).fails()
+        self.peer("bank", Bank).fails()  # type: ignore[unused-coroutine]
 
     @remote(caller=DRIVER)
     async def keep_and_forget(self) -> None:
@@ -311,7 +311,7 @@ def test_a_call_that_fails_and_that_nobody_awaits_stops_the_run(make: Any, how: 
 @pytest.mark.parametrize("make", RUNTIMES)
 def test_the_drivers_own_forgotten_call_stops_the_run(make: Any) -> None:
     async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
-        bank.fails()
+        bank.fails()  # type: ignore[unused-coroutine]
         await runtime.clock.sleep(0.5)
         return "the run went on"
 

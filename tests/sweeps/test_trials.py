@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+import fedactors
 from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build, parse_words
 from fedactors.errors import BadInput
 from fedactors.plugins import find_protocol
-from fedactors.sweeps import trials
 from fedactors.sweeps.trials import code_digest, data_digest, plan, run_trial
 
 TINY = {"num_layers": "2", "hidden_size": "8", "embedding_size": "4", "batch_size": "64", "num_epochs": "2"}
@@ -60,8 +60,8 @@ def test_a_changed_source_changes_the_digest(tmp_path, monkeypatch):
 
 def test_a_changed_source_of_the_framework_changes_the_digest(tmp_path, monkeypatch):
     copy = tmp_path / "fedactors"
-    shutil.copytree(Path(trials.fedactors.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(trials.fedactors, "__file__", str(copy / "__init__.py"))
+    shutil.copytree(Path(fedactors.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(fedactors, "__file__", str(copy / "__init__.py"))
     before = code_digest(find_protocol("glasu"))
     (copy / "errors.py").write_text((copy / "errors.py").read_text() + "\n")
     assert code_digest(find_protocol("glasu")) != before

@@ -52,7 +52,7 @@ class Telling(Right):
     @remote
     async def describe(self, ask: Ask) -> Summary:
         made = await super().describe(ask)
-        return Summary(**{name: getattr(made, name) for name in Summary.__slots__} | self.said(ask))
+        return Summary(**{name: getattr(made, name) for name in Summary.__annotations__} | self.said(ask))
 
     def said(self, ask: Ask) -> dict[str, Any]:
         raise AssertionError(ask)
@@ -249,7 +249,8 @@ class InTypeName(Right):
     async def part(self, ask: Ask) -> Part:
         made = await super().part(ask)
         name = "Part_" + "_".join(f"{value}" for value in self.features[ask.round])
-        await self.peer("left", Listening).listen(message(reveals="nothing")(type(name, (), {}))())
+        made_up: Any = type(name, (), {})
+        await self.peer("left", Listening).listen(message(reveals="nothing")(made_up)())
         return made
 
 
@@ -373,7 +374,7 @@ class WritesDefault(Right):
 
 @functools.cache
 def table_of_squares(size: int) -> Floats:
-    return np.arange(size) ** 2.0
+    return np.square(np.arange(size, dtype=np.float64))
 
 
 class Caches(Right):
@@ -528,7 +529,7 @@ class TakesNoAnswer(Right):
     @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)
-        self.peer("left", FailingLeft).listen(Part(error.values))
+        self.peer("left", FailingLeft).listen(Part(error.values))  # type: ignore[unused-coroutine]
 
 
 class FailingLeft(Left):

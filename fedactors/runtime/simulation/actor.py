@@ -54,7 +54,6 @@ class SimulatedContext(Context):
         self.clock = VirtualClock(runtime, casting.name)
         self.seed = runtime.seed
         self.reproducible_noise = runtime.reproducible_noise
-        self.pooled = runtime.pooled
         self.casting = casting
         self._runtime = runtime
         self.actor = self._make()

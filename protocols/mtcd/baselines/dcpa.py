@@ -191,7 +191,7 @@ class DcpaClient(Party):
         block, num_clients = self._block, len(self._names)
         steps, x_ND = DcpaSteps(order.primal, order.dual, order.consensus), self._block.x["train"]
         for iteration in range(order.first, order.first + order.count):
-            vector = DualVector(iteration, self._client, self.y)
+            vector = DualVector(iteration, self.y)
             for neighbour in sorted(self._neighbours):
                 self.background(self._send(neighbour, vector))
             received = await self._received(iteration)
@@ -214,9 +214,10 @@ class DcpaClient(Party):
         Raises:
             Refused: it is from no neighbour.
         """
-        if vector.client not in self._neighbours:
-            raise Refused(self.name, f"is sent a dual vector of client {vector.client}, which is no neighbour")
-        self._inbox.setdefault(vector.iteration, {})[vector.client] = vector.y
+        sender = next((client for client in self._neighbours if self._names[client] == self.caller), None)
+        if sender is None:
+            raise Refused(self.caller, f"sends a dual vector to {self.name}, which is no neighbour of it")
+        self._inbox.setdefault(vector.iteration, {})[sender] = vector.y
         self._arrived.set()
 
     async def _received(self, iteration: int) -> dict[int, Any]:

@@ -19,7 +19,7 @@ from fedactors.remote import CLIENT, DRIVER, remote
 from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PublicPart
-from protocols.mtcd.messages import FusionParameters, Links, Prelude, RoamingDone, Token, WalkOrder
+from protocols.mtcd.messages import FusionParameters, Links, Prelude, RoamingDone, Token, TokenAtRest, WalkOrder
 from protocols.mtcd.roaming import next_client, walk_seed
 from protocols.mtcd.transforms import unpack
 
@@ -34,12 +34,12 @@ class StcdClient(TokenClient):
         self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int, links: Links, walks: int
     ) -> None:
         super().__init__(config, part, seed, links, walks)
-        self._walk_over: asyncio.Future[RoamingDone] | None = None
+        self._walk_over: asyncio.Future[TokenAtRest] | None = None
         self.held: Token | None = None
         """The token between two stretches of its walk."""
 
     @remote(caller=DRIVER)
-    async def walk_on(self, order: WalkOrder) -> RoamingDone:
+    async def walk_on(self, order: WalkOrder) -> TokenAtRest:
         """Begin the token here, or go on with the one that is held, for a number of hops; wait for its end."""
         self._walk_over = asyncio.get_running_loop().create_future()
         held, self.held = self.held, None
@@ -119,14 +119,14 @@ class StcdClient(TokenClient):
 
     def _end_walk(self, token: Token) -> None:
         self.held = token
-        done = RoamingDone(0, 0, 0, self._client, token.visited)
+        done = RoamingDone(0, 0, 0, token.visited)
         self.background(self._report(done, self._names[token.issuer]))
 
     @remote(caller=CLIENT)
     async def roaming_done(self, done: RoamingDone) -> None:
         """Take the word that the stretch that began here is over."""
         if self._walk_over is not None and not self._walk_over.done():
-            self._walk_over.set_result(done)
+            self._walk_over.set_result(TokenAtRest(self._names.index(self.caller)))
 
     @remote(caller=DRIVER)
     async def fusion_parameters(self) -> FusionParameters:

@@ -5,7 +5,7 @@ python scenarios/paper/glasu/choose.py --data cora [--only Q=04] [--seeds 0,1,2,
 
 from _study import asked, glasu, measure
 
-GRID = {1: (0.005, 0.01, 0.02), 2: (0.002, 0.004, 0.008), 4: (0.001, 0.002, 0.004)}
+GRID: dict[int, tuple[float, ...]] = {1: (0.005, 0.01, 0.02), 2: (0.002, 0.004, 0.008), 4: (0.001, 0.002, 0.004)}
 GRID |= {8: (0.00025, 0.0005, 0.001, 0.002), 16: (0.00025, 0.0005, 0.001)}
 ROWS = {f"Q={q:02d}-rate={rate}": glasu(q, learning_rate=rate) for q in GRID for rate in GRID[q]}
 

@@ -21,7 +21,7 @@ from fedactors.records.table import RunRow
 from protocols.mtcd import objective
 from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import load_data, stack
+from protocols.mtcd.data import GeneratedData, load_data, stack
 from protocols.mtcd.roaming import make_graph
 
 GRAPHS = ("complete", "erdos-renyi", "path")
@@ -33,6 +33,7 @@ def run_dcpa(settings: dict[str, Any], seed: int, dual: float | None, most: int)
     """Return one run's curve of gap and vectors, to 1e-3, divergence, or `most` iterations."""
     config = build(MtcdConfig, settings)
     data = load_data(config, "synthetic", seed)
+    assert isinstance(data, GeneratedData)
     x_NF, y_N = stack(data)
     problem = objective.Ridge(config.ridge_penalty)
     _, optimum = objective.solve(problem, x_NF, y_N)

@@ -45,8 +45,8 @@ def line(plot: Axes, runs: Runs, x: str, y: str, label: str, *, log: bool = True
     if x != "round" and log:
         keep = grid > 0
         grid, middle, low, high = grid[keep], middle[keep], low[keep], high[keep]
-    black = {"color": "black"} if label in STYLES else {}
-    (drawn,) = plot.plot(grid, middle, style, label=label, linewidth=1.3, **black)
+    color = "black" if label in STYLES else None  # None: the next of the cycle
+    (drawn,) = plot.plot(grid, middle, style, label=label, linewidth=1.3, color=color)
     plot.fill_between(grid, low, high, alpha=0.2, color=drawn.get_color(), linewidth=0)
 
 

@@ -40,7 +40,7 @@ def problem(settings: Mapping[str, Any], data_name: str, cores: Mapping[str, int
 
     nothing = PowerLaw(0.0, 1.0)
     top = parameters_of(algorithm.top_spec(config, data))
-    phases = law("active-step", size(data.label_party) + top, updates=True)
+    phases: tuple[PowerLaw, ...] = law("active-step", size(data.label_party) + top, updates=True)
     active = PartyProfile("active", cores[data.label_party], phases, 0, nothing, 1, 0.0)
     passive = []
     for party in data.passive_parties:

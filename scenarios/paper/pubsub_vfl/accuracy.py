@@ -9,6 +9,8 @@ Reduced: 15 epochs, Energy 60, Blog 40 (``--full``: 100), 20,000 of the syntheti
 
 from __future__ import annotations
 
+from typing import Any
+
 from _study import Point, flags, perform_all
 
 from fedactors.sweeps.study import Study
@@ -17,7 +19,7 @@ DATA = ("bank", "credit", "energy", "blog", "synthetic:20000x500", "bank-no-dura
 REGRESSION = ("energy", "blog")
 EPOCHS = {"energy": 60, "blog": 40}
 """Where 15 are too few for either."""
-METHODS = {
+METHODS: dict[str, dict[str, Any]] = {
     "centralised": {"algorithm": "vfl"},
     "pubsub-w2": {
         "algorithm": "pubsub-vfl",

@@ -68,7 +68,9 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
         "guess_success": inversion.baseline_success_rate(target, shadow, TOLERANCE),
         "inversion_auc": inversion.binary_feature_auc(target, guess),
     }
-    labels = parts["active"].train.labels[:2000]
+    labels = parts["active"].train.labels
+    assert labels is not None
+    labels = labels[:2000]
     fused = [embeddings["active"]["train"][:2000], released["train"][:2000]]
     gradient = loss_gradients(Model(algorithm.top_spec(config, data), vectors["active"][1]), fused, labels, data.task)
     sent = gradient.embedding_gradients[1] * len(labels)

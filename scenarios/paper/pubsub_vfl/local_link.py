@@ -52,7 +52,7 @@ class Asker(Client):
         taken = []
         for index in range(asked.repetitions + 5):
             start = time.perf_counter()
-            await server.average(Parameters("party/asker", asked.size, index + 1, 1.0, (vector,)))
+            await server.average(Parameters(asked.size, index + 1, 1.0, (vector,)))
             taken.append(time.perf_counter() - start)
         return Seconds(float(np.median(taken[5:])))
 

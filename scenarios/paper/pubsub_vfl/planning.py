@@ -29,7 +29,9 @@ def main() -> None:
             data = "breast-cancer" if given.smoke else row.data
             made = problem(settings, data, row.extra["cores"], row.extra["num_rows"])
             setting = (settings["num_active_workers"], settings["num_passive_workers"], settings["batch_size"])
-            predicted = {objective: planner.cost(made, *setting, objective) for objective in OBJECTIVES}
+            predicted: dict[str, float] = {
+                objective: planner.cost(made, *setting, objective) for objective in OBJECTIVES
+            }
             plain = planner.cost(dataclasses.replace(made, latency=0.0), *setting, "decoupled")
             epoch = row.metrics["training_per_epoch"]
             metrics = {

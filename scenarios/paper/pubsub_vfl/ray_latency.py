@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 from _study import Clocked, Point, asked, one_cluster, row_of
 
@@ -22,7 +23,7 @@ from fedactors.sweeps.runs import run_once
 from protocols.pubsub_vfl.plugin import PROTOCOL
 
 WINDOW = 32
-METHODS = {
+METHODS: dict[str, dict[str, Any]] = {
     "vfl": {"algorithm": "vfl"},
     "avfl": {"algorithm": "avfl"},
     "avfl-wide": {"algorithm": "avfl", "embedding_buffer": WINDOW},

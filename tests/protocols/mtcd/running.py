@@ -79,21 +79,4 @@ def simulate(words="", *, data="synthetic", resume=None, cls=SimulatedRuntime, *
     return result, kept, runtime
 
 
-def arrays_in(value):
-    """Yield every array in a message."""
-    import numpy as np
-
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from arrays_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from arrays_in(item)
-    elif hasattr(type(value), "__message__"):
-        for name in type(value).__slots__:
-            yield from arrays_in(getattr(value, name))
-
-
-__all__ = ["SMALL", "Kept", "Watched", "arrays_in", "config_of", "merged", "simulate"]
+__all__ = ["SMALL", "Kept", "Watched", "config_of", "merged", "simulate"]

@@ -19,7 +19,6 @@ from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.baselines.dcpa import DcpaClient
 from protocols.mtcd.data import load_data, part_of
 from protocols.mtcd.messages import (
-    DualVector,
     Gather,
     Labels,
     Links,
@@ -32,7 +31,8 @@ from protocols.mtcd.messages import (
     SyncTokens,
 )
 from protocols.mtcd.run import run
-from tests.protocols.mtcd.running import Watched, arrays_in, config_of, merged, simulate
+from tests.arrays import arrays_in
+from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
 Z = np.zeros(30)
 
@@ -107,20 +107,16 @@ def test_dual_vectors_come_from_neighbours_only():
     data = load_data(config, "synthetic", 3)
     runtime = SimulatedRuntime(seed=3)
 
-    class Far(DcpaClient):
-        async def _send(self, neighbour, vector):
-            await self.peer("client-0", DcpaClient).take_dual(DualVector(vector.iteration, 5, vector.y))
-
     async def main():
         seed = derived_seed(3, "all parties", "batches")
-        rows = (((0, 0.3), (1, -0.3)), ((0, -0.3), (1, 0.3)))
+        rows = (((0, 0.3), (2, -0.3)), ((0, -0.3), (1, 0.3)))  # what client 1 holds to be its neighbours
         near = runtime.spawn(DcpaClient, "client-0", config, part_of(data, 0), seed, rows[0])
-        far = runtime.spawn(Far, "client-1", config, part_of(data, 1), seed, rows[1])
+        far = runtime.spawn(DcpaClient, "client-1", config, part_of(data, 1), seed, rows[1])
         await runtime.start()
         del near
         await far.run_iterations(messages.IterateOrder(0, 1, 0.1, 0.1, 0.1))
 
-    with pytest.raises(Refused, match="a dual vector of client 5, which is no neighbour"):
+    with pytest.raises(Refused, match="client-1: sends a dual vector to client-0, which is no neighbour of it"):
         runtime.execute(main)
 
 

@@ -12,11 +12,11 @@ ENCODED = Transforms.of(config_of("compression=quantise")).representation.encode
     np.arange(3.0), None, np.random.default_rng(0)
 )[0]
 SAMPLES = [
-    messages.Representation(1, 2, np.arange(3.0), 0.5),
-    messages.Representation(1, 2, ENCODED, 0.0),
+    messages.Representation(1, np.arange(3.0), 0.5),
+    messages.Representation(1, ENCODED, 0.0),
     messages.Token(1, 0, 1, 2, 7, 1e-3, -1, 1 << 900, np.arange(4.0), np.ones(4, np.float32)),
     messages.Prelude(1, (0, 1, 0, 2), 3, 7, 1e-3, 0, np.arange(4.0), np.ones(4, np.float32)),
-    messages.RoamingDone(1, 0, 0, 4, 1 << 4),
+    messages.RoamingDone(1, 0, 0, 1 << 4),
     messages.Gather(1),
     messages.SyncTokens(1, ((1, 2),), 0.5, True),
     messages.SyncedZ(1, 1e-3, np.arange(4.0), np.zeros(0), True),
@@ -30,6 +30,7 @@ SAMPLES = [
     messages.SafeStep(3.0),
     messages.RoundOrder(1, 1e-3, False),
     messages.WalkOrder(9, 1e-3, (0, 1)),
+    messages.TokenAtRest(4),
     messages.IterateOrder(0, 5, 1e-3, 0.1, 0.2),
     messages.RowCount(70, 30),
     messages.MeasureOrder("test"),
@@ -38,9 +39,9 @@ SAMPLES = [
     messages.Objective(0.5),
     messages.FusionParameters(np.ones(4, np.float32)),
     messages.Probe(np.arange(3.0)),
-    messages.ProbeImage(1, np.arange(3.0)),
-    messages.DualVector(5, 1, np.arange(4.0)),
-    messages.Measured(1, np.arange(4.0), 0.5),
+    messages.ProbeImage(np.arange(3.0)),
+    messages.DualVector(5, np.arange(4.0)),
+    messages.Measured(np.arange(4.0), 0.5),
 ]
 
 
@@ -70,4 +71,4 @@ def test_every_message_is_reviewed_and_sampled_here():
 def test_a_token_of_a_linear_model_costs_its_n_numbers():
     token = messages.Token(0, 0, 0, 0, 9, 1e-3, -1, (1 << 1000) - 1, np.zeros(1000), np.zeros(0))
     assert codec.measure(token) == 8000
-    assert codec.measure(messages.Representation(0, 0, np.zeros(1000), 1.0)) == 8000
+    assert codec.measure(messages.Representation(0, np.zeros(1000), 1.0)) == 8000

@@ -11,8 +11,9 @@ from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd.data import load_data
 from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, walk_seed
+from tests.arrays import arrays_in
 from tests.protocols.mtcd import by_hand
-from tests.protocols.mtcd.running import Watched, arrays_in, config_of, merged, simulate
+from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
 ALGORITHMS = ["mtcd", "stcd", "svfl", "dcpa"]
 
@@ -212,7 +213,7 @@ def test_the_test_above_would_see_a_leak():
     data = load_data(config_of(merged(words)), "synthetic", 3)
     column = data.load(0).train[:, 0]
     # a client with a single feature sends that feature times its parameter: h_k itself is the leak
-    sent = [m.h for _, _, m in runtime.messages if type(m).__name__ == "Representation" and m.client == 0]
+    sent = [m.h for sender, _, m in runtime.messages if type(m).__name__ == "Representation" and sender == "client-0"]
     assert any(abs(column @ h) > 0.999 * np.linalg.norm(column) * np.linalg.norm(h) > 0 for h in sent)
 
 

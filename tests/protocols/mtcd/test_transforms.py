@@ -84,10 +84,11 @@ def test_every_release_is_noised_and_counted():
     result, kept, runtime = simulate(words, cls=Watched)
     records = {(record.party, record.message_type): record for record in kept.records}
     assert len(records) == 12
-    sent = [message for _, _, message in runtime.messages]
-    for client in range(6):
-        representations = [m for m in sent if type(m).__name__ == "Representation" and m.client == client]
-        assert records[(f"client-{client}", "Representation")].releases == len(representations)
+    for client in (f"client-{index}" for index in range(6)):
+        representations = [
+            sent for sender, _, sent in runtime.messages if type(sent).__name__ == "Representation" and sender == client
+        ]
+        assert records[(client, "Representation")].releases == len(representations)
         assert all(m.penalty == 0.0 for m in representations)
         assert all(np.abs(m.h).max() <= 5 + 0.5 * 6 for m in representations)
     tokens = [row for row in kept.rows if row[4] == "Token" and row[1] != "server"]

@@ -15,6 +15,7 @@ from protocols.pubsub_vfl.messages import (
     Parameters,
     PartRequest,
     Releases,
+    Report,
     RowOrder,
 )
 
@@ -22,10 +23,11 @@ MESSAGES = {
     "backward": Gradient(0, 1, 1, 0.0, np.zeros((2, 4), np.float32)),
     "run_epoch": EpochOrder(1),
     "take_rows": RowOrder(np.arange(3)),
-    "average": Parameters("active/worker-0", 1, 0, 1.0, (np.zeros(3, np.float32),)),
+    "average": Parameters(1, 0, 1.0, (np.zeros(3, np.float32),)),
     "evaluate": PartRequest("test"),
     "account": Releases(0),
     "lose": LostWorker("passive/worker-0"),
+    "report": Report((), (), 1, False),
     "load": None,
     "recall": None,
 }

@@ -55,7 +55,7 @@ class SlowServer:
     async def mix(self, parameters: Parameters) -> Parameters:
         self.pushed.append((parameters.step, float(parameters.vectors[0][0])))
         await self.answer.wait()
-        return Parameters("party", 0, parameters.step, 1.0, (np.array([10.0]),))
+        return Parameters(0, parameters.step, 1.0, (np.array([10.0]),))
 
 
 async def mix_during(replica, work, server):
@@ -65,7 +65,7 @@ async def mix_during(replica, work, server):
 
 def test_a_worker_trains_on_while_it_mixes_and_keeps_what_it_learned():
     server = SlowServer()
-    replica = Replica("a", [OneParameter()], config_of(sync_interval=5))
+    replica = Replica([OneParameter()], config_of(sync_interval=5))
 
     async def work():
         for _ in range(3):
@@ -96,7 +96,7 @@ def test_failures_of_mixing_are_raised():
         replica.step([np.ones(1)])
         await asyncio.sleep(0)
 
-    replica = Replica("a", [OneParameter()], config_of())
+    replica = Replica([OneParameter()], config_of())
     with pytest.raises(ConnectionError, match="gone"):
         asyncio.run(mix_during(replica, work(), Gone()))
 
@@ -106,7 +106,7 @@ def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
     original = averaging.AveragingServer.mix
 
     async def mix(self, parameters):
-        pushes.append((parameters.worker, parameters.step))
+        pushes.append((self.caller, parameters.step))
         mean = await original(self, parameters)
         newest = np.mean([vectors[0] for vectors in self._newest.values()], axis=0)
         assert mean.vectors[0] == pytest.approx(newest, abs=1e-6)

@@ -3,8 +3,12 @@ import math
 
 import pytest
 
+from fedactors.remote import DRIVER, remote
+from fedactors.roles import Client
+from fedactors.runtime.base import NOWHERE, Ref
+from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.pubsub_vfl.broker import BatchBroker, Dispatch, NeverEnds
-from protocols.pubsub_vfl.messages import Orders, Report
+from protocols.pubsub_vfl.messages import BatchCount, Orders, Report
 from tests.protocols.pubsub_vfl.runs import config_of
 
 
@@ -199,8 +203,9 @@ def test_lost_active_worker_returns_its_claims_but_not_what_was_acknowledged():
 def test_a_payload_that_is_gone_gives_its_batch_up_once():
     dispatch = made(batches=1)
     dispatch.assign("p/0", 1, 0.0)
-    assert dispatch.give_up(0, 1, 1.0)
-    assert not dispatch.give_up(0, 1, 1.0)
+    assert not dispatch.give_up("p/1", 0, 1, 1.0)
+    assert dispatch.give_up("p/0", 0, 1, 1.0)
+    assert not dispatch.give_up("p/0", 0, 1, 1.0)
     assert dispatch.assign("p/0", 1, 1.0) == ((0, 2),)
 
 
@@ -259,58 +264,87 @@ def test_a_topic_keeps_what_was_published_in_attempts_that_were_abandoned():
 # --- the broker around it ---
 
 
-class Clock:
-    def now(self):
-        return 0.0
+class Worker(Client):
+    """Reports what it is told to report."""
+
+    @remote(caller=DRIVER)
+    async def tell(self, report: Report) -> Orders:
+        return await self.peer("broker", BatchBroker).report(report)
 
 
-class Broker(BatchBroker):
-    clock = Clock()
+def report(*, published=(), done=(), room=2, wait=False):
+    return Report(published, done, room, wait)
 
 
-def broker_of(batches: int) -> Broker:
-    broker = Broker(settings(), ("p",))
-    broker._dispatch.begin(batches, 0.0)
-    return broker
+def refs(owner: str) -> tuple[Ref, ...]:
+    return (Ref(owner, 1, 8, NOWHERE),)
 
 
-def report(*, room=2, wait=False):
-    return Report("p/0", (), (), room, wait)
+def play(batches: int, drive):
+    """Run `drive` with an epoch's broker, two passive workers and an active one."""
+    runtime = SimulatedRuntime()
+
+    async def main():
+        broker = runtime.spawn(BatchBroker, "broker", settings(), "a", ("p",))
+        workers = [runtime.spawn(Worker, name) for name in ("p/0", "p/1", "a/0")]
+        await runtime.start()
+        await broker.begin_epoch(BatchCount(batches))
+        return await drive(runtime, *workers)
+
+    return runtime.execute(main)
 
 
 def test_an_idle_worker_with_little_under_way_is_given_batches_at_once():
-    orders = asyncio.run(broker_of(9).report(report(wait=True)))
-    assert orders == Orders(((0, 1), (1, 1)), (), (), False)
+    async def drive(runtime, passive, other, active):
+        return await passive.tell(report(wait=True))
+
+    assert play(9, drive) == Orders(((0, 1), (1, 1)), (), (), False)
 
 
 def test_an_idle_worker_with_enough_under_way_hears_of_new_batches_with_its_next_gradient():
-    async def main():
-        broker = broker_of(9)
-        dispatch = broker._dispatch
-        for _ in range(2):
-            await broker.report(report())
-        for batch_id in range(4):
-            dispatch.publish("p/0", batch_id, 1, f"z{batch_id}", 0.0)
-        parked = asyncio.ensure_future(broker.report(report(wait=True)))
-        await asyncio.sleep(0)
+    async def drive(runtime, passive, other, active):
+        await passive.tell(report(room=4))
+        published = tuple((batch_id, 1, refs("p/0")) for batch_id in range(4))
+        parked = asyncio.ensure_future(passive.tell(report(published=published, wait=True)))
+        await runtime.clock.sleep(1.0)
         assert not parked.done()
-        dispatch.claim("a/0", 1, 0.0)
-        dispatch.publish_gradients("a/0", 0, 1, ["g0"], 0.0)
-        broker._wake()
+        claimed = await active.tell(report(room=1))
+        assert claimed.payloads == ((0, 1, refs("p/0")),)
+        await active.tell(report(published=((0, 1, refs("a/0")),), room=0))
         return await parked
 
-    orders = asyncio.run(main())
-    assert [batch_id for batch_id, _, _ in orders.payloads] == [0]
+    orders = play(9, drive)
+    assert orders.payloads == ((0, 1, refs("a/0")),)
     assert orders.assigned == ((4, 1), (5, 1))
+
+
+def test_a_worker_cannot_report_for_another():
+    """Who reports is known from the call: what p/1 says of a batch of p/0 moves nothing, at any stage of it."""
+
+    async def drive(runtime, passive, other, active):
+        assert (await passive.tell(report(room=1))).assigned == ((0, 1),)
+        await other.tell(report(published=((0, 1, refs("p/1")),), room=0))
+        assert (await active.tell(report())).payloads == ()
+        await other.tell(report(published=((0, 1, ()),), room=0))  # nor can it give the batch up
+        await passive.tell(report(published=((0, 1, refs("p/0")),), room=0))
+        assert (await active.tell(report())).payloads == ((0, 1, refs("p/0")),)
+        await active.tell(report(published=((0, 1, refs("a/0")),), room=0))
+        assert (await other.tell(report(done=((0, 1),), room=0))) == Orders((), (), (), False)
+        assert not (await active.tell(report(room=0))).finished
+        found = await passive.tell(report(room=0))
+        assert found.payloads == ((0, 1, refs("a/0")),)
+        return await passive.tell(report(done=((0, 1),), room=0))
+
+    assert play(1, drive).finished
 
 
 def test_who_asks_without_waiting_gets_empty_orders_and_a_freed_payload_wakes_nobody():
     dispatch = made(batches=1)
-    idle, active = Report("p/0", (), (), 0, False), Report("a/0", (), (), 1, True)
-    assert dispatch.orders(idle, 0.0) == Orders((), (), (), False)
+    idle, active = Report((), (), 0, False), Report((), (), 1, True)
+    assert dispatch.orders("p/0", idle, 0.0) == Orders((), (), (), False)
     (batch,) = dispatch.assign("p/0", 1, 0.0)
     dispatch.publish("p/0", *batch, "z", 0.0)
-    assert dispatch.orders(active, 0.0) == Orders((), ((0, 1, ("z",)),), (), False)
+    assert dispatch.orders("a/0", active, 0.0) == Orders((), ((0, 1, ("z",)),), (), False)
     dispatch.expire(10.0)
-    assert dispatch.orders(active, 10.0) is None
-    assert dispatch.orders(Report("a/0", (), (), 1, False), 10.0) == Orders((), (), ((0, 1),), False)
+    assert dispatch.orders("a/0", active, 10.0) is None
+    assert dispatch.orders("a/0", Report((), (), 1, False), 10.0) == Orders((), (), ((0, 1),), False)

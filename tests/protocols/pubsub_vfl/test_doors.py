@@ -28,6 +28,7 @@ ATTEMPTS = [
     ("passive-1/ps", "average", "open to: own party"),
     ("active/worker-0", "evaluate", "open to: driver"),
     ("broker", "lose", "open to: driver"),
+    ("broker", "report", "its party takes no part in the training"),
 ]
 RUNS = {
     "one": {},

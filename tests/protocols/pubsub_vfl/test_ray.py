@@ -106,7 +106,7 @@ def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, simulated_a
     assert recorder.runtime is not None
     assert recorder.runtime.processes[name] not in recorder.pids, "a fresh process took its place"
     assert not left_alive(recorder.pids)
-    assert f"{name}: its process was lost; a fresh process takes its place" in caplog.text
+    assert f"{name}: its process is gone; a fresh process takes its place" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from fedactors.network.links import Link, Network
 from fedactors.privacy.mechanisms import clip_rows
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.broker import NeverEnds
+from tests.arrays import arrays_in
 from tests.protocols.pubsub_vfl.runs import Done, arrays, simulate
 
 SEVERAL = {"num_active_workers": 2, "num_passive_workers": 3, "batch_size": 32}
@@ -101,18 +102,6 @@ def test_each_batch_is_trained_exactly_once_per_epoch(monkeypatch):
     assert all(r["abandoned"] == 0 and r["max_attempts"] == 1 for r in done.recorder.rounds)
 
 
-def payload_arrays(value) -> list[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [array for item in value for array in payload_arrays(item)]
-    if isinstance(value, dict):
-        return payload_arrays(list(value.values()))
-    if hasattr(type(value), "__message__"):
-        return payload_arrays([getattr(value, name) for name in type(value).__dataclass_fields__])
-    return []
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
     from fedactors.runtime.simulation import actor, wire
@@ -121,7 +110,7 @@ def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
     original = wire.freeze  # type: ignore[attr-defined]
 
     def spy(value, *args):
-        sent.extend(payload_arrays(value))
+        sent.extend(arrays_in(value))
         return original(value, *args)
 
     for module in (actor, wire):

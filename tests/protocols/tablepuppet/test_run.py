@@ -25,9 +25,10 @@ from protocols.tablepuppet.accounts import default_costs
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import RowsChangedError, load_data, stated
-from protocols.tablepuppet.messages import HashSecret, RoundOrder
+from protocols.tablepuppet.messages import Agreement, Facts, HashSecret, RoundOrder
 from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.run import assemble, run
+from tests.arrays import arrays_in
 
 ALGORITHMS = ["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"]
 FEDERATED = ALGORITHMS[:-1]
@@ -224,6 +225,22 @@ class Intruder(Client):
         await calls[order.number]()
 
 
+class Neighbour(Client):
+    """A client that speaks in the place of others."""
+
+    @remote(caller=DRIVER)
+    async def attack(self, order: RoundOrder) -> None:
+        """Give a hash key that it knows, or facts and an agreement of a table that it holds no part of."""
+        victim = self.peer("items", TableClient)
+        facts = Facts((), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), ())
+        if order.number == 0:
+            await victim.receive_secret(HashSecret(b"k" * 32))
+        elif order.number == 1:
+            await victim.receive_facts(facts)
+        else:
+            await victim.accept(Agreement(facts, 0))
+
+
 class Impostor(Server):
     """A server that asks for more than its algorithm needs."""
 
@@ -237,7 +254,10 @@ class Impostor(Server):
             await victim.receive_secret(HashSecret(b"k" * 32))
 
 
-@pytest.mark.parametrize(("intruder", "number"), [*((Intruder, n) for n in range(6)), (Impostor, 0), (Impostor, 1)])
+ATTACKS = [(Intruder, 6), (Neighbour, 3), (Impostor, 2)]
+
+
+@pytest.mark.parametrize(("intruder", "number"), [(intruder, n) for intruder, count in ATTACKS for n in range(count)])
 def test_who_asks_for_what_is_not_theirs_is_refused(intruder, number):
     config = settings()
     runtime = SimulatedRuntime(seed=0, recorder=MemoryRecorder())
@@ -280,20 +300,6 @@ def sent_values(monkeypatch):
 
     monkeypatch.setattr(SimulatedRuntime, "send", send)
     return seen
-
-
-def arrays_in(value):
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from arrays_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from arrays_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from arrays_in(getattr(value, field.name))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
