@@ -31,8 +31,8 @@ PEERS = "peers"
 OWN_PARTY = "own party"
 """Actors of the same party only."""
 CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER = "client", "server", "parameter-server", "data-center"
-current_caller: ContextVar[str] = ContextVar("current_caller")
-"""Who called the door that runs, as the runtime knows it; see `fedactors.actor.Actor.caller`."""
+current_caller: ContextVar[str | None] = ContextVar("current_caller", default=None)
+"""Who called the door that runs (None: no door runs), as the runtime knows it; see `fedactors.actor.Actor.caller`."""
 CALLERS = (DRIVER, PEERS, OWN_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
 

@@ -126,7 +126,9 @@ def _message_fields(cls: type) -> tuple[str, ...] | None:
     try:
         return _FIELDS[cls]
     except KeyError:
-        names = tuple(f.name for f in dataclasses.fields(cls)) if hasattr(cls, "__message__") else None
+        # a subclass that is not declared itself could carry more than its fields
+        is_declared = "__message__" in vars(cls)
+        names = tuple(f.name for f in dataclasses.fields(cls)) if is_declared else None  # type: ignore[arg-type]
         _FIELDS[cls] = names
         return names
 
@@ -350,7 +352,7 @@ def _make_message(name: str, values: tuple[Any, ...], arguments: bool) -> Any:
     module, _, qualname = name.partition(":")
     cls: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        cls = getattr(cls, part, None)
+        cls = getattr(cls, "__dict__", {}).get(part)  # getattr might import more of a package that loads lazily
     fields_of = _argument_fields if arguments else _message_fields
     names = fields_of(cls) if isinstance(cls, type) else None
     if names is None or len(names) != len(values):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import enum
 import gc
 import hmac
@@ -129,11 +130,11 @@ class RayContext(Context):
         delay = self._link_delay(self.name, receiver, kind, size)
         if delay <= 0:
             return self.lanes.send(address, door, parts)
-        return asyncio.ensure_future(self._send_later(delay, address, door, [b"".join(parts)]))
-
-    async def _send_later(self, delay: float, address: Address, door: Door, parts: Parts) -> Any:
-        await asyncio.sleep(delay)
-        return await self.lanes.send(address, door, parts)
+        # no task of the caller's: the message is under way even if it stops waiting
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
+        loop.call_later(delay, self.lanes.send_for, reply, address, door, [b"".join(parts)])
+        return reply
 
     def _link_delay(self, sender: str, receiver: str, kind: str, size: int) -> float:
         network = self._settings.network
@@ -189,7 +190,16 @@ class RayContext(Context):
         return self._jobs.get(key)
 
     def background(self, awaitable: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(awaitable)
+        async def go_on() -> Any:
+            return await awaitable
+
+        task: asyncio.Future[Any]
+        if isinstance(awaitable, asyncio.Future):
+            task = awaitable
+        else:
+            variables = contextvars.copy_context()
+            variables.run(current_caller.set, None)  # whoever called the door that begins it does not call this
+            task = asyncio.get_running_loop().create_task(go_on(), context=variables)
         self._tasks.add(task)
         task.add_done_callback(self._background_done)
 
