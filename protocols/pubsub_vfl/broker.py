@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.errors import FedactorsError
+from fedactors.errors import FedactorsError, Refused
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Server
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -375,7 +375,13 @@ class BatchBroker(Server):
 
     @remote(caller=CLIENT)
     async def report(self, report: Report) -> Orders:
-        """Take what a worker has done; return its orders, waiting for some if the report says so."""
+        """Take what a worker has done; return its orders, waiting for some if the report says so.
+
+        Raises:
+            Refused: another one reports in its name.
+        """
+        if report.worker != self.caller:
+            raise Refused(self.caller, f"reports in the name of {report.worker}; everybody speaks for itself only")
         self._dispatch.take(report, self.clock.now())
         self._wake()
         orders = self._dispatch.orders(report, self.clock.now())

@@ -197,7 +197,13 @@ class TableClient(Client):
 
     @remote(caller=SERVER)
     async def receive_test_rows(self, test_rows: TestRows) -> None:
-        """Take the own row of each joined test row."""
+        """Take the own row of each joined test row.
+
+        Raises:
+            Refused: a row was not kept for the test; its score would tell the label that `label_dp` is to protect.
+        """
+        if not self._is_test[test_rows.rows].all():
+            raise Refused(self.caller, f"would score rows of {self.name} that are not kept for the test")
         self.test_rows = test_rows
 
     # --- training ---

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from fedactors.data.alignment import AlignmentQuestion
 from fedactors.data.partitions import vertical
 from fedactors.errors import Refused
 from fedactors.inspection import describe_messages
@@ -85,6 +86,7 @@ def hostile(door, message, runtime, words="topology=complete"):
         ("close", None, "which is no door"),
         ("load", None, "which is no door"),
         ("_represent", None, "which is no door"),
+        ("answer_alignment", AlignmentQuestion("hash", b"k"), "asks client-0 for ids by 'hash', which was not agreed"),
         ("visit", Gather(0), "with a Gather; it takes a Token"),
         ("take_labels", Labels(Z, Z), "is told labels, which it knows already"),
         ("relay", Relayed((), Gather(0)), "is relayed an order of the server's, to which it has a link"),
