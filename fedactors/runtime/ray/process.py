@@ -31,7 +31,7 @@ from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, 
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, Row, kind_of
 from fedactors.network.links import Network
-from fedactors.remote import DRIVER, Door, current_caller, doors
+from fedactors.remote import DRIVER, current_caller, doors
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, CostModel, Job, Ref, Work, check_reader
 from fedactors.runtime.failures import UnawaitedCall

@@ -212,10 +212,12 @@ class DcpaClient(Party):
         """Take a neighbour's vector; that of the next iteration may come early and is kept.
 
         Raises:
-            Refused: it is from no neighbour.
+            Refused: it is from no neighbour, or in the name of another one.
         """
         if vector.client not in self._neighbours:
             raise Refused(self.name, f"is sent a dual vector of client {vector.client}, which is no neighbour")
+        if self.caller != self._names[vector.client]:
+            raise Refused(self.caller, f"sends a dual vector of {self._names[vector.client]}")
         self._inbox.setdefault(vector.iteration, {})[vector.client] = vector.y
         self._arrived.set()
 

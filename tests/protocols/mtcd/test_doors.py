@@ -104,25 +104,29 @@ def test_a_relayed_order_is_followed_only_if_the_server_could_give_it():
     assert "is relayed a SyncedZ, which it does not follow" in hostile("relay", given, SimulatedRuntime(seed=3), words)
 
 
-def test_dual_vectors_come_from_neighbours_only():
+@pytest.mark.parametrize(
+    ("speaks_for", "text"),
+    [(5, "a dual vector of client 5, which is no neighbour"), (1, "client-2: sends a dual vector of client-1")],
+)
+def test_dual_vectors_come_from_neighbours_only(speaks_for, text):
     config = config_of(merged("algorithm=dcpa topology=path"))
     data = load_data(config, "synthetic", 3)
     runtime = SimulatedRuntime(seed=3)
 
     class Far(DcpaClient):
         async def _send(self, neighbour, vector):
-            await self.peer("client-0", DcpaClient).take_dual(DualVector(vector.iteration, 5, vector.y))
+            await self.peer("client-0", DcpaClient).take_dual(DualVector(vector.iteration, speaks_for, vector.y))
 
     async def main():
         seed = derived_seed(3, "all parties", "batches")
         rows = (((0, 0.3), (1, -0.3)), ((0, -0.3), (1, 0.3)))
         near = runtime.spawn(DcpaClient, "client-0", config, part_of(data, 0), seed, rows[0])
-        far = runtime.spawn(Far, "client-1", config, part_of(data, 1), seed, rows[1])
+        far = runtime.spawn(Far, "client-2", config, part_of(data, 2), seed, rows[1])
         await runtime.start()
         del near
         await far.run_iterations(messages.IterateOrder(0, 1, 0.1, 0.1, 0.1))
 
-    with pytest.raises(Refused, match="a dual vector of client 5, which is no neighbour"):
+    with pytest.raises(Refused, match=text):
         runtime.execute(main)
 
 

@@ -113,3 +113,17 @@ def test_only_rows_kept_for_the_test_are_scored(monkeypatch):
         client.receive_test_rows(RowsOfTest(np.array([0, 1]))).send(None)
     with pytest.raises(StopIteration):
         client.receive_test_rows(RowsOfTest(np.array([0, 2, 2]))).send(None)
+
+
+def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
+    config = build(TablePuppetConfig, {"model": "logistic", "algorithm": "rfl-sgd-v", "label_dp": 0.5})
+    monkeypatch.setattr(TableClient, "noise_rng", lambda *_: np.random.default_rng())
+    client = object.__new__(TableClient)
+    client._config, client._loss, client._classes, client._told = config, "logistic", ("a", "b"), None
+    client._labels, client._is_test = np.tile([0.0, 1.0], 500), np.zeros(1000, bool)
+    told = []
+    for _ in range(2):
+        with pytest.raises(StopIteration) as stopped:
+            client.send_labels().send(None)
+        told.append(stopped.value.value.train)
+    assert np.array_equal(*told)
