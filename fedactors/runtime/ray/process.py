@@ -133,7 +133,8 @@ class RayContext(Context):
         # no task of the caller's: the message is under way even if it stops waiting
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
-        loop.call_later(delay, self.lanes.send_for, reply, address, door, [b"".join(parts)])
+        frame: Parts = [b"".join(parts)]
+        loop.call_later(delay, self.lanes.send_for, reply, address, door, frame)
         return reply
 
     def _link_delay(self, sender: str, receiver: str, kind: str, size: int) -> float:
