@@ -82,7 +82,10 @@ class Actor:
         Raises:
             LookupError: no door runs: it is a loop of this actor's own.
         """
-        return current_caller.get()
+        caller = current_caller.get()
+        if caller is None:
+            raise LookupError(f"{self.name}: no door runs that anybody called")
+        return caller
 
     @property
     def clock(self) -> Clock:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, TypeVar, overload
 
+import numpy as np
+
 from fedactors.errors import Refused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,8 +33,8 @@ PEERS = "peers"
 OWN_PARTY = "own party"
 """Actors of the same party only."""
 CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER = "client", "server", "parameter-server", "data-center"
-current_caller: ContextVar[str] = ContextVar("current_caller")
-"""Who called the door that runs, as the runtime knows it; see `fedactors.actor.Actor.caller`."""
+current_caller: ContextVar[str | None] = ContextVar("current_caller", default=None)
+"""Who called the door that runs (None: no door runs), as the runtime knows it; see `fedactors.actor.Actor.caller`."""
 CALLERS = (DRIVER, PEERS, OWN_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
 
@@ -52,6 +54,8 @@ class Door:
     takes: tuple[type, ...]
     gives: tuple[type, ...]
     callers: frozenset[str]
+    is_bare: bool = False
+    """Whether the method has no parameter."""
 
     def admits(self, sender: str, sender_role: str, receiver: str) -> bool:
         """Say whether an actor, or the driver, may call this door of `receiver`."""
@@ -87,7 +91,15 @@ class Doors:
         if not door.admits(sender, sender_role, receiver):
             allowed = ", ".join(sorted(door.callers))
             raise Refused(sender, f"calls {receiver}.{method}, which is open to: {allowed}; not to {sender}")
+        self._check_parts(sender, value)
         return door
+
+    def _check_parts(self, who: str, value: Any) -> None:
+        """Check that what a message carries inside is of the messages that its annotations name."""
+        if value is not None and (stranger := _stranger_in(value)) is not None:
+            raise Refused(
+                who, f"sends {_word(type(stranger))} inside of {_word(type(value))}, which declares none there"
+            )
 
     def check_reply(self, door: Door, receiver: str, value: Any) -> None:
         """Check what `receiver` replies.
@@ -99,6 +111,7 @@ class Doors:
             raise Refused(
                 receiver, f"{door.name} returned {_word(type(value))}; it is declared to give {_words(door.gives)}"
             )
+        self._check_parts(receiver, value)
 
     def check_payload(self, owner: str, value: Any) -> None:
         """Check what an actor named `owner` keeps for others.
@@ -109,6 +122,7 @@ class Doors:
         if type(value) not in self.payloads:
             declared = _words(self.payloads) if self.payloads else "none"
             raise Refused(owner, f"{_word(type(value))} is no payload of {self.owner} (declared: {declared})")
+        self._check_parts(owner, value)
 
 
 @overload
@@ -188,7 +202,56 @@ def _door(cls: type, name: str, function: Any, callers: frozenset[str]) -> Door:
         if parameters[0].name not in hints:
             raise NoDoor(f"{where} is no door: say which message {parameters[0].name} is")
         takes = _types(hints[parameters[0].name], where)
-    return Door(name, takes, _types(hints["return"], where), callers)
+    return Door(name, takes, _types(hints["return"], where), callers, is_bare=not parameters)
+
+
+_LEAVES = frozenset({int, float, bool, str, bytes, NoneType, np.ndarray})
+_CARRIED: dict[type, tuple[tuple[str, frozenset[type] | None], ...]] = {}
+
+
+def _carried(message: type) -> tuple[tuple[str, frozenset[type] | None], ...]:
+    """Return, for each field of a message, the messages that its annotation names; None: any, for it says so."""
+    found = []
+    for name, hint in typing.get_type_hints(message).items():
+        parts, named = [hint], set()
+        while parts:
+            part = parts.pop()
+            if part is Any:
+                break
+            if typing.get_origin(part) is not np.ndarray:  # which holds numbers, whatever it says
+                parts.extend(typing.get_args(part))
+            if isinstance(part, type) and hasattr(part, "__message__"):
+                named.add(part)
+        found.append((name, None if part is Any else frozenset(named)))
+    _CARRIED[message] = tuple(found)
+    return _CARRIED[message]
+
+
+def _stranger_in(value: Any) -> Any:
+    """Return a message inside of `value` that is not of those that the annotations of its field name, or None."""
+    cls = value.__class__
+    for name, named in _CARRIED.get(cls) or _carried(cls):
+        item = getattr(value, name)
+        if item.__class__ not in _LEAVES and (stranger := _stranger_among(item, named)) is not None:
+            return stranger
+    return None
+
+
+def _stranger_among(value: Any, named: frozenset[type] | None) -> Any:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        kind = item.__class__
+        if kind is tuple or kind is list:
+            stack.extend(inner for inner in item if inner.__class__ not in _LEAVES)
+        elif kind is dict:
+            stack.extend(item.values())
+        elif hasattr(kind, "__message__"):
+            if named is not None and kind not in named:
+                return item
+            if (stranger := _stranger_in(item)) is not None:
+                return stranger
+    return None
 
 
 def _types(hint: Any, where: str) -> tuple[type, ...]:

@@ -170,3 +170,36 @@ def test_exactly_the_declared_type_is_taken() -> None:
             table.check("double", "shop", "client", "bank", value)
     with pytest.raises(Refused, match=r"bank: double returned a float; it is declared to give a Number"):
         table.check_reply(table.table["double"], "bank", 1.0)
+
+
+@message(reveals="what it carries")
+class Wrapped:
+    """A number, or what somebody put in its place."""
+
+    number: float
+    parts: tuple[Number, ...] = ()
+
+
+class Wraps(Client):
+    """Takes wrapped numbers."""
+
+    @remote
+    async def take(self, wrapped: Wrapped) -> None: ...
+
+    @remote
+    async def maybe(self, number: Number | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        Wrapped(Vector(np.zeros(3))),  # type: ignore[arg-type]
+        Wrapped(1.0, (Vector(np.zeros(3)),)),  # type: ignore[arg-type]
+        Wrapped(1.0, (Number(Vector(np.zeros(3))),)),  # type: ignore[arg-type]
+        Wrapped((1.0, {"x": [Vector(np.zeros(3))]})),  # type: ignore[arg-type]
+    ],
+)
+def test_a_message_hidden_inside_of_another_is_refused(sent: Wrapped) -> None:
+    with pytest.raises(Refused, match=r"shop: sends a Vector inside of a (Wrapped|Number), which declares none there"):
+        doors(Wraps).check("take", "shop", "client", "bank", sent)
+    assert doors(Wraps).check("take", "shop", "client", "bank", Wrapped(1.0, (Number(2.0),))).name == "take"

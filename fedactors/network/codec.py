@@ -118,6 +118,7 @@ def _declared(module: Any, mark: str) -> list[type]:
 SCALAR_BYTES = 8
 """Bytes of a number that does not lie in an array."""
 _HEADER_SCALARS = HEADER_BYTES // SCALAR_BYTES
+_LARGE = 1 << 63
 _NUMBERS = frozenset({int, float, bool})
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
 
@@ -126,7 +127,9 @@ def _message_fields(cls: type) -> tuple[str, ...] | None:
     try:
         return _FIELDS[cls]
     except KeyError:
-        names = tuple(f.name for f in dataclasses.fields(cls)) if hasattr(cls, "__message__") else None
+        # a subclass that is not declared itself could carry more than its fields
+        is_declared = "__message__" in vars(cls)
+        names = tuple(f.name for f in dataclasses.fields(cls)) if is_declared else None  # type: ignore[arg-type]
         _FIELDS[cls] = names
         return names
 
@@ -146,8 +149,9 @@ def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
     """Return `value` as the receiver will see it, and its bytes beside the header.
 
     Arrays that anyone could still write to, or that do not lie in one piece, are copied once and made read-only; lists
-    become tuples. Arrays, raw bytes and texts (as UTF-8) count in full, every number `SCALAR_BYTES`, the keys of a
-    mapping like its values. The first eight numbers that are fields of the message itself travel in its header.
+    become tuples. Arrays, raw bytes, texts (as UTF-8) and integers beyond 64 bits count in full, every other number
+    `SCALAR_BYTES`, the keys of a mapping like its values, and each item of a sequence one byte at least. The first
+    eight numbers that are fields of the message itself travel in its header.
 
     Raises:
         CodecError: a value of a type that may not be sent (a tensor, an undeclared dataclass, an object array).
@@ -162,8 +166,10 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
     if value is None:
         return value, 0
     cls = value.__class__
-    if cls is float or cls is int or cls is bool:
+    if cls is float or cls is bool:
         return value, SCALAR_BYTES
+    if cls is int:
+        return value, SCALAR_BYTES if -_LARGE <= value < _LARGE else value.bit_length() // 8 + 1
     if cls is np.ndarray:
         if value.dtype.kind not in _PLAIN_KINDS:
             raise CodecError(f"an array of dtype {value.dtype} may not be sent; use a numeric or text dtype")
@@ -186,7 +192,7 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
             frozen[key], size = _freeze(item, copy)
             total += size + _freeze(key, False)[1]
         return frozen, total
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and type(value.item()) is not cls:
         return _freeze(value.item(), copy)
     for kind in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
         if isinstance(value, kind):
@@ -211,10 +217,13 @@ def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool, fr
     parts = []
     for name in names:
         item = getattr(value, name)
-        if item.__class__ in _NUMBERS:
+        kind = item.__class__
+        if kind is float or kind is bool or (kind is int and -_LARGE <= item < _LARGE):
             num_scalars += 1
         else:
             frozen, size = _freeze(item, copy)
+            if frozen.__class__ in _NUMBERS and size == SCALAR_BYTES:  # numpy's, or a member of an enumeration
+                num_scalars, size = num_scalars + 1, 0
             total += size
             if frozen is not item:
                 item, changed = frozen, True
@@ -233,7 +242,7 @@ def _freeze_sequence(value: Any, copy: bool) -> tuple[Any, int]:
     total, parts = 0, []
     for item in value:
         frozen, size = _freeze(item, copy)
-        total += size
+        total += size or 1  # how many there are of them says something too
         parts.append(frozen)
     return tuple(parts), total
 
@@ -350,7 +359,7 @@ def _make_message(name: str, values: tuple[Any, ...], arguments: bool) -> Any:
     module, _, qualname = name.partition(":")
     cls: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        cls = getattr(cls, part, None)
+        cls = getattr(cls, "__dict__", {}).get(part)  # getattr might import more of a package that loads lazily
     fields_of = _argument_fields if arguments else _message_fields
     names = fields_of(cls) if isinstance(cls, type) else None
     if names is None or len(names) != len(values):

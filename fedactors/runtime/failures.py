@@ -15,6 +15,15 @@ _CALLER = "_fedactors_caller"
 """Attribute of an error that came as a reply: the name of whoever made the call."""
 
 
+ERROR_ROW = "error"
+"""Name under which the ledger records that a call failed and why."""
+
+
+def error_bytes(error: BaseException) -> int:
+    """Return the bytes of an error's text, which leaves the party whose code failed."""
+    return len(str(error).encode())
+
+
 def first_error(error: BaseException) -> BaseException:
     """Return what a group of errors (a task group's) began with: its first fedactors error, else its first error."""
     while isinstance(error, BaseExceptionGroup):

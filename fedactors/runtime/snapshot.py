@@ -36,7 +36,14 @@ def capture(owner: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def apply(owner: Any, state: Mapping[str, Any]) -> None:
-    """Set the attributes of `owner` from what `capture` returned."""
+    """Set the attributes of `owner` from what `capture` returned.
+
+    Raises:
+        BadInput: the frame names one that is not among its class's ``state``.
+    """
+    foreign = sorted(set(state) - set(getattr(owner, "state", state)))
+    if foreign:
+        raise BadInput(f"a checkpoint names {', '.join(foreign)}, which {type(owner).__name__} keeps in no snapshot")
     for name, packed in state.items():
         current = getattr(owner, name, None)
         tag, content = packed

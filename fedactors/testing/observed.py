@@ -143,8 +143,10 @@ def count_bytes(value: Any) -> int:
     """
     if is_dataclass(value):
         contents = [getattr(value, f.name) for f in dataclass_fields(value)]
-        in_header = [item for item in contents if isinstance(item, (bool, int, float)) and not isinstance(item, str)]
-        return _all_bytes(value) - 8 * min(8, len(in_header))
+        numbers = [
+            item for item in contents if isinstance(item, (bool, int, float, np.generic)) and _all_bytes(item) == 8
+        ]
+        return _all_bytes(value) - 8 * min(8, len(numbers))
     return _all_bytes(value)
 
 
@@ -155,10 +157,12 @@ def _all_bytes(value: Any) -> int:
         return len(value.encode())
     if isinstance(value, bytes):
         return len(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return value.bit_length() // 8 + 1
     if isinstance(value, (bool, int, float, np.generic)):
         return 8
     if isinstance(value, (tuple, list)):
-        return sum(map(_all_bytes, value))
+        return sum(max(1, _all_bytes(item)) for item in value)
     if isinstance(value, Mapping):
         return sum(map(_all_bytes, (*value.keys(), *value.values())))
     if is_dataclass(value):

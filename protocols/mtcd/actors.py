@@ -87,7 +87,14 @@ class Party(Client):
 
     @remote(caller=CLIENT)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
-        """Answer the label party's alignment question."""
+        """Answer the label party's alignment question, if it is asked in the way that all have agreed upon.
+
+        Raises:
+            Refused: another one asks, or hashed ids are asked for, say, which tell more than was agreed to.
+        """
+        part = self._part
+        if not isinstance(part, VerticalPart) or (self.caller, question.how) != (part.label_party, part.alignment):
+            raise Refused(self.caller, f"asks {self.name} for ids by {question.how!r}, which was not agreed upon")
         return answer(self.rows.ids, question)
 
     @remote(caller=CLIENT)

@@ -86,6 +86,7 @@ class TableClient(Client):
         self.num_updates = self.num_releases = 0
         self.noise_multiplier = 0.0
         self._secret = b""
+        self._told: Labels | None = None
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: models.LinearSystem | None = None
 
@@ -202,9 +203,11 @@ class TableClient(Client):
     @remote(caller=SERVER)
     async def send_labels(self) -> Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
-        train = self._labels[~self._is_test]
-        noisy = data.noisy_labels(train, self._config, self._loss, self._num_classes, self.noise_rng("labels"))
-        return Labels(noisy, self._is_test, self._num_classes)
+        if self._told is None:  # asked again, the same ones: the mean of several would have less noise
+            train = self._labels[~self._is_test]
+            noisy = data.noisy_labels(train, self._config, self._loss, self._num_classes, self.noise_rng("labels"))
+            self._told = Labels(noisy, self._is_test, self._num_classes)
+        return self._told
 
     @remote(caller=SERVER)
     async def receive_counts(self, counts: DuplicateCounts) -> None:
@@ -220,7 +223,13 @@ class TableClient(Client):
 
     @remote(caller=SERVER)
     async def receive_test_rows(self, test_rows: TestRows) -> None:
-        """Take the own row of each joined test row."""
+        """Take the own row of each joined test row.
+
+        Raises:
+            Refused: a row was not kept for the test; its score would tell the label that `label_dp` is to protect.
+        """
+        if not self._is_test[test_rows.rows].all():
+            raise Refused(self.caller, f"would score rows of {self.name} that are not kept for the test")
         self.test_rows = test_rows
 
     # --- training ---

@@ -253,7 +253,7 @@ def test_lists_arrive_as_tuples_and_enumerations_and_scalars_as_plain_values() -
 
 def test_texts_count_as_utf8_and_measuring_copies_nothing() -> None:
     assert measure("naïve") == 6
-    assert measure(("abc", b"12", 1, 2.0, None)) == 5 + 2 * 8
+    assert measure(("abc", b"12", 1, 2.0, None)) == 5 + 2 * 8 + 1
     array = np.zeros(10)
     assert measure(Numbers("x", array)) == 81
     assert array.flags.writeable
@@ -294,7 +294,10 @@ NINE = (1, 2, 3, 4, 5.0, 6.0, True, 8.0, 9.0)
         (None, 8),  # eight numbers ride in the header, the ninth does not
         (1.0, 16),
         ((1.0,) * 1000, 8 + 8000),
-        ([1, 2.0, True, None], 8 + 24),
+        ([1, 2.0, True, None], 8 + 24 + 1),
+        ((None,) * 1000, 8 + 1000),
+        (1 << 8000, 8 + 1001),
+        ((Level.HIGH, np.bool_(True)), 8 + 16),
         ({"name": 1.0, 7: (2, "ab")}, 8 + 4 + 8 + 8 + 8 + 2),
         (Nine(*NINE), 8 + 9 * 8),  # a message inside of another has no header of its own
         (np.float64(1.0), 16),
@@ -333,3 +336,15 @@ def test_what_an_actor_is_built_with_comes_back_equal_and_is_no_message() -> Non
             encode(value)
         with pytest.raises(CodecError, match="not a message type known"):
             decode(encode(value, arguments=True))
+
+
+@pytest.mark.parametrize("number", [np.float64(2.0), np.int32(2), np.bool_(True), Level.HIGH, 2, 2.0])
+def test_a_number_rides_in_the_header_whatever_its_kind(number: Any) -> None:
+    assert measure(Nine(number, *NINE[1:8], None)) == 0
+    frozen, size = freeze(Nine(number, *NINE[1:8], None))
+    assert size == 0
+    assert type(frozen.a) in (int, float, bool)
+
+
+def test_a_large_integer_counts_in_full_also_as_a_field_of_its_own() -> None:
+    assert measure(Nine(1 << 80_000, *NINE[1:8], None)) == 10_001

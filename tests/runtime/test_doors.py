@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import pytest
 from fedactors.data.sources import ArraySource
 from fedactors.errors import BadInput, PartyFailed, PartyLost, PayloadGone, Refused
 from fedactors.network.codec import decode, encode_parts, message
+from fedactors.network.links import Link, Network
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
 from fedactors.roles import Client, Server
@@ -76,6 +78,16 @@ class Bank(Client):
     @remote(caller=DRIVER)
     async def told(self) -> Say:
         return Say(" ".join(self.heard))
+
+    @remote(caller=DRIVER)
+    async def go_on(self) -> None:
+        self.background(self._loop())
+
+    async def _loop(self) -> None:
+        try:
+            self.heard.append(self.caller)
+        except LookupError:
+            self.heard.append("nobody")
 
     @remote(caller=DRIVER)
     async def release(self, say: Say) -> None:
@@ -146,6 +158,12 @@ class Thief(Client):
     async def keep_and_forget(self) -> None:
         self.kept = self.peer("bank", Bank).fails()
 
+    @remote(caller=DRIVER)
+    async def leave_early(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with self.clock.timeout(0.02):
+                await self.peer("bank", Bank).tell(Say("still came"))
+
 
 def on_simulated() -> Runtime:
     return SimulatedRuntime()
@@ -163,6 +181,21 @@ def over_ray() -> Runtime:
     return RayRuntime(use_sockets=False)
 
 
+def on_slow_links() -> Runtime:
+    return SimulatedRuntime(network=SLOW)
+
+
+def over_emulated_links() -> Runtime:
+    from fedactors.runtime.ray.runtime import RayRuntime
+
+    return RayRuntime(network=SLOW)
+
+
+SLOW = Network(default=Link(latency=0.1))
+SLOW_RUNTIMES = [
+    pytest.param(on_slow_links, id="simulated links"),
+    pytest.param(over_emulated_links, id="emulated links", marks=pytest.mark.ray),
+]
 RUNTIMES = [
     pytest.param(on_simulated, id="simulated"),
     pytest.param(over_sockets, id="sockets", marks=pytest.mark.ray),
@@ -225,7 +258,7 @@ def test_what_is_no_door_or_not_for_the_caller_is_refused_and_changes_nothing(ma
     heard, runtime = play_with_bank(make, drive)
     assert heard == ""
     assert runtime.privacy_records == []
-    assert {total.type for total in runtime.ledger.totals()} <= {"Say", "intrude()", "told()"}
+    assert {total.type for total in runtime.ledger.totals()} <= {"Say", "intrude()", "told()", "error"}
 
 
 @pytest.mark.parametrize("make", RUNTIMES)
@@ -297,6 +330,26 @@ def test_a_party_states_releases_of_its_own_only(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", RUNTIMES)
+def test_nobody_calls_a_loop_that_a_door_began(make: Any) -> None:
+    async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
+        await bank.go_on()
+        await runtime.clock.sleep(0.1)
+        return (await bank.told()).word
+
+    assert play_with_bank(make, drive)[0] == "nobody"
+
+
+@pytest.mark.parametrize("make", SLOW_RUNTIMES)
+def test_a_message_is_under_way_even_if_its_sender_stops_waiting(make: Any) -> None:
+    async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
+        await thief.leave_early()
+        await runtime.clock.sleep(1.0)
+        return (await bank.told()).word
+
+    assert play_with_bank(make, drive)[0] == "still came"
+
+
+@pytest.mark.parametrize("make", [*RUNTIMES, *SLOW_RUNTIMES])
 @pytest.mark.parametrize("how", ["forget", "keep_and_forget"])
 def test_a_call_that_fails_and_that_nobody_awaits_stops_the_run(make: Any, how: str) -> None:
     async def drive(runtime: Runtime, bank: Bank, thief: Any, hub: Hub) -> str:

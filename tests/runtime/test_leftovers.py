@@ -62,13 +62,35 @@ def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     mine = leftovers.make_folder("lane")
     foreign = [tmp_path / name for name in ("fedactors-notes", "fedactors-ray-x-1-a", "fedactors-pool-1-1-a", "ray")]
+    foreign.append(tmp_path / "fedactors-ray-1-1-1_saved")  # somebody's copy of one
     for folder in foreign:
         folder.mkdir()
     target = tmp_path / "target"
     target.mkdir()
-    (tmp_path / "fedactors-lane-1-999-link").symlink_to(target)
-    dead = tmp_path / f"fedactors-lane-{os.getpid()}-1-abc"  # a process of this number that began at another time
+    (tmp_path / "fedactors-lane-1-999-1").symlink_to(target)
+    dead = tmp_path / f"fedactors-lane-{os.getpid()}-1-1"  # a process of this number that began at another time
     dead.mkdir()
     assert leftovers.remove_leftovers() == [dead]
     assert mine.is_dir()
     assert all(folder.is_dir() for folder in [*foreign, target])
+
+
+def test_a_process_that_only_mentions_the_folder_is_not_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "fedactors-ray-1-1-1"
+    reader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(folder / "logs/raylet.out")])
+    try:
+        leftovers.end_processes_of(folder)
+        assert reader.poll() is None
+    finally:
+        reader.kill()
+        reader.wait()
+
+
+def test_sockets_of_an_embedded_cluster_have_paths_that_are_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has been up for a year, with the largest number that a process can have."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    monkeypatch.setattr(os, "getpid", lambda: 4_194_303)
+    monkeypatch.setattr(leftovers, "_start_of", lambda _: 3_153_600_000)
+    folder = leftovers.make_folder("ray")
+    folder.rmdir()
+    assert len(f"{folder}/session_2026-11-22_07-39-11_123456_4194303/sockets/plasma_store") <= 107

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedactors.errors import BadInput
 from fedactors.network.codec import CodecError
 from fedactors.runtime import snapshot
 from tests.runtime.cast import Update
@@ -81,3 +82,16 @@ def test_what_cannot_be_part_of_a_snapshot_is_named() -> None:
 
     with pytest.raises(CodecError, match=r"Wrong.thing holds a object, which cannot be part of a snapshot"):
         snapshot.capture(Wrong(), ["thing"])
+
+
+def test_a_frame_sets_nothing_but_the_declared_state() -> None:
+    class Owner:
+        state = ("epoch",)
+
+        def __init__(self) -> None:
+            self.epoch, self.sigma = 0, 1.0
+
+    owner = Owner()
+    with pytest.raises(BadInput, match="a checkpoint names sigma, which Owner keeps in no snapshot"):
+        snapshot.apply(owner, {"epoch": ("plain", 3), "sigma": ("plain", 0.0)})
+    assert (owner.epoch, owner.sigma) == (0, 1.0)

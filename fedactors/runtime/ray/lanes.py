@@ -127,6 +127,10 @@ class Lanes:
         waiting.append((door, [b"".join(parts)], reply))
         return reply
 
+    def send_for(self, reply: asyncio.Future[Any], address: Address, door: Door, parts: Parts) -> None:
+        """Send an encoded call whose reply ends a future that the caller has already."""
+        self.send(address, door, parts).add_done_callback(partial(self._pass_on, reply))
+
     def _start(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(errand)
         self._tasks.add(task)

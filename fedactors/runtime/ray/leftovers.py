@@ -2,7 +2,7 @@
 
 Every folder that a process of ours makes for its own lifetime carries the process's number and start in its name, so
 that it is known whose it was when that process is gone. Ray's own processes of an embedded cluster are known by the
-cluster's folder, which they name on their command lines.
+cluster's folder, which they name on their command lines, and by the program of Ray's that they run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,24 @@ from pathlib import Path
 
 import psutil
 
-_NAME = re.compile(r"fedactors-(lane|ray)-(\d+)-(\d+)-[a-z0-9_]+")
+_NAME = re.compile(r"fedactors-(lane|ray)-(\d+)-(\d+)-\d")
+_RAYS_PROGRAM = re.compile(r"/ray/(core|dashboard|_private)/")
+_MOST_WORDS_BEFORE_IT = 4
 _END_SECONDS = 3.0
 
 
 def make_folder(kind: str) -> Path:
-    """Make a folder of this process's own, of the kind ``lane`` (a socket) or ``ray`` (an embedded cluster)."""
+    """Make a folder of this process's own, of the kind ``lane`` (a socket) or ``ray`` (an embedded cluster).
+
+    Its name is short: Ray puts sockets 64 characters deeper, and the path of a socket has 107 at most.
+    """
     pid = os.getpid()
-    return Path(tempfile.mkdtemp(prefix=f"fedactors-{kind}-{pid}-{_start_of(pid)}-"))
+    for number in range(10):
+        folder = Path(tempfile.gettempdir()) / f"fedactors-{kind}-{pid}-{_start_of(pid)}-{number}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
+    raise FileExistsError(f"{folder} and those before it are there already")
 
 
 def remove_leftovers() -> list[Path]:
@@ -45,11 +55,17 @@ def remove_leftovers() -> list[Path]:
 
 
 def end_processes_of(folder: Path) -> None:
-    """End this user's processes that name a folder on their command lines: those of an embedded cluster."""
+    """End this user's processes of an embedded cluster: programs of Ray's that name its folder on their command lines.
+
+    Others that name it too, such as an editor with one of its logs, are none of ours.
+    """
     ours = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.uids().real == os.getuid() and any(str(folder) in word for word in process.cmdline()):
+            words = process.cmdline()
+            if process.uids().real != os.getuid() or not any(str(folder) in word for word in words):
+                continue
+            if any(map(_RAYS_PROGRAM.search, words[:_MOST_WORDS_BEFORE_IT])):
                 process.terminate()
                 ours.append(process)
     _, alive = psutil.wait_procs(ours, timeout=_END_SECONDS)

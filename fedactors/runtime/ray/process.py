@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import enum
 import gc
 import hmac
@@ -30,10 +31,10 @@ from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, 
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, Row, kind_of
 from fedactors.network.links import Network
-from fedactors.remote import DRIVER, Door, current_caller, doors
+from fedactors.remote import DRIVER, current_caller, doors
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, CostModel, Job, Ref, Work, check_reader
-from fedactors.runtime.failures import UnawaitedCall
+from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, error_bytes
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
 from fedactors.runtime.ray.leftovers import make_folder
@@ -129,11 +130,12 @@ class RayContext(Context):
         delay = self._link_delay(self.name, receiver, kind, size)
         if delay <= 0:
             return self.lanes.send(address, door, parts)
-        return asyncio.ensure_future(self._send_later(delay, address, door, [b"".join(parts)]))
-
-    async def _send_later(self, delay: float, address: Address, door: Door, parts: Parts) -> Any:
-        await asyncio.sleep(delay)
-        return await self.lanes.send(address, door, parts)
+        # no task of the caller's: the message is under way even if it stops waiting
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
+        frame: Parts = [b"".join(parts)]
+        loop.call_later(delay, self.lanes.send_for, reply, address, door, frame)
+        return reply
 
     def _link_delay(self, sender: str, receiver: str, kind: str, size: int) -> float:
         network = self._settings.network
@@ -148,6 +150,11 @@ class RayContext(Context):
         delay = self._link_delay(self.name, receiver, kind, size)
         if delay > 0:
             await asyncio.sleep(delay)
+
+    def record_error(self, receiver: str, receiver_role: str, error: BaseException) -> None:
+        """Record that an error was told: its text leaves the party too."""
+        kind = kind_of(self.name, self._role, receiver, receiver_role)
+        self.ledger.record(self.clock.now(), self.name, receiver, kind, ERROR_ROW, error_bytes(error))
 
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         # lets frames in that arrived meanwhile: the function blocks this process
@@ -189,7 +196,16 @@ class RayContext(Context):
         return self._jobs.get(key)
 
     def background(self, awaitable: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(awaitable)
+        async def go_on() -> Any:
+            return await awaitable
+
+        task: asyncio.Future[Any]
+        if isinstance(awaitable, asyncio.Future):
+            task = awaitable
+        else:
+            variables = contextvars.copy_context()
+            variables.run(current_caller.set, None)  # whoever called the door that begins it does not call this
+            task = asyncio.get_running_loop().create_task(go_on(), context=variables)
         self._tasks.add(task)
         task.add_done_callback(self._background_done)
 
@@ -461,8 +477,8 @@ class ActorProcess:
         name, context = self._casting.name, self._context
         try:
             try:
-                method, value = decode(body)
-                door = context.doors.check(method, caller.name, caller.role, name, value)
+                asked, value = decode(body)
+                door = context.doors.check(asked, caller.name, caller.role, name, value)
             except (Refused, ValueError, TypeError) as error:
                 refusal = (
                     error if isinstance(error, Refused) else Refused(caller.name, f"sends {name} no call: {error}")
@@ -472,11 +488,12 @@ class ActorProcess:
             if not self._loaded.is_set():
                 await self._loaded.wait()
             current_caller.set(caller.name)
-            do = getattr(self._actor, door.name)
-            reply = await (do() if value is None else do(value))
+            method = getattr(self._actor, door.name)
+            reply = await (method() if door.is_bare else method(value))
             context.doors.check_reply(door, name, reply)
             if reply is not None:
-                await context.reply_later(caller.name, caller.role, type_name(reply, method), measure(reply))
+                await context.reply_later(caller.name, caller.role, type_name(reply, door.name), measure(reply))
             return REPLY, encode_parts(reply)
         except Exception as error:
+            context.record_error(caller.name, caller.role, as_party_error(name, error))
             return ERROR, encode_error(name, error)

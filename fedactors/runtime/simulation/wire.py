@@ -18,7 +18,7 @@ from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
 from fedactors.network.links import Link, SharedTransfers
 from fedactors.remote import DRIVER, Door, current_caller
-from fedactors.runtime.failures import as_party_error, first_error
+from fedactors.runtime.failures import ERROR_ROW, as_party_error, error_bytes, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import Instant, finish
 
@@ -113,9 +113,7 @@ class Wire:
         self._start(call, self._serve(call))
 
     def _start(self, call: Call, coroutine: Coroutine[Any, Any, None]) -> None:
-        variables = call.receiver.variables.copy()
-        variables.run(current_caller.set, call.sender)
-        call.task = self._runtime.loop.create_task(coroutine, context=variables)
+        call.task = self._runtime.loop.create_task(coroutine, context=call.receiver.variables.copy())
 
     async def _travel_and_serve(self, call: Call, size: int, link: Link) -> None:
         try:
@@ -131,8 +129,9 @@ class Wire:
         try:
             if not context.alive:
                 raise PartyLost(context.name, f"its process is gone; {door.name} was not done")
+            current_caller.set(call.sender)  # in the task's own variables
             method = getattr(context.actor, door.name)
-            reply = await (method() if call.message is None else method(call.message))
+            reply = await (method() if door.is_bare else method(call.message))
             context.doors.check_reply(door, context.name, reply)
             if reply is not None:
                 reply = await self._bring_back(call, reply)
@@ -143,6 +142,9 @@ class Wire:
             if failed is not error:
                 failed.__cause__ = first_error(error)
             del self.calls[call.number]
+            route = self.routes.get((context.name, call.sender)) or self._route_back(context.name, call.sender)
+            size = error_bytes(failed)
+            self._runtime.ledger.record(self._runtime.loop.time(), context.name, call.sender, route[0], ERROR_ROW, size)
             if not call.reply.done():
                 self._runtime.unawaited.fail(call.reply, failed, call.sender)
         else:

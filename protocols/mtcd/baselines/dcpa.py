@@ -212,7 +212,7 @@ class DcpaClient(Party):
         """Take a neighbour's vector; that of the next iteration may come early and is kept.
 
         Raises:
-            Refused: it is from no neighbour.
+            Refused: it is from no neighbour, or in the name of another one.
         """
         sender = next((client for client in self._neighbours if self._names[client] == self.caller), None)
         if sender is None:

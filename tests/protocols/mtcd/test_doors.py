@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from fedactors.data.alignment import AlignmentQuestion
 from fedactors.data.partitions import vertical
 from fedactors.errors import Refused
 from fedactors.inspection import describe_messages
@@ -85,6 +86,7 @@ def hostile(door, message, runtime, words="topology=complete"):
         ("close", None, "which is no door"),
         ("load", None, "which is no door"),
         ("_represent", None, "which is no door"),
+        ("answer_alignment", AlignmentQuestion("hash", b"k"), "asks client-0 for ids by 'hash', which was not agreed"),
         ("visit", Gather(0), "with a Gather; it takes a Token"),
         ("take_labels", Labels(Z, Z), "is told labels, which it knows already"),
         ("relay", Relayed((), Gather(0)), "is relayed an order of the server's, to which it has a link"),
@@ -102,7 +104,11 @@ def test_a_relayed_order_is_followed_only_if_the_server_could_give_it():
     assert "is relayed a SyncedZ, which it does not follow" in hostile("relay", given, SimulatedRuntime(seed=3), words)
 
 
-def test_dual_vectors_come_from_neighbours_only():
+@pytest.mark.parametrize(
+    ("speaks_for", "text"),
+    [(5, "a dual vector of client 5, which is no neighbour"), (1, "client-2: sends a dual vector of client-1")],
+)
+def test_dual_vectors_come_from_neighbours_only(speaks_for, text):
     config = config_of(merged("algorithm=dcpa topology=path"))
     data = load_data(config, "synthetic", 3)
     runtime = SimulatedRuntime(seed=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedactors.data.alignment import AlignmentOrder
 from fedactors.network.codec import message
 from fedactors.remote import DRIVER, remote
 from fedactors.roles import Client
@@ -26,6 +27,8 @@ MESSAGES = {
     "average": Parameters(1, 0, 1.0, (np.zeros(3, np.float32),)),
     "evaluate": PartRequest("test"),
     "account": Releases(0),
+    "embed_part": PartRequest("test"),
+    "take_order": AlignmentOrder(b"", np.zeros((0, 32), np.uint8)),
     "lose": LostWorker("passive/worker-0"),
     "report": Report((), (), 1, False),
     "load": None,

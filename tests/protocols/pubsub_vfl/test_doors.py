@@ -30,6 +30,11 @@ ATTEMPTS = [
     ("broker", "lose", "open to: driver"),
     ("broker", "report", "its party takes no part in the training"),
 ]
+MISUSED = [
+    ("passive-1/worker-0", "embed_part", "asks for embeddings of passive-1/worker-0, which only active may"),
+    ("passive-1/worker-0", "take_order", "orders the rows of passive-1/worker-0, which only active may"),
+    ("broker", "report", "reports in the name of active/worker-0"),
+]
 RUNS = {
     "one": {},
     "several": {**SEVERAL, "batch_size": 32},
@@ -63,6 +68,11 @@ def test_a_stranger_is_refused():
     for said, (target, method, text) in zip(refusals(SimulatedRuntime(), ATTEMPTS), ATTEMPTS, strict=True):
         assert said.startswith(f"stranger: calls {target}.{method}"), said
         assert text in said
+
+
+def test_doors_of_clients_are_not_for_each_of_them():
+    for said, (_, _, text) in zip(refusals(SimulatedRuntime(), MISUSED), MISUSED, strict=True):
+        assert said.startswith(f"stranger: {text}"), said
 
 
 @pytest.mark.ray

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from fedactors.config import build
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.privacy.accounting import dpsgd_epsilon
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.tablepuppet import models
+from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data
+from protocols.tablepuppet.messages import TestRows as RowsOfTest
 from protocols.tablepuppet.run import run
 
 
@@ -99,3 +101,29 @@ def test_the_noise_of_a_run_is_that_of_its_steps():
     admm = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-admm", "admm": "paper_sgd", "rounds": 10})
     steps, rate = models.total_steps(admm, 10_240, 1_786_513, False)
     assert (steps, rate) == (10 * 10 * 10 * 10, 0.1)
+
+
+def test_only_rows_kept_for_the_test_are_scored(monkeypatch):
+    """Labels that leave are noisy under label_dp; scores of single rows would tell them without the noise."""
+    monkeypatch.setattr(TableClient, "caller", "server")
+    monkeypatch.setattr(TableClient, "name", "orders")
+    client = object.__new__(TableClient)
+    client._is_test = np.array([True, False, True])
+    with pytest.raises(Refused, match="server: would score rows of orders that are not kept for the test"):
+        client.receive_test_rows(RowsOfTest(np.array([0, 1]))).send(None)
+    with pytest.raises(StopIteration):
+        client.receive_test_rows(RowsOfTest(np.array([0, 2, 2]))).send(None)
+
+
+def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
+    config = build(TablePuppetConfig, {"model": "logistic", "algorithm": "rfl-sgd-v", "label_dp": 0.5})
+    monkeypatch.setattr(TableClient, "noise_rng", lambda *_: np.random.default_rng())
+    client = object.__new__(TableClient)
+    client._config, client._loss, client._classes, client._told = config, "logistic", ("a", "b"), None
+    client._labels, client._is_test = np.tile([0.0, 1.0], 500), np.zeros(1000, bool)
+    told = []
+    for _ in range(2):
+        with pytest.raises(StopIteration) as stopped:
+            client.send_labels().send(None)
+        told.append(stopped.value.value.train)
+    assert np.array_equal(*told)
