@@ -91,10 +91,10 @@ class Doors:
         if not door.admits(sender, sender_role, receiver):
             allowed = ", ".join(sorted(door.callers))
             raise Refused(sender, f"calls {receiver}.{method}, which is open to: {allowed}; not to {sender}")
-        self._check_parts(sender, value)
+        self.check_parts(sender, value)
         return door
 
-    def _check_parts(self, who: str, value: Any) -> None:
+    def check_parts(self, who: str, value: Any) -> None:
         """Check that what a message carries inside is of the messages that its annotations name."""
         if value is not None and (stranger := _stranger_in(value)) is not None:
             raise Refused(
@@ -111,7 +111,7 @@ class Doors:
             raise Refused(
                 receiver, f"{door.name} returned {_word(type(value))}; it is declared to give {_words(door.gives)}"
             )
-        self._check_parts(receiver, value)
+        self.check_parts(receiver, value)
 
     def check_payload(self, owner: str, value: Any) -> None:
         """Check what an actor named `owner` keeps for others.
@@ -122,7 +122,7 @@ class Doors:
         if type(value) not in self.payloads:
             declared = _words(self.payloads) if self.payloads else "none"
             raise Refused(owner, f"{_word(type(value))} is no payload of {self.owner} (declared: {declared})")
-        self._check_parts(owner, value)
+        self.check_parts(owner, value)
 
 
 @overload

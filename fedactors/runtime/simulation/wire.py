@@ -57,6 +57,8 @@ class Wire:
         """Is told of every reply: who replied, to whom, to which method, and what."""
         self._runtime = runtime
         self._num_sent = 0
+        self._admitted: dict[tuple[str, str, str], Door] = {}
+        """Doors by (sender, receiver, method) that were found open: neither names nor classes change in a run."""
         self.reroute()
 
     def reroute(self) -> None:
@@ -71,7 +73,12 @@ class Wire:
         runtime = self._runtime
         route = self.routes.get((sender, receiver)) or self._route(sender, receiver)
         context = runtime.contexts[receiver]
-        door = context.doors.check(method, sender, runtime.role_of(sender), receiver, value)
+        door = self._admitted.get((sender, receiver, method))
+        if door is None or value.__class__ not in door.takes:
+            door = context.doors.check(method, sender, runtime.role_of(sender), receiver, value)
+            self._admitted[sender, receiver, method] = door
+        elif value is not None:
+            context.doors.check_parts(sender, value)
         frozen, size = freeze(value)
         kind, link, shared = route
         loop = runtime.loop
