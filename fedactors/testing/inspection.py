@@ -17,7 +17,7 @@ from fedactors.testing.runs import Outcome, Subject
 _NUMBER = re.compile(r"(?:(?<![\w.])[-+])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _MOST_THOROUGH = 3
 _LEAST_STEP_SECONDS = 2e-3
-_LEAST_SECONDS = 1e-2
+_LEAST_SECONDS = 3e-2
 _MOST_UNPAID_SHARE = 0.1
 
 

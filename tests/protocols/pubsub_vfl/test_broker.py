@@ -12,11 +12,6 @@ from protocols.pubsub_vfl.messages import BatchCount, Orders, Report
 from tests.protocols.pubsub_vfl.runs import config_of
 
 
-@pytest.fixture(autouse=True)
-def a_passive_worker_calls(monkeypatch):
-    monkeypatch.setattr(BatchBroker, "caller", "p/0")
-
-
 def settings(*, in_flight=10, deadline=10.0, attempts=5, stale=False):
     return config_of(
         max_in_flight=in_flight,

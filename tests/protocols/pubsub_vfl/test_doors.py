@@ -33,7 +33,7 @@ ATTEMPTS = [
 MISUSED = [
     ("passive-1/worker-0", "embed_part", "asks for embeddings of passive-1/worker-0, which only active may"),
     ("passive-1/worker-0", "take_order", "orders the rows of passive-1/worker-0, which only active may"),
-    ("broker", "report", "reports in the name of active/worker-0"),
+    ("broker", "report", "calls broker.report, but its party takes no part in the training"),
 ]
 RUNS = {
     "one": {},
