@@ -138,7 +138,7 @@ def test_a_scenario_of_several_files_is_sent_along(hosts):
 def test_a_stopped_job_whose_folder_is_not_shared_is_fetched_and_goes_on(hosts):
     words = ["pubsub-vfl", *SYNCHRONOUS, "num_epochs=400", "batch_size=64"]
     where = ["--address", hosts.dashboard, "--format", "json"]
-    job = json.loads(hosts.call(0, *FEDACTORS, "submit", *words, *PLACED, *where).stdout)["job"]
+    job = json.loads(hosts.call(0, *FEDACTORS, "submit", *words, *PARTIES, *where).stdout)["job"]
     early = hosts.call(0, *FEDACTORS, "fetch", job, "--address", hosts.dashboard, check=False)
     assert early.returncode == 2
     assert "goes on (" in early.stderr
@@ -152,7 +152,7 @@ def test_a_stopped_job_whose_folder_is_not_shared_is_fetched_and_goes_on(hosts):
     again = hosts.call(0, *FEDACTORS, "fetch", job, *where, "--out", "home", check=False)
     assert "is there already" in again.stderr
     # the folder is sent along, without its neighbours
-    command = ["submit", "pubsub-vfl", "--resume", run, *PLACED, "--out", "home", *where]
+    command = ["submit", "pubsub-vfl", "--resume", run, *PARTIES, "--out", "home", *where]
     job = json.loads(hosts.call(0, *FEDACTORS, *command).stdout)["job"]
     wait_for_log(hosts, job, f"round {len(read_rounds(folder)) + 1}/400")
     hosts.call(0, "ray", "job", "stop", "--address", hosts.dashboard, job)
@@ -179,7 +179,7 @@ def test_a_stopped_job_goes_on_where_it_was(hosts):
     command = [
         "submit",
         *words,
-        *PLACED,
+        *PARTIES,
         "--quiet",
         "--out",
         str(out),
@@ -195,7 +195,7 @@ def test_a_stopped_job_goes_on_where_it_was(hosts):
     assert folder.manifest["status"] == "stopped"
     done = len(read_rounds(folder))
     assert 3 <= done < 60
-    resumed = submit(hosts, "pubsub-vfl", "--resume", str(run), *PLACED, "--out", str(out))["result"]
+    resumed = submit(hosts, "pubsub-vfl", "--resume", str(run), *PARTIES, "--out", str(out))["result"]
     assert resumed["rounds"] == 60
     assert resumed["metrics"] == pytest.approx(simulated(hosts, *words)["metrics"], rel=1e-6)
 
