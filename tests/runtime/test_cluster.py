@@ -236,7 +236,7 @@ def test_the_doctor_says_what_is_open(hosts):
 def test_a_host_that_is_cut_off_ends_the_run_with_the_name_of_the_party(hosts):
     """Last: the host does not come back."""
     out, words = hosts.folder / "cut", ["pubsub-vfl", *SYNCHRONOUS, "num_epochs=100000", "batch_size=64"]
-    command = ["submit", *words, *PLACED, "--quiet", "--wait", "--out", str(out), "--address", hosts.dashboard]
+    command = ["submit", *words, *PARTIES, "--quiet", "--wait", "--out", str(out), "--address", hosts.dashboard]
     process = hosts.start(0, *FEDACTORS, *command)
     run = wait_for_rounds(out, 2)
     assert "fedactors_metric_auc{" in wait_for_metrics(hosts, "fedactors_metric_auc")
