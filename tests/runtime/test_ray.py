@@ -288,7 +288,7 @@ def test_a_stop_writes_the_last_checkpoint_and_ends() -> None:
     with pytest.raises(Stopped, match="its last checkpoint is written") as caught:
         play(drive, recorder=memory)
     assert caught.value.exit_code == 143
-    assert [s for _, s, _ in memory.snapshots] == [memory.snapshots[0][1]] * 2
+    assert len(memory.snapshots) == 1  # the last one is there already, and says how far the files had come by then
 
 
 # --- emulation ---

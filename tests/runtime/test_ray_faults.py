@@ -112,15 +112,15 @@ def test_a_loss_during_a_checkpoint() -> None:
 
 
 def test_a_lost_process_leaves_no_folder() -> None:
-    before = set(glob.glob(f"{tempfile.gettempdir()}/fedactors-*"))
-
     async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> None:
         await a.relay("b", 1)
         kill(runtime, "b")
         await told.get()
 
-    lose("continue", drive)
-    assert set(glob.glob(f"{tempfile.gettempdir()}/fedactors-*")) <= before
+    _, runtime = lose("continue", drive)
+    folders = [f"{tempfile.gettempdir()}/fedactors-lane-{pid}-*" for pid in runtime.processes.values()]
+    assert len(folders) == 2
+    assert [found for folder in folders for found in glob.glob(folder)] == []
 
 
 def test_an_actor_that_dies_while_it_starts_is_named() -> None:
