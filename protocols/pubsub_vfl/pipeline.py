@@ -146,7 +146,9 @@ class Pipeline:
 
     async def _fetch(self, stamp: Stamp, refs: tuple[Ref, ...]) -> None:
         try:
-            self._ready.append((stamp, list(await asyncio.gather(*(self._worker.get(ref) for ref in refs)))))
+            # one payload of a neighbour is there at once: tasks of its own would let the worker report "idle" meanwhile
+            gets = [self._worker.get(ref) for ref in refs]
+            self._ready.append((stamp, [await gets[0]] if len(gets) == 1 else list(await asyncio.gather(*gets))))
         except (KeyError, PartyLost) as error:
             # its owner is gone, or has abandoned the batch: the broker assigns it anew
             if isinstance(error, PartyLost):
