@@ -162,10 +162,15 @@ def report_command(args: argparse.Namespace) -> int:
     if path.is_dir():
         raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
     write_atomic(path, render_report(runs).encode(), "--to")
+    figures = []
+    if args.figures:
+        from fedactors.records.plots import write_figures
+
+        figures = [str(figure) for figure in write_figures(runs, local_path(args.figures, "--figures"))]
     if args.format == "json":
-        print_json({"report": str(path)})
+        print_json({"report": str(path), "figures": figures})
     else:
-        print(path)
+        print("\n".join([str(path), *figures]))
     return 0
 
 

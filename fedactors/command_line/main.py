@@ -112,6 +112,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     report = add("report", "write one self-contained HTML page about runs")
     report.add_argument("runs", nargs="+", metavar="RUN", help=either)
     report.add_argument("--to", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
+    report.add_argument("--figures", metavar="DIR", help="also write every curve as SVG, PDF and CSV into this folder")
     add_format_flag(report)
 
     plan = add("plan", "choose settings from the parties' profiles and predict what they cost")

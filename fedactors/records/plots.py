@@ -1,14 +1,16 @@
-"""A picture of runs compared, as a file for a paper or a README."""
+"""Pictures of runs compared, as files for a paper or a README, and the numbers in them."""
 
 from __future__ import annotations
 
+import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedactors.errors import BadInput
 from fedactors.records.compare import LoadedRun, group_runs
-from fedactors.records.curves import AXES, make_curve
+from fedactors.records.curves import AXES, Curve, make_curve, shared_metrics
 from fedactors.records.storage import write_atomic
 
 
@@ -64,3 +66,44 @@ def plot_comparison(
     figure.savefig(buffer, format=path.suffix[1:], dpi=144)
     write_atomic(path, buffer.getvalue())
     return path
+
+
+def write_figures(runs: Sequence[LoadedRun], folder: Path) -> list[Path]:
+    """Write every metric of the rounds as <metric>.svg, <metric>.pdf, and <metric>.csv with what is drawn.
+
+    Args:
+        runs: finished runs.
+        folder: is made if it is not there.
+
+    Raises:
+        BadInput: no metric was recorded in any round, or `folder` is a file.
+    """
+    groups = group_runs(runs)
+    metrics = shared_metrics(groups)
+    if not metrics:
+        raise BadInput("--figures: no metric was recorded in any round of these runs")
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"--figures: {str(folder)!r} is a file; give a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for metric in metrics:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", metric)
+        axes = [axis for axis in AXES if axis == "round" or any(_moves(make_curve(g, metric, axis)) for g in groups)]
+        written += [
+            plot_comparison(runs, folder / f"{name}{suffix}", metric=metric, axes=axes) for suffix in (".svg", ".pdf")
+        ]
+        table = io.StringIO()
+        rows = csv.writer(table, lineterminator="\n")
+        rows.writerow(["runs", "axis", "x", "mean", "std"])
+        for group in groups:
+            for axis in axes:
+                if (curve := make_curve(group, metric, axis)) is not None:
+                    points = zip(curve.x, curve.mean, curve.std, strict=True)
+                    rows.writerows([group.label, axis, repr(x), repr(m), repr(s)] for x, m, s in points)
+        write_atomic(folder / f"{name}.csv", table.getvalue().encode())
+        written.append(folder / f"{name}.csv")
+    return written
+
+
+def _moves(curve: Curve | None) -> bool:
+    return curve is not None and any(x > 0 for x in curve.x)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
 from fedactors.records.curves import AXES, make_curve, shared_metrics
-from fedactors.records.events import Span
 from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_lines
 from fedactors.records.progress import format_bytes
 from fedactors.records.run_folder import EVENTS, PRIVACY, RunFolder
-from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart, talk_graph, timeline
+from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart
+from fedactors.records.talk import draw_talk
+from fedactors.records.timeline import MAX_LANES, Timeline
 
-MAX_SPANS = 3000
-MAX_LANES = 60
-MAX_EDGES = 300
 _SHORT = 12
 """Rows of a table that stays open."""
 _DRIVER = "driver"
@@ -40,6 +38,8 @@ figure{margin:0;padding:.5rem;background:var(--card);border-radius:.5rem;overflo
 svg{width:100%%;height:auto;display:block;font-size:11px}.wide svg{min-width:640px}
 svg text{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:3px}
 .charts svg{font-size:13px}.grid{stroke:var(--grid)}.curve{fill:none;stroke-width:2}
+.lane{fill:var(--grid);opacity:.35}.zoom:has([value="4"]:checked) svg{width:400%%}
+.zoom:has([value="16"]:checked) svg{width:1600%%}.zoom label{margin-right:.5rem}
 .edge{fill:none;stroke:var(--ink);opacity:.55}
 .talk{max-width:680px}.talk svg{min-width:520px;font-size:13px}.facts h2{display:inline-block;margin:.5rem 0}
 .table{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;min-width:50%%}
@@ -69,7 +69,7 @@ def render_report(runs: Sequence[LoadedRun]) -> str:
     """Return the page; everything that comes from files is escaped."""
     groups = group_runs(runs)
     title = "fedactors: " + ", ".join(dict.fromkeys(run.summary.protocol for run in runs))
-    body = [f"<h1>{escape(title)}</h1>", _overview(runs), _curves(groups)]
+    body = [f"<h1>{escape(title)}</h1>", _head(runs), _overview(runs), _curves(groups)]
     body += [_details(run, single=len(runs) == 1) for run in runs]
     style = _STYLE % (_palette(_LIGHT), _palette(_DARK))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -81,6 +81,36 @@ def render_report(runs: Sequence[LoadedRun]) -> str:
         + "\n".join(body)
         + f"\n<script>{_SCRIPT}</script>\n</body></html>\n"
     )
+
+
+def _head(runs: Sequence[LoadedRun]) -> str:
+    """Return what was run, on what, when and by which version, in one line for each thing that all runs share."""
+    facts: dict[str, dict[str, None]] = {}
+    for run in runs:
+        config = run.config
+        environment = run.folder.read_json("environment.json") if run.folder is not None else {}
+        packages = environment.get("packages", {}) if run.row is None else run.row.versions
+        for name, value in (
+            ("data", config.get("data")),
+            ("runtime", config.get("runtime")),
+            ("seeds", run.summary.seed),
+            ("fedactors", packages.get("fedactors")),
+            ("started", _started(run)),
+        ):
+            if value is not None:
+                facts.setdefault(name, {})[str(value)] = None
+    told = [f"<strong>{name}</strong> {escape(_some(list(values)))}" for name, values in facts.items()]
+    return f'<p class="note">{" · ".join(told)}</p>'
+
+
+def _started(run: LoadedRun) -> str | None:
+    """Return when a run began, which stands in its folder's name."""
+    found = re.match(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)", run.name)
+    return None if found is None else "{}-{}-{} {}:{} UTC".format(*found.groups())
+
+
+def _some(values: Sequence[str]) -> str:
+    return ", ".join(values) if len(values) <= 6 else f"{', '.join(values[:5])} and {len(values) - 5} more"
 
 
 def _overview(runs: Sequence[LoadedRun]) -> str:
@@ -140,32 +170,39 @@ def _details(run: LoadedRun, *, single: bool) -> str:
     return f"<details><summary><strong>{name}</strong></summary>{inner}</details>"
 
 
+class _Spans:
+    """The spans of a run's events, read anew each time: a run may have more of them than fit into memory."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self.last: Mapping[str, Any] = {}
+        """The last line: sums per actor and kind, and how many spans were left out."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for line in read_lines(self._folder, EVENTS):
+            if line["type"] == "totals":
+                self.last = line
+            elif line["type"] == "span":
+                yield line
+
+
 def _timeline(run: LoadedRun, folder: RunFolder) -> str:
-    totals: Mapping[str, Mapping[str, float]] = {}
-    longest: list[tuple[float, int, Span]] = []
-    seen = 0
-    for line in read_lines(folder, EVENTS):
-        if line["type"] == "totals":
-            totals = line["actors"]
-        elif line["type"] == "span":
-            span = Span(**{key: line[key] for key in ("actor", "kind", "label", "start", "end")})
-            seen += 1
-            entry = (span.end - span.start, -seen, span)
-            if len(longest) < MAX_SPANS:
-                heapq.heappush(longest, entry)
-            else:
-                heapq.heappushpop(longest, entry)
-    if not longest:
+    spans = _Spans(folder)
+    drawn = Timeline.of(spans)
+    if drawn is None:
         return ""
-    spans = sorted((entry[2] for entry in longest), key=lambda span: (span.start, span.actor))
-    notes = [f"The {MAX_SPANS} longest of {seen} spans are drawn."] if seen > MAX_SPANS else []
-    busiest = sorted({span.actor for span in spans}, key=lambda name: -sum(totals.get(name, {}).values()))
-    if len(busiest) > MAX_LANES:
-        notes.append(f"The {MAX_LANES} busiest of {len(busiest)} actors are drawn.")
-        spans = [span for span in spans if span.actor in set(busiest[:MAX_LANES])]
-    note = "".join(f'<p class="note">{text}</p>' for text in notes)
-    kinds = sorted({span.kind for span in spans})
-    legend = "".join(_key(kind_index(kind), kind) for kind in kinds)
+    totals: Mapping[str, Mapping[str, float]] = spans.last.get("actors", {})
+    notes = ["Heights are shares of a moment. Point at a lane for its sums."]
+    if left_out := spans.last.get("dropped", 0):
+        notes.append(f"The last {left_out} of {spans.last['spans']} spans were summed up, not recorded one by one.")
+    if len(drawn.actors) > MAX_LANES:
+        notes.append(f"The {MAX_LANES} busiest of {len(drawn.actors)} actors are drawn.")
+    legend = "".join(_key(kind_index(kind), kind) for kind in drawn.kinds)
+    zooms = "".join(
+        f'<label><input type="radio" name="zoom-{escape(run.name)}" value="{times}"'
+        f"{' checked' if times == 1 else ''}>{times}x</label> "
+        for times in (1, 4, 16)
+    )
     columns = sorted({kind for actor in totals.values() for kind in actor})
     whole = run.summary.seconds
     rows = []
@@ -175,7 +212,8 @@ def _timeline(run: LoadedRun, folder: RunFolder) -> str:
     table = _table(["actor", *(f"{kind}, s" for kind in columns), "computing, % of the run"], rows)
     meaning = '<p class="note">Above 100: several computations of an actor at a time.</p>'
     return (
-        f'<h2>Timeline</h2><p>{legend}</p>{note}<figure class="wide">{timeline(spans)}</figure>'
+        f'<h2>Timeline</h2><div class="zoom"><p>{legend} <span class="note">zoom</span> {zooms}</p>'
+        f'<p class="note">{" ".join(notes)}</p><figure class="wide">{drawn.draw()}</figure></div>'
         f"<h2>Utilisation</h2>{meaning}{_folded(f'{len(rows)} actors', table, len(rows))}"
     )
 
@@ -190,18 +228,12 @@ def _traffic(folder: RunFolder) -> str:
         edges[edge] = edges.get(edge, 0) + row["bytes_sum"]
     if not edges:
         return ""
-    drawn = dict(sorted(edges.items(), key=lambda edge: -edge[1])[:MAX_EDGES])
-    note = (
-        f'<p class="note">The {MAX_EDGES} largest of {len(edges)} flows are drawn.</p>'
-        if len(drawn) < len(edges)
-        else ""
-    )
     pairs = [
         [*(row[name] for name in columns), str(row["bytes_count"]), (format_bytes(row["bytes_sum"]), row["bytes_sum"])]
         for row in totals
     ]
     return (
-        f"<h2>Who talks to whom</h2>{note}<figure class=talk>{talk_graph(drawn)}</figure>"
+        f"<h2>Who talks to whom</h2><figure class=talk>{draw_talk(edges)}</figure>"
         f'<h2>What left which party</h2><p class="note">{_NO_SECURITY_PROOF}</p>{_by_type(totals)}'
         + _folded("by sender and receiver", _table([*columns, "messages", "bytes"], pairs), len(pairs))
     )

@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import re
 from html.parser import HTMLParser
@@ -10,10 +11,13 @@ from fedactors.records.compare import Group, load_runs
 from fedactors.records.curves import Curve, shared_metrics
 from fedactors.records.ledger_log import LEDGER
 from fedactors.records.metrics import Summary
+from fedactors.records.plots import write_figures
 from fedactors.records.recorder import FolderRecorder
-from fedactors.records.report import MAX_SPANS, render_report
+from fedactors.records.report import render_report
 from fedactors.records.run_folder import SUMMARY, RunFolder
-from fedactors.records.svg import line_chart, natural, talk_graph, ticks
+from fedactors.records.svg import decades, line_chart, natural, ticks
+from fedactors.records.talk import MAX_MATRIX, draw_talk, talk_circle
+from fedactors.records.timeline import NUM_MOMENTS, Timeline
 from fedactors.runtime.base import Usage
 
 ROWS = [
@@ -65,7 +69,7 @@ def make_run(out: Path, seed: int = 0, num_spans: int = 2, **config: object) -> 
 
 
 class Checker(HTMLParser):
-    VOID = frozenset({"meta", "link", "br"})
+    VOID = frozenset({"meta", "link", "br", "input"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,10 +145,10 @@ def test_messages_are_listed_by_type_and_by_pair(tmp_path):
 
 def test_one_actor_that_talks_with_all_stands_in_the_middle():
     star = {("server", name): 10 for name in "abc"} | {(name, "server"): 20 for name in "abc"}
-    drawn = talk_graph(star)
+    drawn = talk_circle(star)
     assert '<circle cx="320.0" cy="220.0"' in drawn
     assert drawn.count(">10 B</text>") == drawn.count(">20 B</text>") == 3
-    assert '<circle cx="320.0" cy="220.0"' not in talk_graph({("a", "b"): 1, ("c", "d"): 1})
+    assert '<circle cx="320.0" cy="220.0"' not in talk_circle({("a", "b"): 1, ("c", "d"): 1})
 
 
 def test_actors_are_sorted_as_people_count():
@@ -152,10 +156,57 @@ def test_actors_are_sorted_as_people_count():
     assert sorted(names, key=natural) == ["bank/worker-0", "client-0", "client-2", "client-10"]
 
 
-def test_many_spans_are_limited_and_it_says_so(tmp_path):
-    page = render_report(load_runs([make_run(tmp_path, num_spans=MAX_SPANS)]))
-    assert f"The {MAX_SPANS} longest of {2 * MAX_SPANS} spans are drawn" in page
-    assert page.count("<rect") == MAX_SPANS
+def span(actor, kind, start, end):
+    return {"actor": actor, "kind": kind, "start": start, "end": end}
+
+
+def test_a_timeline_loses_no_second():
+    spans = [span("bank", "compute", 0.1 * i, 0.1 * i + 0.0371) for i in range(5000)]
+    spans += [span("bank", "wait", 0.1 * i + 0.05, 0.1 * i + 0.1) for i in range(5000)]
+    spans += [span("shop", "compute", 12.0, 480.0), span("shop", "send", 500.0, 500.0)]
+    drawn = Timeline.of(spans)
+    for actor, kind in (("bank", "compute"), ("bank", "wait"), ("shop", "compute")):
+        expected = sum(s["end"] - s["start"] for s in spans if (s["actor"], s["kind"]) == (actor, kind))
+        assert drawn.seconds(actor, kind) == pytest.approx(expected, rel=1e-9)
+    assert Timeline.of([]) is None
+
+
+def painted(page, actor, kind_colour):
+    """Return the share of an actor's lane that is painted in a colour."""
+    lane = next(part for part in page.split("<g ")[1:] if f"<title>{actor}:" in part)
+    width, height = (float(re.findall(rf'{side}="([0-9.]+)"', lane)[0]) for side in ("width", "height"))
+    path = re.search(rf'fill="var\(--c{kind_colour}\)" d="([^"]*)"', lane)
+    boxes = re.findall(r"M([0-9.]+) (-?[0-9.]+)H([0-9.]+)V(-?[0-9.]+)", "" if path is None else path[1])
+    return sum((float(x2) - float(x1)) * (float(y1) - float(y2)) for x1, y1, x2, y2 in boxes) / (width * height)
+
+
+def test_many_short_computations_look_as_busy_as_they_are():
+    short = [span("short", "compute", i * 1e-3, i * 1e-3 + 9e-4) for i in range(20_000)]
+    idle = [span("idle", "compute", i * 1e-1, i * 1e-1 + 1e-3) for i in range(200)]
+    page = Timeline.of([*short, *idle]).draw()
+    assert painted(page, "short", 0) == pytest.approx(0.9, abs=0.05)
+    # what is there at all is seen: a little more than it is, never nothing
+    assert 0.005 < painted(page, "idle", 0) < 0.1
+    assert page.count("<path") == 2
+    assert len(page) < 200 * NUM_MOMENTS
+
+
+def test_computing_at_a_time_fills_a_lane_and_no_more():
+    page = Timeline.of([span("a", "compute", 0.0, 1.0)] * 3 + [span("a", "wait", 0.0, 1.0)]).draw()
+    assert painted(page, "a", 0) == pytest.approx(1.0, abs=1e-3)
+    assert painted(page, "a", 1) == 0
+
+
+def test_rounds_have_whole_ticks_and_what_falls_by_decades_a_logarithmic_axis():
+    assert ticks(1, 3, whole=True) == [1, 2, 3]
+    assert ticks(1, 1, whole=True) == [0, 1, 2]
+    assert decades(3e-7, 2.0) == pytest.approx([1e-7, 1e-5, 1e-3, 1e-1, 10.0])
+    falling = Curve(label="a", x=(1.0, 2.0, 3.0), mean=(10.0, 1e-2, 1e-5), std=(0.0, 0.02, 0.0))
+    chart = line_chart([falling], "round", "objective")
+    assert "objective (logarithmic)" in chart
+    heights = [float(y) for y in re.findall(r'cy="([0-9.]+)"', chart)]
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)
+    assert "logarithmic" not in line_chart([Curve(label="a", x=(1.0, 2.0), mean=(0.9, 0.1), std=(0, 0))], "round", "l")
 
 
 @pytest.mark.parametrize(
@@ -183,9 +234,28 @@ def test_flat_and_single_point_curves_can_be_drawn():
         assert chart.count("<circle") == len(x)
 
 
-def test_graph_of_two_directions_and_of_many_actors():
-    two = talk_graph({("a", "b"): 10, ("b", "a"): 20})
+def test_talk_of_two_of_many_and_of_very_many():
+    two = draw_talk({("a", "b"): 10, ("b", "a"): 20})
     assert two.count('class="edge"') == 2
-    many = talk_graph({(f"c{i}", "server"): i for i in range(40)})
-    assert many.count('class="edge"') == 40
-    assert many.count("<circle") == 41
+    many = draw_talk({(f"c{i}", "server"): i for i in range(40)})
+    assert many.count('class="edge-cell"') == 40
+    assert "c39 to server: 39 B" in many
+    by_party = draw_talk({(f"bank/worker-{i}", f"shop/worker-{i}"): 1000 for i in range(200)})
+    assert "bank to shop: 200.0 kB" in by_party
+    largest = draw_talk({(f"c{i}", "server"): i + 1 for i in range(300)})
+    assert largest.count('class="edge-cell"') == MAX_MATRIX - 1
+    assert f"{301 - (MAX_MATRIX - 1)} others to server" in largest
+
+
+def test_figures_are_written_with_the_numbers_in_them(tmp_path):
+    pytest.importorskip("matplotlib")
+    runs = load_runs([make_run(tmp_path, seed) for seed in (0, 1)])
+    written = write_figures(runs, tmp_path / "figures")
+    assert {path.name for path in written} >= {"auc.svg", "auc.pdf", "auc.csv", "test_tail.csv"}
+    assert (tmp_path / "figures" / "auc.pdf").read_bytes().startswith(b"%PDF")
+    rows = list(csv.DictReader((tmp_path / "figures" / "auc.csv").read_text().splitlines()))
+    third = next(row for row in rows if row["axis"] == "bytes" and float(row["x"]) == 3000)
+    assert float(third["mean"]) == pytest.approx(0.305)
+    assert float(third["std"]) == pytest.approx(0.01 / 2**0.5)
+    with pytest.raises(BadInput, match=r"--figures: .* is a file"):
+        write_figures(runs, tmp_path / "figures" / "auc.csv")

@@ -68,7 +68,7 @@ def test_plots_are_there_and_inside_their_frames(browser, pages):
 
 def test_timeline_and_talk_are_drawn(browser, pages):
     browser.show(pages["one"])
-    assert browser.evaluate("document.querySelectorAll('.wide svg rect').length") >= 4
+    assert browser.evaluate("document.querySelectorAll('.wide svg g path').length") >= 1
     assert browser.evaluate("document.querySelectorAll('.talk .edge').length") >= 1
     assert "bank to shop" in browser.evaluate("document.querySelector('.talk .edge title').textContent")
 
