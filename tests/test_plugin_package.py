@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plugin_package")]
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(__file__).parent / "plugin_package"
 

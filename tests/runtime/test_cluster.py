@@ -19,6 +19,7 @@ WHY_NOT = whether_possible()
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(400),
+    pytest.mark.xdist_group("three hosts"),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
 ]
 FEDACTORS = ("python", "-m", "fedactors")

@@ -11,6 +11,8 @@ from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
 from tests.testing.scattered import Scattered
 from tests.testing.sound import SOUND, Right, protocol, run_split
 
+pytestmark = pytest.mark.slow
+
 SPLIT = SOUND["split learning"]
 
 

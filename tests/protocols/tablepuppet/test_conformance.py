@@ -7,6 +7,8 @@ import pytest
 from fedactors.testing import check_protocol
 from protocols.tablepuppet.plugin import PROTOCOL
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd-v"])
 def test_it_conforms_in_simulation(algorithm):
