@@ -1,4 +1,8 @@
-"""One embedded Ray cluster for all tests that only need some cluster; it stops with the session."""
+"""One embedded Ray cluster for all tests of a process that only need some cluster; it stops with the session.
+
+Where tests run in several processes, each of these has its own. Tests that share a costly fixture of their module are
+of one `xdist_group`, so that it is made once.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,6 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run on several workers, all that need Ray run on one of them: a session has one cluster."""
-    for item in items:
-        if item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Every fenced command of the documentation, executed (tests/test_docs_commands.py has the others); the site builds.
 
-A block that begins with ```sh is run by bash; the blocks of a page are one script, in an empty folder. A block that
-the page marks with <!-- on the head --> is run on the head of a cluster of two hosts.
+A block that begins with ```sh is run by bash; the blocks of a page are one script, in an empty folder. Those that a
+page marks with <!-- on the head --> are run on the head of a cluster, by tests/runtime/test_cluster.py.
 """
 
 import os
@@ -12,8 +12,6 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-
-from tests.runtime.hosts import Hosts, whether_possible
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -27,6 +25,8 @@ def blocks(page: Path) -> list[tuple[bool, str]]:
 PAGES = sorted(page for page in DOCS.rglob("*.md") if blocks(page))
 LOCAL = [page for page in PAGES if not any(on_head for on_head, _ in blocks(page))]
 ON_HEAD = [page for page in PAGES if page not in LOCAL]
+JOINING = ("how-to/faults.md",)
+"""Pages with many runs on Ray: they join the tests' cluster; those of the other pages each start their own."""
 
 
 def name_of(page: Path) -> str:
@@ -52,38 +52,19 @@ def tools(tmp_path_factory):
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", LOCAL, ids=name_of)
-def test_commands_of_a_page(page, tools, tmp_path):
+def test_commands_of_a_page(page, tools, tmp_path, request):
     script = "set -euo pipefail\n" + "\n".join(text for _, text in blocks(page))
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     kept |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     # what a page installs needs nothing that is not here already, and a test may have no network
     kept |= {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_QUIET": "1"}
+    if name_of(page) in JOINING:
+        request.getfixturevalue("ray_cluster")
+        import ray
+
+        kept["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=kept, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
-
-
-@pytest.mark.ray
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(whether_possible() is not None, reason=f"two hosts cannot be made here: {whether_possible()}")
-@pytest.mark.parametrize("page", ON_HEAD, ids=name_of)
-def test_commands_of_a_page_on_a_cluster(page, tmp_path):
-    hosts = Hosts(tmp_path, [{"bank": 1}, {"shop": 1}])
-    try:
-        shim = tmp_path / "bin" / "fedactors"
-        shim.parent.mkdir()
-        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m fedactors "$@"\n')
-        shim.chmod(0o755)
-        script = "set -euo pipefail\n" + "\n".join(text for on_head, text in blocks(page) if on_head)
-        where = {"DASHBOARD": hosts.dashboard, "SHARED": str(tmp_path / "shared")}
-        (tmp_path / "here").mkdir()
-        path = f"{shim.parent}:{hosts.env['PATH']}"
-        words = ["env", "-C", str(tmp_path / "here"), "bash", "-c", script]
-        done = hosts.call(0, *words, check=False, PATH=path, **where)
-        assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
-        assert len(list((tmp_path / "shared" / "runs").iterdir())) == 2
-        assert len(list((tmp_path / "here").glob("*/*/manifest.json"))) == 2
-    finally:
-        hosts.stop()
 
 
 def test_every_page_is_in_the_navigation_or_a_result():
@@ -93,6 +74,7 @@ def test_every_page_is_in_the_navigation_or_a_result():
         assert name in listed or name.startswith(("results/", "protocols/")), name
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}

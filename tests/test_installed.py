@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("installed")]
+
 ROOT = Path(__file__).parents[1]
 BUILT_IN = ["glasu", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"]
 

@@ -16,13 +16,24 @@ SCRIPTS = sorted(
     if path.parent.name != "benchmarks" and path.name != "results.py" and '__name__ == "__main__"' in path.read_text()
 )
 NEEDS_RAY = ("demo.py",)
+pytestmark = pytest.mark.slow
+
+
+def starts_ray(script: Path) -> bool:
+    return script.name in NEEDS_RAY or "RayRuntime" in script.read_text()
 
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT / "scenarios").as_posix()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=relative)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, marks=[pytest.mark.ray] if starts_ray(script) else [], id=relative(script))
+        for script in SCRIPTS
+    ],
+)
 def test_runs_in_smoke_mode(script: Path, tmp_path: Path) -> None:
     source = script.read_text()
     words = [sys.executable, str(script), "--smoke", "--out", str(tmp_path / "runs")]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -32,21 +34,26 @@ if __name__ == "__main__":
 """
 
 
-def ours(pid: int) -> list[Path]:
-    return [f for f in Path(tempfile.gettempdir()).glob("fedactors-ray-*") if f.name.split("-")[2] == str(pid)]
+@pytest.fixture
+def own_temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder in which no other start on this machine clears up; a short path, since sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="fa-"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.mark.ray
-def test_what_a_killed_driver_left_is_gone_after_the_next_start(tmp_path: Path) -> None:
+def test_what_a_killed_driver_left_is_gone_after_the_next_start(tmp_path: Path, own_temp: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "TMPDIR": str(own_temp)}
     environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(
         [sys.executable, str(script)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == -9, done.stderr
-    (folder,) = ours(int(done.stdout.split()[0]))
+    (folder,) = own_temp.glob(f"fedactors-ray-{done.stdout.split()[0]}-*")
     assert folder in leftovers.remove_leftovers()
     assert not folder.exists()
     left = []

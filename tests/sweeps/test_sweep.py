@@ -101,17 +101,28 @@ def test_a_dry_run_lists_and_runs_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def heed_interrupts():
+    """Undo what tests that run in the background of a shell inherit: there an interrupt is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def begin(tmp_path, *epochs):
     """Start a sweep whose last run takes very long, and return it when the others are cached."""
     words = ["pubsub-vfl", *TINY[:-1], f"num_epochs={','.join(map(str, epochs))}", "--jobs", "2"]
     command = [sys.executable, "-m", "fedactors", "sweep", *words, "--quiet", "--out", str(tmp_path / "sweeps")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     until = time.monotonic() + 120
-    while len(list(tmp_path.glob("sweeps/cache/*.json"))) < len(epochs) - 1:
-        assert time.monotonic() < until
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
+    try:
+        while len(list(tmp_path.glob("sweeps/cache/*.json"))) < len(epochs) - 1:
+            assert time.monotonic() < until
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+    except AssertionError:
+        process.kill()
+        raise
     workers = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
     assert len(workers) == 2
     return process, workers
@@ -121,7 +132,10 @@ def begin(tmp_path, *epochs):
 def test_a_sweep_that_is_ended_leaves_no_process_and_goes_on(tmp_path, capsys, number):
     process, workers = begin(tmp_path, 2, 3, 1_000_000)
     process.send_signal(number)
-    _, text = process.communicate(timeout=60)
+    try:
+        _, text = process.communicate(timeout=60)
+    finally:
+        process.kill()
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "interrupted" in text

@@ -16,6 +16,8 @@ from tests.testing.sound import (
     run_split,
 )
 
+pytestmark = pytest.mark.slow
+
 SUMMARY = "[privacy] Summary."
 PAST = "a channel past the ledger"
 RIGHT = {

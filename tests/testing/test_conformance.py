@@ -11,6 +11,8 @@ from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
 from tests.testing.scattered import Scattered
 from tests.testing.sound import SOUND, Right, protocol, run_split
 
+pytestmark = pytest.mark.slow
+
 SPLIT = SOUND["split learning"]
 
 
@@ -78,19 +80,23 @@ def generated(protocol, settings):
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
-    ("name", "settings", "timing"),
+    ("name", "settings", "options"),
     [
         ("mtcd", {"num_rounds": 2, "num_samples": 60, "num_clients": 4}, {}),
-        ("tablepuppet", {"rounds": 2}, {}),
-        ("glasu", {"num_rounds": 2, "hidden_size": 8}, {}),
+        ("tablepuppet", {"rounds": 3}, {"data": "orders:300"}),
+        (
+            "glasu",
+            {"num_rounds": 2, "hidden_size": 8, "evaluate_every": 1, "num_clients": 2},
+            {"data": "blocks:120x9x3"},
+        ),
         ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"accuracy": 0.5}}),
     ],
 )
-def test_built_in_protocols_conform_on_both_runtimes(name, settings, timing):
+def test_built_in_protocols_conform_on_both_runtimes(name, settings, options):
     address = f"protocols.{name}.plugin:PROTOCOL"
     protocol = resolve_address(address)
     raw = generated(protocol, settings) if name == "mtcd" else {}
-    check_protocol(protocol, config=settings, raw_columns=raw, **timing)
+    check_protocol(protocol, config=settings, raw_columns=raw, **options)
 
 
 @pytest.mark.ray

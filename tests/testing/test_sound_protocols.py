@@ -3,6 +3,8 @@ import pytest
 from fedactors.testing import check_protocol
 from tests.testing.sound import SOUND
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_protocol_has_no_remark(name):

@@ -7,9 +7,7 @@ import pytest
 
 from fedactors.errors import BadInput, PartyLost
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.testing import check_protocol
 from protocols.glasu.data import load_data
-from protocols.glasu.plugin import PROTOCOL
 from protocols.glasu.run import run
 from tests.protocols.glasu.federation import DATA, Memory, settings, simulate
 from tests.protocols.glasu.test_bad_input import BANK, NODES, write
@@ -90,8 +88,3 @@ def test_bad_data_found_by_a_client_is_bad_input_on_ray_too(tmp_path):
     config = settings(num_clients="2")
     with pytest.raises(BadInput, match="features of bank: 5 rows are not allowed"):
         on_ray(config, source=load_data(config, str(path), 0))
-
-
-def test_the_protocol_conforms():
-    config = {"num_rounds": 2, "hidden_size": 8, "evaluate_every": 1, "num_clients": 2}
-    check_protocol(PROTOCOL, config=config, data=DATA)

@@ -1,7 +1,11 @@
 """NebulaFL keeps the contract of a protocol (the conformance kit, simulated runtime)."""
 
+import pytest
+
 from fedactors.testing import check_protocol
 from protocols.nebulafl.plugin import PROTOCOL
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_conformance_kit_has_no_remark():

@@ -1,4 +1,4 @@
-"""The conformance kit on TablePuppet: what a stranger's plugin is asked as well."""
+"""The conformance kit on TablePuppet; on Ray see tests/testing/test_conformance.py."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import pytest
 from fedactors.testing import check_protocol
 from protocols.tablepuppet.plugin import PROTOCOL
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd-v"])
 def test_it_conforms_in_simulation(algorithm):
     check_protocol(PROTOCOL, config={"rounds": 2, "algorithm": algorithm}, data="orders:300", on_ray=False)
-
-
-@pytest.mark.ray
-def test_it_conforms_on_ray(ray_cluster):
-    check_protocol(PROTOCOL, config={"rounds": 3}, data="orders:300")
