@@ -114,15 +114,26 @@ def test_without_the_key_or_the_place_there_is_one_line(tmp_path, capsys, key, m
     assert not (tmp_path / "x").exists()
 
 
-def test_a_run_folder_cannot_choose_where_a_resume_writes(tmp_path, capsys):
+@pytest.mark.parametrize("forged", [[], ["active/worker-0"], ["active/worker-9"], ["active/worker-0", "active/ps"]])
+def test_a_run_folder_cannot_choose_where_a_resume_writes(forged, tmp_path, capsys):
     go(capsys, "run", *WORDS, "--out", str(tmp_path / "runs"))
     whole, victim = RunFolder.open(only(tmp_path / "runs")), tmp_path / "victim"
+    victim.mkdir()
     config = whole.config
     config["options"]["state"] = {"active": str(victim)}
     whole.write_json("config.json", config)
+    last = whole.manifest["checkpoints"][-1]
+    if forged:
+        last["actors"] = [name for name in last["actors"] if not name.startswith("active")] + forged
+    for name in forged:
+        told = {"name": f"run/{name}/{'0' * 32}.state", "bytes": 3, "sha256": "0" * 64}
+        data = b"fedactors state elsewhere\n" + json.dumps(told).encode()
+        whole.write_bytes(f"{last['folder']}/{name}.ckpt", data)
     whole.write_manifest()
-    go(capsys, "run", "pubsub-vfl", "--resume", str(whole.path), "--quiet", "--out", str(tmp_path / "child"))
-    assert not victim.exists()
+    words = ("run", "pubsub-vfl", "--resume", str(whole.path), "--quiet", "--out", str(tmp_path / "child"))
+    shown = go(capsys, *words, code=2 if forged else 0)
+    assert shown.startswith("fedactors: --state: ") == bool(forged)
+    assert list(victim.iterdir()) == []
 
 
 def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(tmp_path, capsys, monkeypatch):

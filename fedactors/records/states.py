@@ -80,8 +80,8 @@ def make_places(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[str, 
 def proven_places(where: Mapping[str, str], frames: Mapping[str, bytes]) -> dict[str, str]:
     """Return those of the places that a run folder names whose party keeps all its states of a checkpoint elsewhere.
 
-    A run folder may be a stranger's. Such a party's process reads its state, with its digest, at the place before it
-    writes there; a place that a folder merely names would be written to unseen.
+    A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the place
+    before it writes there (`Places.check`, `OwnStates.begin`); a place that is merely named would be written to unseen.
     """
     kept: dict[str, bool] = {}
     for actor, frame in frames.items():
@@ -109,17 +109,20 @@ class OwnStates:
         self._actor = actor
         self._run = run
 
-    def check(self) -> None:
-        """See before anything is trained that the key is there and the place can be written.
+    def begin(self, frame: bytes | None) -> bytes | None:
+        """Return the state to go on from, if there is one; then see that the key is there and the place can be written.
+
+        In this order: where a state was found is the party's place, whoever named it.
 
         Raises:
-            BadInput: naming the party, and what is wrong.
+            BadInput: naming the party, and what is wrong, before anything is trained.
         """
-        if self._place is None:
-            return
-        self._cipher(self._place)
-        self._write(self._place, f"{self._run}/{self._actor}/.writable", b"")
-        self._remove(self._place, f"{self._run}/{self._actor}/.writable")
+        state = None if frame is None else self.fetch(frame)
+        if self._place is not None:
+            self._cipher(self._place)
+            self._write(self._place, f"{self._run}/{self._actor}/.writable", b"")
+            self._remove(self._place, f"{self._run}/{self._actor}/.writable")
+        return state
 
     def keep(self, frame: bytes) -> bytes:
         """Write a frame durably under a fresh name; return what the run folder is to hold instead.
@@ -251,16 +254,25 @@ class Places:
         """Return where the states of `actor` are kept, to be sent to its process."""
         return OwnStates(self._places.get(actor.partition("/")[0]), actor, self._run)
 
-    def check(self, actors: Iterable[str]) -> None:
-        """Check that every party with a place has an actor.
+    def check(self, actors: Iterable[str], frames: Mapping[str, bytes]) -> None:
+        """Check that every party with a place has an actor, and that each of them finds its state there.
+
+        Args:
+            actors: of the run.
+            frames: of the checkpoint that it goes on from; empty for a fresh run.
 
         Raises:
-            BadInput: naming one that has none.
+            BadInput: naming a party without actors, or an actor without a state where others of its party have theirs.
         """
-        parties = dict.fromkeys(name.partition("/")[0] for name in actors)
+        names = list(actors)
+        parties = dict.fromkeys(name.partition("/")[0] for name in names)
+        elsewhere = {name.partition("/")[0] for name, frame in frames.items() if is_reference(frame)}
         for party in self._places:
             if party not in parties:
                 raise BadInput(f"--state: {party!r} is not allowed: the parties are {', '.join(parties)}")
+        for name in names:
+            if name.partition("/")[0] in elsewhere and name not in frames:
+                raise BadInput(f"--state: the checkpoint refers to no state of {name}'s, but to others of its party")
 
     def replaced(self, label: str, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         """Note the references of a checkpoint that is written; return those of the one that it replaced."""

@@ -110,7 +110,7 @@ class SimulatedRuntime(Runtime):
         if torch is not None:
             torch.set_num_threads(1)  # as in every other process: more threads change results
         contexts = [SimulatedContext(self, casting) for casting in self._take_new()]
-        self.states.check(self._castings)
+        self.states.check(self._castings, {} if self._resume is None else self._resume.actors)
         for context in contexts:
             self.contexts[context.name] = context
             fault = self._faults.pop(context.name, None)
@@ -122,10 +122,10 @@ class SimulatedRuntime(Runtime):
 
     async def _bring_up(self, contexts: list[SimulatedContext], state: Snapshot | None) -> None:
         for context in contexts:
-            context.states.check()
+            frame = context.states.begin(None if state is None else state.actors.get(context.name))
             await self._in_context(context, context.actor.load)
-            if state is not None and context.name in state.actors:
-                context.restore(state.actors[context.name])
+            if frame is not None:
+                context.restore(frame)
         for context in contexts:
             await self._in_context(context, context.actor.open)
 

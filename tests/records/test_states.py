@@ -41,7 +41,7 @@ def test_a_state_comes_back_and_its_reference_tells_nothing(where, monkeypatch):
     monkeypatch.setenv("BANK_KEY", KEY)
     for key in (None, "env:BANK_KEY"):
         own = keeper(where, key)
-        own.check()
+        assert own.begin(None) is None
         reference = own.keep(FRAME)
         assert is_reference(reference)
         assert not is_reference(FRAME)
@@ -62,7 +62,7 @@ def test_a_state_comes_back_and_its_reference_tells_nothing(where, monkeypatch):
 
 def test_without_a_place_a_state_travels_as_it_is():
     own = OwnStates(None, "bank", "run")
-    own.check()
+    assert own.begin(FRAME) == FRAME
     assert own.keep(FRAME) == FRAME
     assert own.fetch(FRAME) == FRAME
 
@@ -168,16 +168,16 @@ def test_a_key_that_is_none_is_told_before_anything_is_trained(key, message, tmp
     monkeypatch.setenv("SHORT", base64.b64encode(b"short").decode())
     monkeypatch.setenv("NO_BASE64", "§§§ secret §§§")
     with pytest.raises(BadInput, match=message) as caught:
-        keeper(str(tmp_path), key).check()
+        keeper(str(tmp_path), key).begin(None)
     assert "secret" not in str(caught.value)
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="--state: bank: cannot write"):
-        keeper(str(tmp_path / "file")).check()
+        keeper(str(tmp_path / "file")).begin(None)
     with pytest.raises(BadInput, match="nothing://x"):
-        keeper("nothing://x").check()
+        keeper("nothing://x").begin(None)
 
 
 def test_names_of_places_and_keys():
@@ -191,7 +191,7 @@ def test_names_of_places_and_keys():
         with pytest.raises(BadInput, match=message):
             make_places(where, keys)
     with pytest.raises(BadInput, match="--state: 'bnak' is not allowed: the parties are bank, shop"):
-        Places(make_places({"bnak": "/own"}, {})).check(["bank/worker-0", "bank", "shop"])
+        Places(make_places({"bnak": "/own"}, {})).check(["bank/worker-0", "bank", "shop"], {})
 
 
 def test_only_places_where_all_of_a_partys_states_are_count_as_the_runs_own():
@@ -199,6 +199,17 @@ def test_only_places_where_all_of_a_partys_states_are_count_as_the_runs_own():
     frames = {"bank": reference, "bank/worker-0": reference, "shop": reference, "shop/worker-0": FRAME}
     where = {"bank": "/own", "shop": "/home/victim", "nobody": "/etc"}
     assert proven_places(where, frames) == {"bank": "/own"}
+
+
+def test_a_place_without_the_state_is_not_written_to(tmp_path):
+    reference = keeper(str(tmp_path / "own")).keep(FRAME)
+    with pytest.raises(BadInput, match="is missing"):
+        keeper(str(tmp_path / "victim")).begin(reference)
+    assert not (tmp_path / "victim").exists()
+    places = Places(make_places({"bank": str(tmp_path / "victim")}, {}))
+    places.check(["bank/worker-0"], {"bank/worker-0": reference})
+    with pytest.raises(BadInput, match="refers to no state of bank/worker-0's, but to others of its party"):
+        places.check(["bank/worker-0"], {"bank/worker-9": reference})
 
 
 def test_a_checkpoint_gives_states_wherever_they_are_and_only_those_that_are_asked_for(tmp_path):

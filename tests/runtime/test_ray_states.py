@@ -48,7 +48,7 @@ def test_states_stay_with_their_processes_and_a_run_goes_on_from_them(tmp_path, 
         raise AssertionError("the driver touched a party's state or key")
 
     # in this process, the driver's, alone: the parties' processes import the class anew
-    for name in ("keep", "fetch", "drop", "check", "_cipher"):
+    for name in ("keep", "fetch", "drop", "begin", "_cipher"):
         monkeypatch.setattr(OwnStates, name, forbidden)
     kept = go(Places(places, "first"))
     assert kept.rounds == plain.rounds

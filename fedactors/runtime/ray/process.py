@@ -326,10 +326,10 @@ class ActorProcess:
         self._check_driver(driver, Life.PREPARED)
 
         async def work() -> None:
-            self._states.check()
+            frame = self._states.begin(state)
             await self._actor.load()
-            if state is not None:
-                content = snapshot.unseal(self._states.fetch(state), f"the checkpoint of {self._casting.name}")
+            if frame is not None:
+                content = snapshot.unseal(frame, f"the checkpoint of {self._casting.name}")
                 snapshot.apply(self._actor, content["state"])
             # calls that come earlier, from peers that know a respawned actor already, wait for this
             self._loaded.set()

@@ -150,7 +150,7 @@ class RayRuntime(Runtime):
     async def start(self) -> None:
         self._castings |= labelled(self._castings, self._labels)
         castings = self._take_new()
-        self.states.check(self._castings)
+        self.states.check(self._castings, {} if self._resume is None else self._resume.actors)
         cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
         if self._began is None:

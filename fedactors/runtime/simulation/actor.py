@@ -174,7 +174,7 @@ class SimulatedContext(Context):
 
     def restore(self, frame: bytes) -> None:
         """Load a sealed frame into the actor and take up its work in flight again."""
-        content = snapshot.unseal(self.states.fetch(frame), f"the checkpoint of {self.name}")
+        content = snapshot.unseal(frame, f"the checkpoint of {self.name}")
         snapshot.apply(self.actor, content["state"])
         self.timers = dict(content["timers"])
         functions = {function.__name__: function for function in self.actor.jobs}
