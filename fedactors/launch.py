@@ -32,6 +32,7 @@ from fedactors.records.metrics import Summary
 from fedactors.records.progress import open_progress
 from fedactors.records.recorder import FolderRecorder, Recorder
 from fedactors.records.run_folder import SUMMARY, RunFolder
+from fedactors.records.states import FoundStates, Places, make_places, proven_places
 from fedactors.records.trackers import check_trackers, open_trackers
 from fedactors.runtime.base import Runtime, Snapshot, Usage
 
@@ -45,6 +46,8 @@ class _StoredOptions:
     place: Mapping[str, str] = dataclasses.field(default_factory=dict)
     spread: Literal["pack", "spread", "strict-pack", "strict-spread"] | None = None
     lease: PositiveFloat | None = None
+    state: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    state_key: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, options: RunOptions) -> _StoredOptions:
@@ -55,11 +58,14 @@ class _StoredOptions:
             place=dict(options.place),
             spread=options.spread,  # type: ignore[arg-type]
             lease=options.lease,
+            state=dict(options.state),
+            state_key=dict(options.state_key),
         )
 
     def given(self) -> dict[str, Any]:
         """Return them as fields of `RunOptions`."""
-        return {**vars(self), "place": tuple(self.place.items())}
+        pairs = {name: tuple(getattr(self, name).items()) for name in ("place", "state", "state_key")}
+        return {**vars(self), **pairs}
 
 
 def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
@@ -84,6 +90,7 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     filled = dataclasses.replace(
         options, seeds=seeds, data=options.data or protocol.default_data, runtime=options.runtime or "ray"
     )
+    filled = _with_states(filled, _described_states(filled.data or ""))
     if filled.runtime == "ray" and filled.emulate is None and is_here(filled):
         filled = dataclasses.replace(filled, emulate=getattr(protocol, "emulate", None))
     return config, filled
@@ -103,6 +110,22 @@ def _check_runtime_flags(options: RunOptions, runtime: str) -> None:
             raise BadInput(f"--{flag}: needs --runtime ray; {why}")
     if options.pool and runtime == "ray":
         raise BadInput("--pool: needs --runtime simulated; on Ray every actor has a process of its own")
+
+
+def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the places and keys of parties' states that a description of own data gives."""
+    if not (data.endswith(".toml") and Path(data).is_file()):
+        return {}, {}
+    from fedactors.data.own import load_states
+
+    return load_states(Path(data))
+
+
+def _with_states(options: RunOptions, known: tuple[Mapping[str, str], Mapping[str, str]]) -> RunOptions:
+    """Return the options with the places and keys of states that are known, below those that they have."""
+    where, keys = {**known[0], **dict(options.state)}, {**known[1], **dict(options.state_key)}
+    make_places(where, keys)
+    return dataclasses.replace(options, state=tuple(where.items()), state_key=tuple(keys.items()))
 
 
 def is_here(options: RunOptions) -> bool:
@@ -232,18 +255,46 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     stored = parent.config
     if stored.get("protocol") != protocol.name:
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
-    parent.load_checkpoint()
+    held = parent.load_checkpoint().actors
     config = restore_config(protocol, parent)
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
     _check_runtime_flags(options, runtime)
     resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
+    earlier = _options_of(parent)
+    resumed = _with_states(resumed, _stored_states(earlier, held))
     if runtime == stored["runtime"]:
         # what decides the run goes on as it was, unless this command says otherwise
-        earlier = _options_of(parent)
-        resumed = dataclasses.replace(resumed, **{k: v for k, v in earlier.items() if not getattr(resumed, k)})
+        known = {name: value for name, value in earlier.items() if name not in ("state", "state_key")}
+        resumed = dataclasses.replace(resumed, **{k: v for k, v in known.items() if not getattr(resumed, k)})
     elif runtime == "ray" and resumed.emulate is None and is_here(resumed):
         resumed = dataclasses.replace(resumed, emulate=getattr(protocol, "emulate", None))
     return config, resumed
+
+
+def states_of(
+    folder: RunFolder, frames: Mapping[str, bytes], state: Mapping[str, str], keys: Mapping[str, str]
+) -> FoundStates:
+    """Return the actors' states of a checkpoint, wherever their parties keep them.
+
+    Args:
+        folder: the run's.
+        frames: of the checkpoint, by actor.
+        state: party to place, where another one is given than the run's.
+        keys: party to the name of its key, likewise.
+
+    Raises:
+        BadInput: a place or key is none.
+    """
+    where, known = _stored_states(_options_of(folder), frames)
+    return FoundStates(frames, make_places({**where, **state}, {**known, **keys}))
+
+
+def _stored_states(
+    earlier: Mapping[str, Any], frames: Mapping[str, bytes]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the places and keys that a run had for its parties' states, of those that its checkpoint confirms."""
+    where = proven_places(dict(earlier["state"]), frames)
+    return where, {party: key for party, key in earlier["state_key"] if party in where}
 
 
 def _options_of(folder: RunFolder) -> dict[str, Any]:
@@ -275,6 +326,8 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
             runtime = make_runtime(options, seed, recorder)
             recorder.usage = runtime.usage
             signals.runtime = runtime
+            if options.state:
+                runtime.states = Places(make_places(dict(options.state), dict(options.state_key)), folder.path.name)
             checkpoint = recorder.load_checkpoint()
             snapshot = None if checkpoint is None else Snapshot(checkpoint.actors, checkpoint.driver)
             result = runtime.execute(lambda: protocol.run(config, data, runtime), snapshot)

@@ -100,6 +100,8 @@ class Parties(Generic[C]):
         self._when_dropped = when_dropped
         self._label = label
         self._away: set[str] = set()
+        self.last_lost: str | None = None
+        """Who was lost last, be it a member again by now."""
         self._returns = dict.fromkeys(self.names, 0)
         self._news = asyncio.Event()
 
@@ -120,6 +122,7 @@ class Parties(Generic[C]):
 
     def leave(self, name: str) -> None:
         """Learn that a party is gone: it is no member until it is `back`."""
+        self.last_lost = name
         self._away.add(name)
 
     def back(self, name: str) -> None:
@@ -244,6 +247,7 @@ class Parties(Generic[C]):
         """Go on without lost parties where the run may, else raise the first loss."""
         if self._on_loss == "skip":
             for loss in losses:
+                self.last_lost = loss.party
                 _log.warning("%s; the others' answers are taken", loss)
             return
         members = self.members

@@ -34,7 +34,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from fedactors.errors import BadInput
 from fedactors.plugins import RunResult
-from fedactors.runtime.base import Runtime
+from fedactors.runtime.base import FINAL, Runtime
 
 Mode = Literal["max", "min"]
 
@@ -222,7 +222,7 @@ class Rounds(Generic[S]):
 
     async def result(self, metrics: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> RunResult:
         """Take the final checkpoint, and return what the run has to say."""
-        await self.checkpoint("final")
+        await self.checkpoint(FINAL)
         return RunResult(rounds=self.state.round, metrics=metrics, extra=extra or {})
 
 

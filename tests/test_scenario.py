@@ -73,6 +73,8 @@ def test_the_contract_of_the_flags_is_frozen():
         "--lease",
         "--out",
         "--resume",
+        "--state",
+        "--state-key",
     }
     experiment = {"--data", "--seed", "--seeds", "--smoke", "--full"}
     display = {"--quiet", "--format", "--track"}

@@ -221,7 +221,7 @@ def predict_command(args: argparse.Namespace) -> int:
     from fedactors.records.metrics import jsonable
     from fedactors.records.storage import local_path, write_atomic
 
-    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    protocol, config, folder, states = _trained(args)
     if protocol.predict is None:
         raise BadInput(f"predict: {protocol.name} cannot predict")
     data = load_data(protocol, config, args.data, folder.config["seed"])
@@ -251,13 +251,13 @@ def export_command(args: argparse.Namespace) -> int:
     """Write one party's part of the trained model."""
     from fedactors.records.storage import disk_errors, local_path
 
-    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    protocol, config, folder, states = _trained(args)
     if protocol.export is None:
         raise BadInput(f"export: {protocol.name} cannot export")
     parties = sorted({name.partition("/")[0] for name in states})
     if args.party not in parties:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
-    own = {name: state for name, state in states.items() if name.partition("/")[0] == args.party}
+    own = {name: states[name] for name in states if name.partition("/")[0] == args.party}
     target = local_path(args.to, "--to") if args.to else folder.path / "exported"
     with disk_errors(target, "--to"):
         target.mkdir(parents=True, exist_ok=True)
@@ -345,16 +345,17 @@ def _print_datasets(datasets: Sequence[Any]) -> None:
     print_table(["data set", "layouts", "task", "rows", "files", "terms"], rows)
 
 
-def _trained(run: str, label: str | None) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
-    from fedactors.launch import restore_config
+def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
+    from fedactors.launch import restore_config, states_of
     from fedactors.records.run_folder import RunFolder
 
-    folder = RunFolder.open(run)
+    folder = RunFolder.open(args.run)
     stored = folder.config
     protocol = find_protocol(str(stored.get("protocol")))
     labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
-    chosen = label or ("best" if "best" in labels else None)
-    return protocol, restore_config(protocol, folder), folder, folder.load_checkpoint(chosen).actors
+    chosen = args.checkpoint or ("best" if "best" in labels else None)
+    states = states_of(folder, folder.load_checkpoint(chosen).actors, dict(args.state), dict(args.state_key))
+    return protocol, restore_config(protocol, folder), folder, states
 
 
 def _read_profile(path: str) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
@@ -35,6 +35,8 @@ class RunOptions:
     track: tuple[str, ...] = ()
     place: tuple[tuple[str, str], ...] = ()
     spread: str | None = None
+    state: tuple[tuple[str, str], ...] = ()
+    state_key: tuple[tuple[str, str], ...] = ()
 
 
 class Parser(argparse.ArgumentParser):
@@ -109,15 +111,37 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PARTY=LABEL",
         help="put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
     )
+    add_state_flags(parser)
     parser.add_argument("--spread", choices=SPREADS, help="how actors are laid over the cluster's hosts")
     add_format_flag(parser)
+
+
+def add_state_flags(parser: argparse.ArgumentParser) -> None:
+    """Add ``--state`` and ``--state-key``."""
+    parser.add_argument(
+        "--state",
+        type=_pair("party=place"),
+        action="append",
+        default=[],
+        metavar="PARTY=PLACE",
+        help="keep a party's checkpoints in a folder of its host, or at an address, not in the run folder; repeatable",
+    )
+    parser.add_argument(
+        "--state-key",
+        type=_pair("party=file:PATH or party=env:NAME"),
+        action="append",
+        default=[],
+        metavar="PARTY=KEY",
+        help="encrypt them (AES-256-GCM) with the key in file:PATH or env:NAME, as the party's process finds it",
+    )
 
 
 def run_options(args: argparse.Namespace) -> RunOptions:
     """Return the options that `add_run_flags` parsed."""
     names = RunOptions.__dataclass_fields__
     values: dict[str, Any] = {name: value for name, value in vars(args).items() if name in names}
-    values["place"] = tuple(values.get("place", ()))
+    for pairs in ("place", "state", "state_key"):
+        values[pairs] = tuple(values.get(pairs, ()))
     return RunOptions(**values)
 
 
@@ -131,8 +155,11 @@ def run_words(options: RunOptions, words: Sequence[str]) -> list[str]:
         flag = f"--{field.name.replace('_', '-')}"
         if value is True:
             given.append(flag)
+        elif isinstance(value, tuple) and isinstance(value[0], tuple):
+            for pair in value:
+                given += [flag, "=".join(pair)]
         elif isinstance(value, tuple):
-            given += [flag, ",".join("=".join(item) if isinstance(item, tuple) else str(item) for item in value)]
+            given += [flag, ",".join(map(str, value))]
         else:
             given += [flag, str(value)]
     return [*given, *words]
@@ -163,6 +190,16 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _pair(form: str) -> Callable[[str], tuple[str, str]]:
+    def parse(text: str) -> tuple[str, str]:
+        party, equals, value = (word.strip() for word in text.partition("="))
+        if not (party and equals and value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not of the form {form}")
+        return party, value
+
+    return parse
 
 
 def _place(text: str) -> list[tuple[str, str]]:

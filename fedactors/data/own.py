@@ -41,9 +41,9 @@ _TASK_KEYS = {
     "relational": {"type", "classes", "layout", "sql", "label", "categorical"},
 }
 _PARTY_KEYS = {
-    "vertical": {"path", "id", "features", "label", "categorical"},
+    "vertical": {"path", "id", "features", "label", "categorical", "state", "state_key"},
     "horizontal": {"path", "features", "label"},
-    "relational": {"path", "kind", "table", "source_table"},
+    "relational": {"path", "kind", "table", "source_table", "state", "state_key"},
 }
 _KINDS = {
     ".duckdb": "duckdb",
@@ -77,13 +77,7 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
     Raises:
         BadInput: not readable, not TOML, or a wrong key or value; the message names field, value and what is allowed.
     """
-    try:
-        with path.open("rb") as stream:
-            given = tomllib.load(stream)
-    except OSError as error:
-        raise BadInput(f"data: {path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"data: {path}: not TOML: {error}") from error
+    given = _read(path)
     _known(given, {"task", "parties"}, str(path))
     task, parties = _table(given, "task", path), _table(given, "parties", path)
     layout = _choice(task.get("layout", "vertical"), tuple(_TASK_KEYS), "task.layout")
@@ -102,6 +96,35 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
     if layout == "horizontal":
         return _horizontal(path, task, parties, kind)
     return _vertical(path, task, parties, kind, num_classes)
+
+
+def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return where parties keep their states, and the names of the keys that they seal them with, by party.
+
+    A folder is relative to the file; on the party's own host it is found by its absolute path.
+
+    Raises:
+        BadInput: not readable, not TOML, or a value that is no text.
+    """
+    where: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    for name, party in _table(_read(path), "parties", path).items():
+        if isinstance(party, dict) and "state" in party:
+            place = _text(party["state"], f"parties.{name}.state")
+            where[name] = place if "://" in place else str((path.parent / Path(place).expanduser()).resolve())
+        if isinstance(party, dict) and "state_key" in party:
+            keys[name] = _text(party["state_key"], f"parties.{name}.state_key")
+    return where, keys
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise BadInput(f"data: {path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"data: {path}: not TOML: {error}") from error
 
 
 def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int) -> VerticalData:

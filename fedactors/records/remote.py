@@ -75,6 +75,42 @@ class Mirror:
         self._files.pipe_file(target, source.read_bytes())
 
 
+class Store:
+    """Single files at an address.
+
+    Raises:
+        BadInput: no such kind of address, its library is not installed, or it refuses.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._files, self._root = _connect(address)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
+        with _errors(self._address):
+            target = f"{self._root}/{name}"
+            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self._files.pipe_file(target, data)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with _errors(self._address):
+            if self._files.exists(f"{self._root}/{name}"):
+                return bytes(self._files.cat_file(f"{self._root}/{name}"))
+        raise FileNotFoundError(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with _errors(self._address):
+            if self._files.exists(f"{self._root}/{name}"):
+                self._files.rm_file(f"{self._root}/{name}")
+
+
 def _connect(address: str) -> tuple[Any, str]:
     import fsspec
 

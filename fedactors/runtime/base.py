@@ -24,6 +24,7 @@ import numpy as np
 
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.network.codec import CodecError, carry, message
+from fedactors.records.states import Places
 from fedactors.remote import DRIVER
 from fedactors.resources import Resources
 
@@ -36,6 +37,8 @@ T = TypeVar("T")
 ACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9][A-Za-z0-9_.\-]*)*")
 """Names that can be file names, words of a command line and texts of a ledger alike."""
 LOSS_POLICIES = ("stop", "continue", "restart")
+FINAL = "final"
+"""Label of the checkpoint that ends a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +356,10 @@ class Runtime(Caller):
         self.state = {}
         self.resumed = False
         """Whether this run goes on from a snapshot."""
+        self.resumed_at_rest = False
+        """Whether that snapshot was the last thing that its run did: what followed is else done a second time."""
+        self.states = Places()
+        """Which parties keep their states themselves; set before the run is executed."""
         self.privacy_records: list[Any] = []
         self.spent = 0.0
         self._castings: dict[str, Casting] = {}

@@ -24,7 +24,7 @@ from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.resources import Resources
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.base import FINAL, CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext, VirtualClock
 from fedactors.runtime.simulation.cores import Cores
@@ -110,6 +110,7 @@ class SimulatedRuntime(Runtime):
         if torch is not None:
             torch.set_num_threads(1)  # as in every other process: more threads change results
         contexts = [SimulatedContext(self, casting) for casting in self._take_new()]
+        self.states.check(self._castings, {} if self._resume is None else self._resume.actors)
         for context in contexts:
             self.contexts[context.name] = context
             fault = self._faults.pop(context.name, None)
@@ -121,9 +122,10 @@ class SimulatedRuntime(Runtime):
 
     async def _bring_up(self, contexts: list[SimulatedContext], state: Snapshot | None) -> None:
         for context in contexts:
+            frame = context.states.begin(None if state is None else state.actors.get(context.name))
             await self._in_context(context, context.actor.load)
-            if state is not None and context.name in state.actors:
-                context.restore(state.actors[context.name])
+            if frame is not None:
+                context.restore(frame)
         for context in contexts:
             await self._in_context(context, context.actor.open)
 
@@ -353,6 +355,7 @@ class SimulatedRuntime(Runtime):
         driver = snapshot.seal(
             {
                 "now": self.loop.time(),
+                "at_rest": self._stop_code is not None or label == FINAL,
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
                 "spent": self.spent,
@@ -365,11 +368,13 @@ class SimulatedRuntime(Runtime):
         if self.recorder is not None:
             self.ledger.flush()  # what left before the checkpoint is on disk with it
             self.recorder.save_checkpoint(label, actors, driver)
+        for name, frame in self.states.replaced(label, actors).items():
+            self.contexts[name].states.drop(frame)
 
     def _restore_driver(self, resume: Snapshot) -> None:
         content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
         self._resume = self._last_snapshot = resume
-        self.resumed = True
+        self.resumed, self.resumed_at_rest = True, content["at_rest"]
         self.loop.set_time(content["now"])
         self.state = snapshot.unpack(content["state"])
         self.spent = content["spent"]

@@ -124,7 +124,7 @@ class Party(Client):
             Refused: they are known here already.
         """
         if self.rows.labels is not None:
-            raise Refused(self.name, "is told labels, which it knows already")
+            raise Refused(self.caller, f"tells {self.name} labels, which it knows already")
         self.rows.labels = labels
         self._build()
 
@@ -144,7 +144,7 @@ class Party(Client):
             Refused: noise is to protect it.
         """
         if self._config.noise is not None and not self._context.reproducible_noise:
-            raise Refused(self.name, "is asked for a representation without the noise that is to protect it")
+            raise Refused(self.caller, f"asks {self.name} for a representation without the noise that is to protect it")
         h = await self._do(self._block.represent(self.theta, None, order.part))
         return Measured(h, self._block.penalty(self.theta))
 
@@ -211,11 +211,12 @@ class ServedParty(Party):
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
         if not self.links.uplink:
-            raise Refused(self.name, "is relayed an order of the server's, to which it has a link")
+            raise Refused(self.caller, f"relays to {self.name} an order of the server's, to which it has a link")
         table = doors(type(self)).table.values()
         door = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
         if door is None:
-            raise Refused(self.name, f"is relayed a {type(relayed.order).__name__}, which it does not follow")
+            what = type(relayed.order).__name__
+            raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
         reply: Representation | SquaredNorm | ProbeImage | None = await getattr(self, door)(relayed.order)
         return reply
 

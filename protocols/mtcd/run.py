@@ -88,8 +88,12 @@ class Federation:
         """
         replies = await self.clients.ask(call)
         if not replies:
-            raise PartyLost(self.data.parties[-1], "no client is left")
+            raise self.nobody("no client is left")
         return list(replies.values())
+
+    def nobody(self, text: str) -> PartyLost:
+        """Return the error of a run that cannot go on, with the name of who was lost last."""
+        return PartyLost(self.clients.last_lost or self.data.parties[-1], text)
 
     def holder(self, client: int) -> StcdClient:
         """Return STCD's client of this number."""
@@ -348,12 +352,12 @@ async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[Quali
     slots = config.num_clients if config.aggregation == "concatenation" else None
     found = {names.index(name): each.h for name, each in parts.items()}
     if not found:
-        raise PartyLost(names[-1], "no client is left")
+        raise federation.nobody("no client is left")
     order = ScoreOrder(part, aggregate(found, slots), theta_0)
     for name in parts:
         if judged := await federation.clients.ask(lambda client: client.score(order), of=(name,)):
             return judged[name], sum(each.penalty for each in parts.values())
-    raise PartyLost(names[-1], "no client is left that could judge the model")
+    raise federation.nobody("no client is left that could judge the model")
 
 
 async def fusion_parameters(federation: Federation) -> Any:

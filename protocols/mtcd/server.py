@@ -111,7 +111,7 @@ class GatheringServer(Server):
             Refused: they are known here already.
         """
         if self.labels is not None:
-            raise Refused(self.name, "is told labels, which it knows already")
+            raise Refused(self.caller, f"tells {self.name} labels, which it knows already")
         self.labels = labels.train
         self._build()
 

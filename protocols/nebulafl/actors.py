@@ -194,7 +194,8 @@ class NebulaCenter(DataCenter):
     @remote(caller=DRIVER)
     async def report(self) -> CenterReport:
         """Return what was done so far."""
-        return CenterReport(self.name, self.trainings.num_done, tuple(self.models.versions))
+        trainings = self.trainings
+        return CenterReport(self.name, trainings.num_done, trainings.num_restored, tuple(self.models.versions))
 
     @remote(caller=DRIVER)
     async def finish(self) -> None:
@@ -260,6 +261,7 @@ class Auditor(Server):
         self._config, self._part, self._units = config, part, units
         self.bill = Bill()
         self.open_leases: dict[tuple[str, str], tuple[str, float, float]] = {}
+        self._lost_at: dict[str, float] = {}  # no checkpoint is taken while a center is away
 
     async def load(self) -> None:
         """Name the test rows; they are loaded when they are needed."""
@@ -287,27 +289,43 @@ class Auditor(Server):
     @remote(caller=DRIVER)
     async def center_lost(self, news: CenterNews) -> None:
         """Bill what a lost center had let, until now."""
+        self._lost_at[news.center] = news.time
         for center, unit in [key for key in self.open_leases if key[0] == news.center]:
             self._close(center, unit, news.time, False)
 
+    @remote(caller=DRIVER)
+    async def center_back(self, report: CenterReport) -> None:
+        """Count what a center trained after the state with which it is back as given up: it is trained again."""
+        lost_at = self._lost_at.pop(report.center)
+        self.bill.take_back(report.center, lambda index, old: index >= report.restored and old.end <= lost_at)
+
+    @remote(caller=DRIVER)
+    async def round_lost(self, news: CenterNews) -> None:
+        """Count what a center trained since then as given up: it was lost before it answered."""
+        self.bill.take_back(news.center, lambda _, old: old.start >= news.time)
+
     def _close(self, center: str, unit: str, end: float, useful: bool) -> None:
-        container, start, price = self.open_leases.pop((center, unit))
+        rental = self._rental((center, unit), end, useful)
+        del self.open_leases[center, unit]
         if not useful:  # the center may be gone, or not know when its loss was noticed
-            self.record_span("given up", f"{container} on {unit}", start, end)
-        rental = Rental(center=center, unit=unit, container=container, start=start, end=end, price=price, useful=useful)
+            self.record_span("given up", f"{rental.container} on {unit}", rental.start, end)
         self.bill.add(rental)
+
+    def _rental(self, key: tuple[str, str], end: float, useful: bool) -> Rental:
+        (center, unit), (container, start, price) = key, self.open_leases[key]
+        return Rental(center=center, unit=unit, container=container, start=start, end=end, price=price, useful=useful)
 
     @remote(caller=DRIVER)
     async def account(self, order: AccountOrder) -> Account:
         """Return the dollars of all rentals so far, and each center's bill."""
         closed = self.bill.rentals
-        running = [(order.time - start) * price / 3600.0 for _, start, price in self.open_leases.values()]
         num_useful = sum(rental.useful for rental in closed)
+        now = Bill([*closed, *(self._rental(key, order.time, False) for key in self.open_leases)])
         return Account(
-            rent=self.bill.dollars() + sum(running),
+            rent=now.dollars(),
             trainings=num_useful,
             given_up=len(closed) - num_useful,
-            centers=tuple(self.bill.center(name, num_units, order.duration) for name, num_units in self._units.items()),
+            centers=tuple(now.center(name, num_units, order.duration) for name, num_units in self._units.items()),
         )
 
     @remote(caller=DRIVER)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedactors.errors import BadInput
@@ -147,12 +147,19 @@ def rent(price: float, seconds: float) -> float:
 class Bill:
     """The log of all rentals of a run."""
 
-    def __init__(self) -> None:
-        self.rentals: list[Rental] = []
+    def __init__(self, rentals: Iterable[Rental] = ()) -> None:
+        self.rentals = list(rentals)
 
     def add(self, entry: Rental) -> None:
         """Write an entry."""
         self.rentals.append(entry)
+
+    def take_back(self, center: str, lost: Callable[[int, Rental], bool]) -> None:
+        """Count useful rentals of a center as given up, of which `lost` says so by their place among them."""
+        useful = [place for place, rental in enumerate(self.rentals) if rental.center == center and rental.useful]
+        for index, place in enumerate(useful):
+            if lost(index, self.rentals[place]):
+                self.rentals[place] = dataclasses.replace(self.rentals[place], useful=False)
 
     def dollars(self) -> float:
         """Return all money spent: the exact sum over the log, whatever its order."""

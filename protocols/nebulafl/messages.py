@@ -212,7 +212,7 @@ class AccountOrder:
 
 @message(reveals="what a center's hardware cost and how busy it was; no data")
 class CenterBill:
-    """Dollars of the rentals that ended, hours that units were let, and their share of the unit hours."""
+    """Dollars of the rentals (those still open as if they ended now), hours let, and their share of the unit hours."""
 
     center: str
     rent: float
@@ -232,10 +232,11 @@ class Account:
 
 @message(reveals="counts of a center's trainings and versions")
 class CenterReport:
-    """What a center did so far."""
+    """What a center did so far, and how much of it its process found done in the state that it began with."""
 
     center: str
     trainings: int
+    restored: int
     versions: tuple[int, ...]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedactors.data.horizontal import HorizontalData
 from fedactors.errors import PartyLost
 from fedactors.learning.flat_training import num_parameters
 from fedactors.network.codec import HEADER_BYTES
-from fedactors.network.ledger import INTER_DATA_CENTER
+from fedactors.network.ledger import INTER_DATA_CENTER, Total
 from fedactors.plugins import RunResult
 from fedactors.resources import Resources
 from fedactors.rounds import Rounds, RunState
@@ -29,6 +29,7 @@ from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.data import center_part, exchange_name, read_catalogue, read_network
 from protocols.nebulafl.hardware import Catalogue
 from protocols.nebulafl.messages import (
+    Account,
     AccountOrder,
     CenterNews,
     Measurement,
@@ -56,6 +57,8 @@ class State(RunState):
     """Centers that were lost for good."""
     curve: list[list[float]] = field(default_factory=list)
     """The values of `CURVE` at each measurement."""
+    bills: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What each place had cost by the last measurement, by name; together they are its dollars."""
 
 
 async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
@@ -220,12 +223,16 @@ class Federation:
             raise PartyLost(name, "its process is gone, and no data center is left")
         await self._tell_present()
         if not self._rotates:
-            await self._exchange.center_news(news)
+            unanswered = await self._exchange.center_news(news)
+            if unanswered is not None:
+                await self.auditor.round_lost(unanswered)
         if self._config.on_party_loss == "continue":
             self._state.gone = sorted(self.away)
             return
         await self._runtime.clock.sleep(self._config.restart_seconds)
         await self._runtime.respawn(name)
+        if self._rotates:
+            await self.auditor.center_back(await self.centers[name].report())
         await self.centers[name].begin_run(RunStart(self._state.began_at))
         self.away.remove(name)
         await self._tell_present()
@@ -252,7 +259,8 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
     runtime.spend(account.rent - state.rent)
     state.rent = account.rent
     egress = runtime.ledger.price(runtime.network.link)
-    totals = [t for t in runtime.ledger.totals() if t.kind == INTER_DATA_CENTER]
+    totals = between_places(runtime)
+    state.bills = bills_of(account, totals, runtime)
     found = await federation.measure()
     metrics = {
         "accuracy": found.accuracy,
@@ -269,6 +277,27 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
     }
     state.curve.append([metrics[name] for name in CURVE])
     return metrics
+
+
+def between_places(runtime: Runtime) -> list[Total]:
+    """Return what went from one place to another; an exchange at a center is at home there."""
+    host = runtime.network.host
+    return [t for t in runtime.ledger.totals() if t.kind == INTER_DATA_CENTER and host(t.sender) != host(t.receiver)]
+
+
+def bills_of(account: Account, totals: Sequence[Total], runtime: Runtime) -> dict[str, dict[str, float]]:
+    """Return rent, egress and use of each center, and of the hub where the exchange has a place of its own."""
+    network = runtime.network
+    bills = {
+        bill.center: {"rent": bill.rent, "busy_hours": bill.busy_hours, "utilisation": bill.utilisation}
+        for bill in account.centers
+    }
+    nothing = dict.fromkeys(("rent", "busy_hours", "utilisation"), 0.0)
+    for place in {**bills, **dict.fromkeys(network.host(t.sender) for t in totals)}:
+        sent = [t for t in totals if network.host(t.sender) == place]
+        paid = (network.link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages) for t in sent)
+        bills[place] = bills.get(place, nothing) | {"bytes_sent": sum(t.bytes for t in sent), "egress": sum(paid)}
+    return bills
 
 
 async def conclude(
@@ -291,21 +320,8 @@ async def conclude(
         reached = next((point for point in curve if point["accuracy"] >= config.target_accuracy), None)
         for name in ("time", "dollars", "center_bytes"):
             metrics[f"{name}_to_target"] = reached[name] if reached else math.nan
-    bills: dict[str, dict[str, float]] = {}
-    for bill in account.centers:
-        sent = [t for t in runtime.ledger.totals() if t.sender == bill.center and t.kind == INTER_DATA_CENTER]
-        bills[bill.center] = {
-            "rent": bill.rent,
-            "busy_hours": bill.busy_hours,
-            "utilisation": bill.utilisation,
-            "bytes_sent": sum(t.bytes for t in sent),
-            "egress": sum(
-                runtime.network.link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages)
-                for t in sent
-            ),
-        }
     extra = {
-        "centers": bills,
+        "centers": state.bills,
         "versions": await federation.versions(),
         "illustrative": catalogue.illustrative,
         "curve": curve,

@@ -199,7 +199,7 @@ class Trainings:
         )
         self.began_at: float | None = None
         self.stopped = False
-        self.num_done = 0
+        self.num_done = self.num_restored = 0
         self._actor, self._config, self._run_seed, self._book = actor, config, run_seed, book
         self._public_key = rows_key(part.public) if part.public is not None else b""
         self._gap_of, self._done, self._broken = gap_of, done, broken
@@ -223,6 +223,7 @@ class Trainings:
 
     def open(self) -> None:
         """Admit containers, and take up what a snapshot left in flight."""
+        self.num_restored = self.num_done
         self._admit()
         now = self._actor.clock.now()
         for number in self.scheduler.dropped:

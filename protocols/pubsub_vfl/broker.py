@@ -8,8 +8,8 @@ The life of a batch in an epoch, per sequence number (its attempt):
 
 Each batch has an embedding topic and a gradient topic for every passive party: bounded FIFOs of stamped references (p
 and q entries; when one is full the oldest entry is discarded), of which the newest is read. A batch is done when every
-passive party has acknowledged its gradient: each batch trains exactly once when nothing is abandoned; an active worker
-may have stepped already on a batch that is abandoned later, so that on its side a batch trains at least once.
+passive party has acknowledged its gradient: each batch trains exactly once when nothing is abandoned. A step is not
+taken back: where a worker, active or passive, had stepped on a batch that is abandoned later, it trains there again.
 
 Who waits for whom: a worker's report waits only when it has nothing else to do and there is nothing for it.
 """

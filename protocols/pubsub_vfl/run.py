@@ -63,7 +63,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         with runtime.phase("alignment"):
             state.num_rows = await federation.align()
         await rounds.checkpoint()
-    else:
+    elif not runtime.resumed_at_rest:
         state.releases += 1  # the epoch that was interrupted may have published every batch
     async for epoch in rounds:
         with runtime.phase("training"):

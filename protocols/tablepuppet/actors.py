@@ -313,7 +313,7 @@ class TableClient(Client):
             Refused: in every other algorithm.
         """
         if self._config.algorithm != "centralised":
-            raise Refused(self.name, f"gives no rows away in {self._config.algorithm}, only in centralised")
+            raise Refused(self.caller, f"asks {self.name} for its rows, which are given away in centralised only")
         return DesignMatrix(self._x, self._x_test, self.theta)
 
     @remote(caller=DRIVER)

@@ -20,7 +20,6 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,15 +29,16 @@ from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, Row, kind_of
-from fedactors.network.links import Network
+from fedactors.records.states import OwnStates
 from fedactors.remote import DRIVER, current_caller, doors
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, CostModel, Job, Ref, Work, check_reader
+from fedactors.runtime.base import NOWHERE, Casting, Context, Job, Ref, Work, check_reader
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, error_bytes
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
 from fedactors.runtime.ray.leftovers import make_folder
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
+from fedactors.runtime.ray.settings import Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, ticket
 
 T = TypeVar("T")
@@ -46,45 +46,6 @@ LEASE = "lease"
 """Name of the group of Ray's that gives signs of life."""
 _MOST_REFUSALS = 100
 """Of those that are remembered between two looks of the driver: a flood of them costs no memory."""
-
-
-class WallClock(Clock):
-    """Seconds since the run began, `scale` wall seconds each, `offset` seconds ahead when a run goes on."""
-
-    def __init__(self, start: float, offset: float = 0.0, scale: float = 1.0) -> None:
-        self._start = start
-        self._offset = offset
-        self._scale = scale
-
-    def begin(self, start: float) -> None:
-        """Count from `start` (by the wall clock) on."""
-        self._start = start
-
-    def now(self) -> float:
-        """Return the present time."""
-        return (time.time() - self._start) / self._scale + self._offset
-
-    async def sleep(self, seconds: float, key: str | None = None) -> None:
-        """See `Clock.sleep`; a keyed wait is not continued across a resume, its loop asks for it again."""
-        await asyncio.sleep(seconds * self._scale)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every process of a run must know."""
-
-    seed: int
-    start: float
-    offset: float
-    reproducible_noise: bool
-    call_timeout: float
-    use_sockets: bool
-    keep_rows: bool
-    network: Network | None
-    costs: CostModel | None
-    scale: float
-    script_types: tuple[type, ...] = ()
-    """Messages and plain values that the driver's own script declares: other processes cannot import them."""
 
 
 class RayContext(Context):
@@ -318,9 +279,10 @@ class ActorProcess:
         casting: the actor to host.
         settings: of the run.
         key: with which tickets to this actor are made.
+        states: where its snapshots are kept.
     """
 
-    def __init__(self, casting: Casting, settings: Settings, key: bytes) -> None:
+    def __init__(self, casting: Casting, settings: Settings, key: bytes, states: OwnStates) -> None:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
@@ -329,6 +291,7 @@ class ActorProcess:
         self._casting = casting
         self._settings = settings
         self._key = key
+        self._states = states
         self._life = Life.CREATED
         self._context: RayContext
         self._folder: Path | None = None
@@ -363,9 +326,10 @@ class ActorProcess:
         self._check_driver(driver, Life.PREPARED)
 
         async def work() -> None:
+            frame = self._states.begin(state)
             await self._actor.load()
-            if state is not None:
-                content = snapshot.unseal(state, f"the checkpoint of {self._casting.name}")
+            if frame is not None:
+                content = snapshot.unseal(frame, f"the checkpoint of {self._casting.name}")
                 snapshot.apply(self._actor, content["state"])
             # calls that come earlier, from peers that know a respawned actor already, wait for this
             self._loaded.set()
@@ -393,11 +357,23 @@ class ActorProcess:
         self._check_driver(driver, Life.PREPARED)
         return b"".join(encode_error(self._casting.name, await self._context.failure))
 
-    async def snapshot(self, driver: bytes) -> bytes:
-        """Return the actor's state as a sealed frame."""
+    async def snapshot(self, driver: bytes) -> tuple[bytes, bytes | None]:
+        """Return the actor's state as a sealed frame, or where it is kept; and an encoded error or None."""
         self._check_driver(driver, Life.LOADED)
-        state = snapshot.capture(self._actor, self._actor.state)
-        return snapshot.seal({"state": state, "jobs": [], "timers": {}})
+        frame = snapshot.seal({"state": snapshot.capture(self._actor, self._actor.state), "jobs": [], "timers": {}})
+        try:
+            return self._states.keep(frame), None
+        except FedactorsError as error:
+            return b"", b"".join(encode_error(self._casting.name, error))
+
+    async def drop(self, driver: bytes, frame: bytes) -> bytes | None:
+        """Remove a kept state that no checkpoint refers to any more; return an encoded error or None."""
+        self._check_driver(driver, Life.LOADED)
+
+        async def work() -> None:
+            self._states.drop(frame)
+
+        return await self._guarded(work)
 
     async def drain(self, driver: bytes) -> Drained:
         """Return what was recorded; see `RayContext.drain`."""

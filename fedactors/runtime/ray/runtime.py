@@ -29,14 +29,14 @@ from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.base import FINAL, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Accounts, Used
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Lanes
 from fedactors.runtime.ray.placement import labelled
-from fedactors.runtime.ray.process import Settings, WallClock
+from fedactors.runtime.ray.settings import Settings, WallClock
 from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first
 
 T = TypeVar("T")
@@ -150,6 +150,7 @@ class RayRuntime(Runtime):
     async def start(self) -> None:
         self._castings |= labelled(self._castings, self._labels)
         castings = self._take_new()
+        self.states.check(self._castings, {} if self._resume is None else self._resume.actors)
         cluster.check_resources(self._castings.values())
         await self._bring_up(castings, self._resume)
         if self._began is None:
@@ -181,15 +182,17 @@ class RayRuntime(Runtime):
         due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
         if due or label != "last" or self._stop_code is not None:
             await self._drain()
-            self._last_snapshot = Snapshot(await self._processes.snapshots(), self._capture_driver())
+            self._last_snapshot = Snapshot(await self._processes.snapshots(), self._capture_driver(label))
             if self.recorder is not None:
                 self.recorder.save_checkpoint(label, self._last_snapshot.actors, self._last_snapshot.driver)
+            await self._processes.drop(self.states.replaced(label, self._last_snapshot.actors))
         if self._stop_code is not None:
             raise Stopped(f"stopped at {self.clock.now():.1f} s; a checkpoint is written", self._stop_code)
 
-    def _capture_driver(self) -> bytes:
+    def _capture_driver(self, label: str) -> bytes:
         return snapshot.seal(
             {
+                "at_rest": self._stop_code is not None or label == FINAL,
                 "now": self.clock.now(),
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
@@ -274,7 +277,7 @@ class RayRuntime(Runtime):
         if resume is not None:
             content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
             self._resume = self._last_snapshot = resume
-            self.resumed = True
+            self.resumed, self.resumed_at_rest = True, content["at_rest"]
             self._offset = content["now"]
             self.state = snapshot.unpack(content["state"])
             self.spent = content["spent"]
@@ -306,6 +309,7 @@ class RayRuntime(Runtime):
             start_timeout=self._start_timeout,
             call_timeout=self._call_timeout,
             lease=self._lease,
+            states=self.states,
             lost=self._lose,
             failed=self.fail,
         )

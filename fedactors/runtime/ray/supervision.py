@@ -27,12 +27,14 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost
+from fedactors.records.states import Places, is_reference
 from fedactors.remote import DRIVER, doors
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
 from fedactors.runtime.ray.placement import cause, check_strict
-from fedactors.runtime.ray.process import LEASE, ActorProcess, Settings
+from fedactors.runtime.ray.process import LEASE, ActorProcess
+from fedactors.runtime.ray.settings import Settings
 from fedactors.runtime.ray.transport import ERROR, ticket
 
 T = TypeVar("T")
@@ -49,6 +51,7 @@ class Processes:
         start_timeout: seconds within which a process must be up.
         call_timeout: seconds within which it must answer the driver.
         lease: seconds without a sign of life after which it counts as lost.
+        states: where the actors' snapshots are kept.
         lost: is told of each loss, once.
         failed: is told when something that goes on by itself in a process failed.
     """
@@ -61,6 +64,7 @@ class Processes:
         start_timeout: float,
         call_timeout: float,
         lease: float,
+        states: Places,
         lost: Callable[[PartyLost], Awaitable[None]],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -73,6 +77,7 @@ class Processes:
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
         self._lease = lease
+        self._states = states
         self._lost = lost
         self._failed = failed
         self._actors: dict[str, Any] = {}
@@ -106,7 +111,7 @@ class Processes:
         for casting in castings:
             remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name])
             key = self._keys[casting.name] = secrets.token_bytes(32)
-            self._starting[casting.name] = remote.remote(casting, settings, key)
+            self._starting[casting.name] = remote.remote(casting, settings, key, self._states.of(casting.name))
         fresh: dict[str, Address] = {}
         places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own))
         for casting, (host, path, pid) in zip(castings, places, strict=True):
@@ -244,14 +249,33 @@ class Processes:
                 frames = await self._answers(asked, "its snapshot")
             if frames.keys() == asked.keys():
                 return frames
+            await self.drop(frames)
             await asyncio.sleep(0.01)  # one is dead by now; its watcher may not have been told yet
 
     async def _frame(self, name: str, actor: Any) -> bytes | None:
         try:
-            frame: bytes = await actor.snapshot.remote(self._ticket(name))
+            frame, error = await actor.snapshot.remote(self._ticket(name))
         except RayActorError:
             return None
-        return frame
+        raise_first([error])
+        return bytes(frame)
+
+    async def drop(self, frames: Mapping[str, bytes]) -> None:
+        """Let actors remove what they keep in a place of their own and no checkpoint refers to any more.
+
+        Raises:
+            CallTimeout, BadInput: naming the one that did not, or could not.
+        """
+        kept = {n: f for n, f in frames.items() if is_reference(f) and n in self._actors}
+        asked = {n: asyncio.ensure_future(self._dropped(self._actors[n], n, f)) for n, f in kept.items()}
+        raise_first((await self._answers(asked, "the removal of a state")).values())
+
+    async def _dropped(self, actor: Any, name: str, frame: bytes) -> bytes | None:
+        try:
+            error: bytes | None = await actor.drop.remote(self._ticket(name), frame)
+        except RayActorError:
+            return None
+        return error
 
     async def drained(self) -> dict[str, Drained]:
         """Return what the processes recorded; what one had recorded that is gone by now, is gone with it.

@@ -55,6 +55,7 @@ class SimulatedContext(Context):
         self.seed = runtime.seed
         self.reproducible_noise = runtime.reproducible_noise
         self.casting = casting
+        self.states = runtime.states.of(casting.name)
         self._runtime = runtime
         self.actor = self._make()
         self.doors = doors(casting.cls)
@@ -162,13 +163,14 @@ class SimulatedContext(Context):
         self._runtime.privacy_records.append(record)
 
     def capture(self) -> bytes:
-        """Return the actor's state, its work in flight and its keyed timers as a sealed frame."""
+        """Return the actor's state, work in flight and keyed timers as a sealed frame, or where that is kept."""
         jobs = [
             (j.key, j.function.__name__, j.args, (j.work.kind, j.work.units), j.due)
             for j in sorted(self.jobs.values(), key=lambda j: j.key)
         ]
         state = snapshot.capture(self.actor, self.actor.state)
-        return snapshot.seal({"state": state, "jobs": jobs, "timers": dict(sorted(self.timers.items()))})
+        frame = snapshot.seal({"state": state, "jobs": jobs, "timers": dict(sorted(self.timers.items()))})
+        return self.states.keep(frame)
 
     def restore(self, frame: bytes) -> None:
         """Load a sealed frame into the actor and take up its work in flight again."""

@@ -228,8 +228,9 @@ class DcpaClient(Party):
                 async with self.clock.timeout(seconds):
                     await self._arrived.wait()
             except TimeoutError:
-                text = f"no dual vector of iteration {iteration} came within {seconds:g} s"
-                raise CallTimeout(self.name, text) from None
+                missing = [self._names[n] for n in self._neighbours if n not in self._inbox.get(iteration, {})]
+                text = f"its dual vector of iteration {iteration} did not come to {self.name} within {seconds:g} s"
+                raise CallTimeout(missing[0], text) from None
         return self._inbox.pop(iteration, {})
 
 

@@ -210,7 +210,7 @@ class OrderCenter(DataCenter):
     @remote(caller=DRIVER)
     async def report(self) -> CenterReport:
         """Return what was done so far."""
-        return CenterReport(self.name, self.trainings.num_done, ())
+        return CenterReport(self.name, self.trainings.num_done, self.trainings.num_restored, ())
 
     @remote(caller=DRIVER)
     async def finish(self) -> None:
@@ -333,8 +333,11 @@ class FlatExchange(DataCenter):
         self._follow(self.coordinator.lost(news.task, self._now))
 
     @remote(caller=DRIVER)
-    async def center_news(self, news: CenterNews) -> None:
-        """All containers of a center are gone, and their tasks with them; or they can be called again."""
+    async def center_news(self, news: CenterNews) -> CenterNews | None:
+        """All containers of a center are gone, and their tasks with them; or they can be called again.
+
+        What was trained has arrived, each by itself: there is nothing to take back.
+        """
         containers, flights = self._containers[news.center], self.coordinator.flights
         if not news.present:
             gone = [flight.task for flight in flights.values() if flight.container in containers]
@@ -342,12 +345,13 @@ class FlatExchange(DataCenter):
                 self.coordinator.container_lost(container)
             for task in gone:
                 self._follow(self.coordinator.lost(task, self._now))
-            return
+            return None
         # what it may still train for is broken off
         stale = tuple(task for task in range(1, self.coordinator.num_tasks + 1) if task not in flights)
         await self.peer(news.center, OrderCenter).withdraw(Withdrawal(stale))
         for container in containers:
             self._follow(self.coordinator.container_back(container, self._now))
+        return None
 
     @remote(caller=SERVER)
     async def model(self) -> SharedModel:
@@ -365,12 +369,13 @@ class RoundExchange(DataCenter):
     """Rounds over the centers."""
 
     state: ClassVar[tuple[str, ...]] = (
-        "present", "round", "parameters_P", "called", "results", "began_at", "model_facts",
+        "present", "round", "parameters_P", "called", "called_at", "results", "began_at", "model_facts",
     )  # fmt: skip
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
         self._method = center_method(config)
+        self.called_at = 0.0
         self.model_facts: Model | None = None
         self.parameters_P = np.zeros(0, np.float32)
         self.present = list(site.centers)
@@ -397,6 +402,7 @@ class RoundExchange(DataCenter):
         if self._is_over() or not self.present:
             return
         self.called, self.results = list(self.present), {}
+        self.called_at = self.clock.now()
         order = RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
         for center in self.called:
             self.background(self._send(center, order))
@@ -443,21 +449,28 @@ class RoundExchange(DataCenter):
         )
 
     @remote(caller=DRIVER)
-    async def center_news(self, news: CenterNews) -> None:
-        """Go on without a center, or with one that is back from the next round on."""
+    async def center_news(self, news: CenterNews) -> CenterNews | None:
+        """Go on without a center, or with one that is back from the next round on.
+
+        Returns since when nothing that a lost center trained was answered; None: there is nothing of that kind.
+        """
         if news.present:
             self.present = [name for name in self._site.centers if name in (*self.present, news.center)]
             if not self.called and not self._settling:
                 self._call()
-            return
+            return None
         self.present.remove(news.center)
+        wasted = None
         if news.center in self.called:
+            if news.center not in self.results:
+                wasted = CenterNews(news.center, False, self.called_at)
             self.called.remove(news.center)
             self.results.pop(news.center, None)
             if self.called:
                 await self._settle()
             else:
                 self._call()
+        return wasted
 
     @remote(caller=SERVER)
     async def model(self) -> SharedModel:

@@ -88,20 +88,24 @@ def hostile(door, message, runtime, words="topology=complete"):
         ("_represent", None, "which is no door"),
         ("answer_alignment", AlignmentQuestion("hash", b"k"), "asks client-0 for ids by 'hash', which was not agreed"),
         ("visit", Gather(0), "with a Gather; it takes a Token"),
-        ("take_labels", Labels(Z, Z), "is told labels, which it knows already"),
-        ("relay", Relayed((), Gather(0)), "is relayed an order of the server's, to which it has a link"),
-        ("relay", RelayedZ((), SyncedZ(0, 1.0, Z, np.zeros(0), True)), "is relayed an order of the server's"),
+        ("take_labels", Labels(Z, Z), "tells client-0 labels, which it knows already"),
+        ("relay", Relayed((), Gather(0)), "relays to client-0 an order of the server's, to which it has a link"),
+        ("relay", RelayedZ((), SyncedZ(0, 1.0, Z, np.zeros(0), True)), "relays to client-0 an order of the server's"),
     ],
 )
 def test_a_client_is_refused_what_only_server_or_driver_may_ask(door, message, line):
-    assert line in hostile(door, message, SimulatedRuntime(seed=3))
+    found = hostile(door, message, SimulatedRuntime(seed=3))
+    assert line in found
+    assert not found.startswith("client-0:")  # who asks is named, not who refuses
 
 
 def test_a_relayed_order_is_followed_only_if_the_server_could_give_it():
     """Client 2 has no link to the server, so that orders may come over others: but none that is not the server's."""
     given = RelayedZ(("client-2",), SyncedZ(0, 1.0, Z, np.zeros(0), True))
     words = "topology=path server_links=0,1 num_hops=9"
-    assert "is relayed a SyncedZ, which it does not follow" in hostile("relay", given, SimulatedRuntime(seed=3), words)
+    assert "relays to client-2 a SyncedZ, which it does not follow" in hostile(
+        "relay", given, SimulatedRuntime(seed=3), words
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,32 @@ class Deaf(SimulatedRuntime):
         return super().send(sender, receiver, method, value)
 
 
+class Mute(SimulatedRuntime):
+    """Loses all dual vectors of one client."""
+
+    def send(self, sender, receiver, method, value):
+        if method == "take_dual" and sender == "client-1":
+            done = self.loop.create_future()
+            done.set_result(None)
+            return done
+        return super().send(sender, receiver, method, value)
+
+
+def test_who_sends_nothing_is_named_and_not_who_waits_for_it():
+    with pytest.raises(CallTimeout, match=r"^client-1: its dual vector of iteration \d+ did not come to client-[02]"):
+        simulate("algorithm=dcpa topology=path", cls=Mute)
+
+
+@pytest.mark.parametrize("words", ["", "algorithm=svfl"])
+def test_when_no_client_is_left_the_last_that_was_lost_is_named(words):
+    end = moments(words, 2)[-1]
+    clients = [f"client-{number}" for number in range(6)]
+    faults = {name: end * (0.3 + 0.05 * place) for place, name in enumerate(reversed(clients))}
+    with pytest.raises(PartyLost, match=r"^client-0: ") as caught:
+        simulate(f"{words} on_party_loss=continue", faults=faults)
+    assert caught.value.exit_code == 3
+
+
 def test_a_word_that_never_comes_ends_in_a_timeout_that_names_the_token():
     with pytest.raises(CallTimeout, match=r"server: tokens \[\d\] were not back within 240 s"):
         simulate("", cls=Deaf)

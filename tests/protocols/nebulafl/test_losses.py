@@ -41,6 +41,35 @@ def test_a_center_lost_and_back(algorithm):
         assert result.extra["versions"]["virginia"] != [0, 0]
 
 
+@pytest.mark.parametrize("faults", [{"virginia": 1280.0}, {"virginia": 1280.0, "oregon": 2590.0}])
+def test_a_training_that_a_restart_undoes_is_paid_and_not_counted(faults):
+    result, recorder, _ = play(changed(restart_seconds=5.0), faults=faults)
+    spans = spans_of(recorder)
+    trained = sum(s["kind"] == "train" for s in spans)
+    # the planets' versions count what is in the models: those of a center that is back are its checkpoint's
+    assert result.metrics["trainings"] == sum(sum(v) for v in result.extra["versions"].values()) < trained
+    last = recorder.rounds[-1]
+    assert last["trainings"] + last["given_up"] == len(spans)
+    rent = sum(PRICES[s["label"].split(" on ")[1].partition("#")[0]] * (s["end"] - s["start"]) / 3600 for s in spans)
+    assert last["rent"] == pytest.approx(rent, rel=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg-hierarchical", "fedhisyn", "fedhkt"])
+def test_what_a_center_trained_in_a_round_that_it_never_answered_is_not_counted(algorithm):
+    config = changed(algorithm=algorithm, center_rounds=3)
+    _, whole, _ = play(config)
+    answers = [r[0] for r in whole.ledger_rows if r[1] == "virginia" and r[4] in ("RoundResult", "ClusterLogits")]
+    ends = sorted(s["end"] for s in spans_of(whole) if s["actor"] == "virginia" and s["kind"] == "train")
+    # lost when a container is done and another is not, so that the center has not answered yet
+    when = next((end + after) / 2 for end in ends for after in answers if 600.0 < end < after - 1.0 < end + 300.0)
+    result, recorder, _ = play(config, faults={"virginia": when})
+    orders = [r[0] for r in recorder.ledger_rows if r[2] == "virginia" and r[4] == "RoundOrder" and r[0] < when]
+    trained = [s for s in spans_of(recorder) if s["kind"] == "train"]
+    unanswered = [s for s in trained if s["actor"] == "virginia" and orders[-1] <= s["start"] and s["end"] < when]
+    assert unanswered
+    assert result.metrics["trainings"] == len(trained) - len(unanswered)
+
+
 def test_a_center_gone_for_good():
     config = changed(on_party_loss="continue")
     result, recorder, _ = play(config, faults={"virginia": 710.0})

@@ -1,6 +1,7 @@
 """Whole runs in the simulated runtime: repeatable, resumable in mid-rotation, and every dollar on the log."""
 
 import itertools
+import json
 import math
 import sys
 import types
@@ -58,7 +59,43 @@ def test_money_is_the_sum_over_the_event_log_and_egress(algorithm):
     assert runtime.usage().price == pytest.approx(rent + egress, rel=1e-9)
     bills = result.extra["centers"]
     assert math.fsum(bill["rent"] for bill in bills.values()) == pytest.approx(rent, rel=1e-9)
-    assert all(0 < bill["utilisation"] <= 1 for bill in bills.values())
+    # the exchange of the baselines has a place of its own, without hardware
+    assert all(0 < bill["utilisation"] <= 1 for place, bill in bills.items() if place != "exchange")
+    assert ("exchange" in bills) == (algorithm != "nebulafl")
+
+
+def network_with(folder, hub):
+    links = [("oregon", "virginia"), ("virginia", "frankfurt"), ("oregon", "frankfurt"), ("frankfurt", "hall")]
+    lines = ["illustrative = true", f'hub = "{hub}"' if hub else ""]
+    for number, ends in enumerate(links):
+        lines += ["[[links]]", f"between = {json.dumps(ends)}", "latency_ms = 40", "bandwidth_mbit = 100"]
+        lines += [f"egress_per_gb = 0.0{number + 2}"]
+    (folder / "network.toml").write_text("\n".join(lines))
+    return str(folder / "network.toml")
+
+
+@pytest.mark.parametrize("hub", ["hall", "virginia", None])
+@pytest.mark.parametrize("method", ["nebulafl", "aggregation", *BASELINES])
+def test_the_bills_of_all_places_are_the_dollars_of_the_run(method, hub, tmp_path):
+    ways = {"ablation": "aggregation"} if method == "aggregation" else {"algorithm": method}
+    config = changed(**ways, network=network_with(tmp_path, hub), duration=1300.0)
+    result, recorder, runtime = play(config, faults={"frankfurt": 800.0} if hub == "hall" else None)
+    bills = result.extra["centers"]
+    centers = {"oregon", "virginia", "frankfurt"}
+    assert centers <= set(bills) <= centers | {"hall"}
+    summed = math.fsum(bill["rent"] + bill["egress"] for bill in bills.values())
+    assert summed == pytest.approx(result.metrics["dollars"], rel=1e-12)
+    last = recorder.rounds[-1]
+    assert math.fsum(bill["egress"] for bill in bills.values()) == pytest.approx(last["egress"], rel=1e-12)
+    assert sum(bill["bytes_sent"] for bill in bills.values()) == result.metrics["center_bytes"] > 0
+    if method != "nebulafl":
+        # whoever gives the models away pays for them; an exchange within a center costs only what leaves the center
+        home = {"hall": "hall", "virginia": "virginia", None: "oregon"}[hub]
+        assert bills[home]["egress"] > 0
+        inside = [r for r in recorder.ledger_rows if r[3] == INTER_DATA_CENTER and r[1] != r[2]]
+        outside = [r for r in inside if runtime.network.host(r[1]) != runtime.network.host(r[2])]
+        assert (len(outside) < len(inside)) == (hub == "virginia")
+        assert sum(r[5] for r in outside if r[0] <= 1300.0) >= result.metrics["center_bytes"]
 
 
 def test_no_unit_and_no_container_is_double_booked(whole):

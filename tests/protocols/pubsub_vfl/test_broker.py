@@ -56,6 +56,23 @@ def test_what_a_worker_has_under_way_is_counted_until_it_is_acknowledged_or_aban
     assert dispatch.in_flight_of("p/0") == 0
 
 
+def test_a_batch_that_is_abandoned_after_a_party_acknowledged_it_is_trained_there_again():
+    dispatch = made(("p", "q"), batches=1)
+    for sequence in (1, 2):
+        assert dispatch.assign("p/0", 1, 0.0) == dispatch.assign("q/0", 1, 0.0) == ((0, sequence),)
+        for worker in ("p/0", "q/0"):
+            assert dispatch.publish(worker, 0, sequence, "z", 0.0)
+        assert dispatch.claim("a/0", 1, 0.0)
+        assert dispatch.publish_gradients("a/0", 0, sequence, ["g", "g"], 0.0)
+        assert dispatch.acknowledge("p/0", 0, sequence, 0.0)  # its worker has stepped, each time
+        if sequence == 1:
+            assert dispatch.expire(10.0) == (0,)
+            assert not dispatch.acknowledge("q/0", 0, 1, 10.0)
+    assert dispatch.acknowledge("q/0", 0, 2, 0.0)
+    assert dispatch.finished
+    assert (dispatch.counts().abandoned, dispatch.counts().max_attempts) == (1, 2)
+
+
 def test_published_batches_are_claimed_first_in_first_out():
     dispatch = made()
     dispatch.assign("p/0", 3, 0.0)

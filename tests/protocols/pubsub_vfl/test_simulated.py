@@ -5,14 +5,18 @@ import numpy as np
 import pytest
 
 from fedactors.data.blocks import Split, prepare
-from fedactors.errors import PartyLost
+from fedactors.errors import PartyLost, Stopped
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.links import Link, Network
 from fedactors.privacy.mechanisms import clip_rows
+from fedactors.runtime.base import Snapshot
+from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.broker import NeverEnds
+from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.run import run
 from tests.arrays import arrays_in
-from tests.protocols.pubsub_vfl.runs import Done, arrays, simulate
+from tests.protocols.pubsub_vfl.runs import Done, Recorder, arrays, config_of, simulate
 
 SEVERAL = {"num_active_workers": 2, "num_passive_workers": 3, "batch_size": 32}
 ALGORITHMS = {
@@ -181,6 +185,47 @@ def test_republished_batches_count_as_releases():
     attempts = done.recorder.rounds[0]["max_attempts"]
     assert attempts > 1
     assert done.result.extra["privacy"]["passive"]["Embedding"]["releases"] == attempts
+
+
+def releases(done):
+    return done.result.extra["privacy"]["passive"]["Embedding"]["releases"]
+
+
+class Stopping(Recorder):
+    """Asks its run to stop when a round is recorded."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.runtime = number, None
+
+    def record_round(self, index, metrics):
+        super().record_round(index, metrics)
+        if index == self.number:
+            self.runtime.request_stop(143)
+
+
+def stopped_after(number, resume=None):
+    """Return the checkpoint that a run writes which is told to stop after an epoch."""
+    settings = config_of(num_epochs=4, privacy_mu=1.0)
+    recorder, data = Stopping(number), load_data(settings, "breast-cancer", 0)
+    recorder.runtime = SimulatedRuntime(seed=0, recorder=recorder)
+    snapshot = None if resume is None else Snapshot(resume.actors, resume.driver)
+    with pytest.raises(Stopped):
+        recorder.runtime.execute(lambda: run(settings, data, recorder.runtime), snapshot)
+    return recorder.all[-1]
+
+
+def test_what_a_resume_does_not_do_again_is_no_release():
+    once, twice = stopped_after(1), stopped_after(2, stopped_after(1))
+    for found in (once, twice):
+        assert releases(simulate(num_epochs=4, privacy_mu=1.0, resume=found)) == 4
+    whole = simulate(num_epochs=4, privacy_mu=1.0)
+    assert releases(whole) == 4
+    # a finished run that is resumed has nothing left to do
+    assert releases(simulate(num_epochs=4, privacy_mu=1.0, resume=whole.recorder.all[-1])) == 4
+    # of a run that went on after its checkpoint nobody knows how far it came: its next epoch counts twice
+    cut = whole.recorder.all[2]
+    assert releases(simulate(num_epochs=4, privacy_mu=1.0, resume=cut)) == 5
 
 
 # --- parties, tasks, alignment, stopping ---

@@ -1,0 +1,191 @@
+"""Runs whose parties keep their states themselves: what is where, resume, prediction, export, and the two steps."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedactors.command_line.main import main
+from fedactors.command_line.options import RunOptions
+from fedactors.launch import launch, resolve
+from fedactors.plugins import find_protocol
+from fedactors.records.recorder import FolderRecorder
+from fedactors.records.run_folder import RunFolder
+from fedactors.records.states import is_reference
+
+WORDS = ("pubsub-vfl", "--runtime", "simulated", "--smoke", "--quiet")
+
+
+@pytest.fixture
+def key(monkeypatch) -> str:
+    text = base64.b64encode(os.urandom(32)).decode()
+    monkeypatch.setenv("ACTIVE_KEY", text)
+    return text
+
+
+def only(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def states_in(place: Path) -> list[Path]:
+    return sorted(path for path in place.rglob("*") if path.is_file())
+
+
+def go(capsys, *words: str, code: int = 0) -> str:
+    assert main(list(words)) == code
+    done = capsys.readouterr()
+    return done.out if code == 0 else done.err
+
+
+def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(tmp_path, capsys, key):
+    plain, place, runs = tmp_path / "plain", tmp_path / "own", tmp_path / "runs"
+    go(capsys, "run", *WORDS, "--out", str(plain))
+    kept = ("--state", f"active={place}", "--state-key", "active=env:ACTIVE_KEY")
+    go(capsys, "run", *WORDS, *kept, "--out", str(runs))
+    first, second = RunFolder.open(only(plain)), RunFolder.open(only(runs))
+    assert (first.path / "metrics/round_metrics.jsonl").read_bytes() == (
+        second.path / "metrics/round_metrics.jsonl"
+    ).read_bytes()
+    for entry in second.manifest["checkpoints"]:
+        held = second.load_checkpoint(entry["label"]).actors
+        assert {name for name, frame in held.items() if is_reference(frame)} == {
+            name for name in held if name.startswith("active")
+        }
+    second.verify()
+    # as many as the folder refers to, and no more
+    assert len(states_in(place)) == sum(
+        name.startswith("active") for entry in second.manifest["checkpoints"] for name in entry["actors"]
+    )
+    everything = b"".join(path.read_bytes() for path in second.path.rglob("*") if path.is_file())
+    assert key.encode() not in everything
+    assert base64.b64decode(key) not in everything
+
+    data = ("--data", "breast-cancer", "--to")
+    go(capsys, "predict", str(first.path), *data, str(tmp_path / "a.npy"))
+    go(capsys, "predict", str(second.path), *data, str(tmp_path / "b.npy"))
+    assert np.array_equal(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"))
+    for folder, to in ((first, "a"), (second, "b")):
+        go(capsys, "export", str(folder.path), "--party", "active", "--to", str(tmp_path / to))
+    a, b = (np.load(tmp_path / to / "active.npz") for to in ("a", "b"))
+    assert a.files
+    assert all(np.array_equal(a[name], b[name]) for name in a.files)
+
+
+def test_a_run_goes_on_from_states_that_were_moved(tmp_path, capsys, key):
+    place, moved, runs = tmp_path / "own", tmp_path / "moved", tmp_path / "runs"
+    kept = ("--state", f"active={place}", "--state-key", "active=env:ACTIVE_KEY")
+    go(capsys, "run", *WORDS, *kept, "--out", str(runs))
+    whole = only(runs)
+    before = states_in(place)
+    go(capsys, "run", "pubsub-vfl", "--resume", str(whole), "--quiet", "--out", str(tmp_path / "child"))
+    assert set(before) < set(states_in(place))  # the parent can be resumed again
+    config = RunFolder.open(only(tmp_path / "child")).config
+    assert config["options"]["state"] == {"active": str(place)}
+    assert config["options"]["state_key"] == {"active": "env:ACTIVE_KEY"}
+    shutil.move(place, moved)
+    resume = ("run", "pubsub-vfl", "--resume", str(whole), "--quiet", "--out", str(tmp_path / "third"))
+    assert "is missing" in go(capsys, *resume, code=2)
+    go(capsys, *resume, "--state", f"active={moved}")
+    assert RunFolder.open(only(tmp_path / "third")).manifest["status"] == "finished"
+
+
+def test_without_the_key_or_the_place_there_is_one_line(tmp_path, capsys, key, monkeypatch):
+    kept = ("--state", f"active={tmp_path / 'own'}", "--state-key", "active=env:ACTIVE_KEY")
+    go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
+    whole = only(tmp_path / "runs")
+    go(capsys, "export", str(whole), "--party", "passive", "--to", str(tmp_path / "part"))  # needs nothing of active
+    monkeypatch.delenv("ACTIVE_KEY")
+    export = ("export", str(whole), "--party", "active", "--to", str(tmp_path / "part"))
+    for words in (export, ("predict", str(whole), "--data", "breast-cancer")):
+        assert go(capsys, *words, code=2).splitlines() == [
+            "fedactors: --state-key: active: no variable ACTIVE_KEY where active/worker-0 runs"
+        ]
+    wrong = ("--state", f"actve={tmp_path / 'x'}")
+    assert "--state: 'actve' is not allowed: the parties are" in go(
+        capsys, "run", *WORDS, *wrong, "--out", str(tmp_path / "none"), code=2
+    )
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("forged", [[], ["active/worker-0"], ["active/worker-9"], ["active/worker-0", "active/ps"]])
+def test_a_run_folder_cannot_choose_where_a_resume_writes(forged, tmp_path, capsys):
+    go(capsys, "run", *WORDS, "--out", str(tmp_path / "runs"))
+    whole, victim = RunFolder.open(only(tmp_path / "runs")), tmp_path / "victim"
+    victim.mkdir()
+    config = whole.config
+    config["options"]["state"] = {"active": str(victim)}
+    whole.write_json("config.json", config)
+    last = whole.manifest["checkpoints"][-1]
+    if forged:
+        last["actors"] = [name for name in last["actors"] if not name.startswith("active")] + forged
+    for name in forged:
+        told = {"name": f"run/{name}/{'0' * 32}.state", "bytes": 3, "sha256": "0" * 64}
+        data = b"fedactors state elsewhere\n" + json.dumps(told).encode()
+        whole.write_bytes(f"{last['folder']}/{name}.ckpt", data)
+    whole.write_manifest()
+    words = ("run", "pubsub-vfl", "--resume", str(whole.path), "--quiet", "--out", str(tmp_path / "child"))
+    shown = go(capsys, *words, code=2 if forged else 0)
+    assert shown.startswith("fedactors: --state: ") == bool(forged)
+    assert list(victim.iterdir()) == []
+
+
+def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(tmp_path, capsys, monkeypatch):
+    place, saved, real = tmp_path / "own", [], FolderRecorder.save_checkpoint
+
+    def save(self, label, actors, driver):
+        saved.append(label)
+        if len(saved) == 3:  # the parties have written theirs by now
+            raise KeyboardInterrupt
+        real(self, label, actors, driver)
+
+    monkeypatch.setattr(FolderRecorder, "save_checkpoint", save)
+    protocol = find_protocol("pubsub-vfl")
+    states = tuple((party, str(place)) for party in ("active", "passive"))
+    options = RunOptions(runtime="simulated", smoke=True, quiet=True, out=str(tmp_path / "runs"), state=states)
+    config, options = resolve(protocol, ["num_epochs=4"], options)
+    with pytest.raises(KeyboardInterrupt):
+        launch(protocol, config, options)
+    assert len(saved) == 3
+    monkeypatch.setattr(FolderRecorder, "save_checkpoint", real)
+    cut = RunFolder.open(only(tmp_path / "runs"))
+    cut.verify()
+    referred = [frame for frame in cut.load_checkpoint().actors.values() if is_reference(frame)]
+    assert len(states_in(place)) == 2 * len(referred)  # those of the checkpoint that was none are nobody's
+    go(capsys, "run", "pubsub-vfl", "--resume", str(cut.path), "--quiet", "--out", str(tmp_path / "child"))
+    go(capsys, "run", *WORDS, "num_epochs=4", "--out", str(tmp_path / "whole"))
+    told = [only(tmp_path / name) / "metrics/round_metrics.jsonl" for name in ("child", "whole")]
+    assert told[0].read_bytes() == told[1].read_bytes()
+
+
+def test_a_description_of_own_data_says_where_states_are(tmp_path, capsys, monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3))
+    label = (x.sum(axis=1) > 0).astype(int)
+    bank = "\n".join(["income,defaulted", *(f"{a},{b}" for a, b in zip(x[:, 0], label, strict=True))])
+    shop = "\n".join(["orders,returned", *(f"{a},{b}" for a, b in x[:, 1:])])
+    (tmp_path / "bank.csv").write_text(bank)
+    (tmp_path / "shop.csv").write_text(shop)
+    (tmp_path / "shop.key").write_text(base64.b64encode(os.urandom(32)).decode())
+    (tmp_path / "parties.toml").write_text(
+        f'[task]\ntype = "binary"\n[parties.bank]\npath = "bank.csv"\nlabel = "defaulted"\nstate = "kept/bank"\n'
+        f'[parties.shop]\npath = "shop.csv"\nstate = "kept/shop"\nstate_key = "file:{tmp_path / "shop.key"}"\n'
+    )
+    data = ("--data", str(tmp_path / "parties.toml"))
+    words = ("run", "pubsub-vfl", "--runtime", "simulated", "--quiet", "num_epochs=2", "batch_size=32", *data)
+    go(capsys, *words, "--out", str(tmp_path / "runs"))
+    folder = RunFolder.open(only(tmp_path / "runs"))
+    assert folder.config["options"]["state"] == {
+        "bank": str(tmp_path / "kept/bank"),
+        "shop": str(tmp_path / "kept/shop"),
+    }
+    assert all(path.read_bytes().startswith(b"fedactors-state-clear") for path in states_in(tmp_path / "kept/bank"))
+    assert all(path.read_bytes().startswith(b"fedactors-state-aes") for path in states_in(tmp_path / "kept/shop"))
+    out = go(capsys, "predict", str(folder.path), *data, "--format", "json")
+    assert json.loads(out)["count"] == 120
