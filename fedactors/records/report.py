@@ -11,9 +11,9 @@ from fedactors.records.compare import Group, LoadedRun, compare, group_runs, tab
 from fedactors.records.curves import AXES, make_curve, shared_metrics
 from fedactors.records.events import Span
 from fedactors.records.ledger_log import read_ledger
-from fedactors.records.metrics import read_lines
+from fedactors.records.metrics import read_events, read_lines
 from fedactors.records.progress import format_bytes
-from fedactors.records.run_folder import EVENTS, PRIVACY, RunFolder
+from fedactors.records.run_folder import PRIVACY, RunFolder
 from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart, talk_graph, timeline
 
 MAX_SPANS = 3000
@@ -144,7 +144,7 @@ def _timeline(run: LoadedRun, folder: RunFolder) -> str:
     totals: Mapping[str, Mapping[str, float]] = {}
     longest: list[tuple[float, int, Span]] = []
     seen = 0
-    for line in read_lines(folder, EVENTS):
+    for line in read_events(folder):
         if line["type"] == "totals":
             totals = line["actors"]
         elif line["type"] == "span":

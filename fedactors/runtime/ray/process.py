@@ -365,8 +365,10 @@ class ActorProcess:
         async def work() -> None:
             await self._actor.load()
             if state is not None:
-                content = snapshot.unseal(state, f"the checkpoint of {self._casting.name}")
-                snapshot.apply(self._actor, content["state"])
+                what = f"the checkpoint of {self._casting.name}"
+                content = snapshot.unseal(state, what)
+                with snapshot.intact(what):
+                    snapshot.apply(self._actor, content["state"])
             # calls that come earlier, from peers that know a respawned actor already, wait for this
             self._loaded.set()
             self._life = Life.LOADED

@@ -275,10 +275,11 @@ class RayRuntime(Runtime):
             content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
             self._resume = self._last_snapshot = resume
             self.resumed = True
-            self._offset = content["now"]
-            self.state = snapshot.unpack(content["state"])
-            self.spent = content["spent"]
-            self._accounts = Accounts(earlier=list(content["ledger"]), before=Used(waiting=content["waiting"]))
+            with snapshot.intact("the checkpoint of the driver"):
+                self._offset = float(content["now"])
+                self.state = dict(snapshot.unpack(content["state"]))
+                self.spent = float(content["spent"])
+                self._accounts = Accounts(earlier=list(content["ledger"]), before=Used(waiting=content["waiting"]))
         network, costs, scale = self._emulated
         script = sys.modules["__main__"]
         start = time.time()
