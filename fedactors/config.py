@@ -10,24 +10,63 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.errors import BadInput
+from fedactors.validation import shown
 
 T = TypeVar("T")
+LARGEST = 2**31 - 1
+"""The largest whole number that a setting may be: libraries below count in 32 or 64 bits."""
+WIDEST = 1e15
+"""The largest number that a setting may be if it is no whole one, and its inverse the smallest beside 0: what lies
+beyond overflows in single precision as soon as it is squared."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, Field))
 def config(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors."""
-    settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=True)
+    """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors.
+
+    Numbers are finite unless a field says ``Field(allow_inf_nan=True)``, and of a size that can be computed with:
+    whole ones at most `LARGEST`, others 0 or between the inverse of `WIDEST` and `WIDEST`.
+    """
+    settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False)
+    _limit_numbers(cls)
     made = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
     made.__plain__ = True  # type: ignore[attr-defined]  # an actor may be built with it
     return cast("type[T]", made)
+
+
+def _limit_numbers(cls: type[Any]) -> None:
+    """Let a class refuse numbers of no use when it is made, before what it checks itself."""
+    own = cls.__dict__.get("__post_init__")
+
+    def check(self: Any) -> None:
+        for field in dataclasses.fields(self):
+            for number in _numbers(getattr(self, field.name)):
+                if isinstance(number, int) and abs(number) > LARGEST:
+                    raise ValueError(f"{field.name}: {shown(number)} is not allowed: at most {LARGEST}")
+                if isinstance(number, float) and WIDEST < abs(number) < math.inf:
+                    raise ValueError(f"{field.name}: {number:g} is not allowed: at most {WIDEST:g}")
+                if isinstance(number, float) and 0 < abs(number) < 1 / WIDEST:
+                    raise ValueError(f"{field.name}: {number:g} is not allowed: 0 or at least {1 / WIDEST:g}")
+        if own is not None:
+            own(self)
+
+    cls.__post_init__ = check  # type: ignore[attr-defined]
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, (int, float)):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _numbers(item)
 
 
 def parse_words(words: Sequence[str]) -> dict[str, str]:
@@ -92,7 +131,7 @@ def _literal(value: str) -> Any:
     if value[:1] in "[{":
         try:
             return json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return value
     if "," in value:
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -100,13 +139,18 @@ def _literal(value: str) -> Any:
 
 
 def _explain(error: ValidationError, overrides: Mapping[str, Any]) -> str:
-    lines = []
+    """Return one line: every field at fault once, its value, and what each type that it may have says of it."""
+    lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        place = ".".join(str(part) for part in problem["loc"])
+        place = ".".join(str(part) for n, part in enumerate(problem["loc"]) if n == 0 or isinstance(part, int))
         text = problem["msg"].removeprefix("Value error, ")
         if not place:
-            lines.append(text)
+            lines[text] = text
             continue
-        shown = overrides.get(place.split(".")[0], problem.get("input"))
-        lines.append(f"{place}: {shown!r} is not allowed: {text[0].lower()}{text[1:]}")
-    return "; ".join(lines)
+        text = f"{text[0].lower()}{text[1:]}"
+        if place in lines:
+            lines[place] += f", or {text}"
+        else:
+            value = overrides.get(place.split(".")[0], problem.get("input"))
+            lines[place] = f"{place}: {shown(value)} is not allowed: {text}"
+    return "; ".join(lines.values())

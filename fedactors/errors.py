@@ -20,7 +20,7 @@ class BadInput(FedactorsError):
 
 
 class Diverged(BadInput):
-    """Training has left the region where it began; the message names the setting to change."""
+    """Training has left all reason; the message names the setting to change, the round, and what was measured."""
 
 
 class DataMissing(FedactorsError):
@@ -65,6 +65,20 @@ class PayloadGone(FedactorsError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError would show the quoted text
+
+
+class OutOfMemory(BadInput):
+    """What was asked does not fit into a party's memory; the message names the party."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether Python, numpy or torch, which has no exception of its own for it, found no memory left."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+    )
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "Storage size calculation overflowed")
 
 
 class Deadlock(FedactorsError):

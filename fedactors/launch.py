@@ -17,8 +17,8 @@ import statistics
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
@@ -34,7 +34,9 @@ from fedactors.records.recorder import FolderRecorder, Recorder
 from fedactors.records.run_folder import SUMMARY, RunFolder
 from fedactors.records.states import FoundStates, Places, make_places, proven_places
 from fedactors.records.trackers import check_trackers, open_trackers
+from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.base import Runtime, Snapshot, Usage
+from fedactors.validation import shown
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
@@ -96,6 +98,15 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     return config, filled
 
 
+def check(protocol: Protocol, words: Sequence[str], options: RunOptions) -> None:
+    """Check what can be checked of a run where nothing is started, such as one that goes to a cluster.
+
+    Raises:
+        BadInput: as `resolve`; a run folder or data are looked for where the run will be.
+    """
+    resolve(protocol, () if options.resume else words, dataclasses.replace(options, resume=None))
+
+
 def _check_runtime_flags(options: RunOptions, runtime: str) -> None:
     """Refuse flags that the runtime would ignore."""
     on_ray = {
@@ -146,6 +157,8 @@ def launch(protocol: Protocol, config: Any, options: RunOptions, *, scenario: st
         Stopped: interrupted or terminated, after a checkpoint.
         FedactorsError: anything foreseen that went wrong.
     """
+    if (options.runtime or "ray") == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
+        check_reachable(address)
     return [_run_once(protocol, config, options, seed, scenario or protocol.name) for seed in options.seeds or (0,)]
 
 
@@ -199,8 +212,8 @@ def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
         DataMissing: the files of the data set are not on this machine.
     """
     if name.endswith(".toml"):
-        if not Path(name).is_file():
-            raise BadInput(f"--data: {name!r} does not exist")
+        if not os.path.isfile(name):
+            raise BadInput(f"--data: {shown(name)} {'is no file' if os.path.exists(name) else 'does not exist'}")
     else:
         from fedactors.data.catalogue import describe
         from fedactors.data.storage import require_files
@@ -343,7 +356,7 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
 
 def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: BaseException) -> None:
     """Leave a folder that says what happened, or none if nothing had happened yet."""
-    never_began = recorder is None or (recorder.num_rounds == 0 and not folder.manifest["checkpoints"])
+    never_began = recorder is None or recorder.num_rounds == 0
     code = error.exit_code if isinstance(error, FedactorsError) else 1
     if never_began and code in (BadInput.exit_code, DataMissing.exit_code):
         if recorder is not None:

@@ -32,7 +32,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar
 
-from fedactors.errors import BadInput
+import numpy as np
+
+from fedactors.errors import BadInput, Diverged
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import FINAL, Runtime
 
@@ -89,6 +91,28 @@ class Watch:
         return value >= self.target if self.mode == "max" else value <= self.target
 
 
+@dataclass(frozen=True)
+class Remedy:
+    """What to try when a run diverges: a setting, its value, and whether it should be smaller or larger."""
+
+    setting: str
+    value: Any
+    way: Literal["smaller", "larger"] = "smaller"
+
+    def error(self, number: int, what: str, value: float) -> Diverged:
+        """Return the one line about a run that has diverged.
+
+        Args:
+            number: of the round.
+            what: the metric, and the party if only one is concerned.
+            value: what it came to.
+        """
+        given = f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+        return Diverged(
+            f"{self.setting}: {given} diverges ({what} {value:.3g} in round {number}): try a {self.way} one"
+        )
+
+
 class Rounds(Generic[S]):
     """See the module.
 
@@ -98,6 +122,8 @@ class Rounds(Generic[S]):
         num_rounds: the last round; None: until `stop`.
         every: how many rounds one turn of the loop does; it yields the last of them.
         watch: which metric is judged; None: nothing is.
+        remedy: what to try when a metric is not finite, which ends the run. A metric that could not be measured is
+            None, or left out.
         may_checkpoint: asked before each checkpoint, the final one included. How often one is taken is the runtime's
             `checkpoint_every`; a run that is asked to stop does so at the next checkpoint, due or not.
 
@@ -113,6 +139,7 @@ class Rounds(Generic[S]):
         num_rounds: int | None,
         every: int = 1,
         watch: Watch | None = None,
+        remedy: Remedy | None = None,
         may_checkpoint: Callable[[], bool] = lambda: True,
     ) -> None:
         self.state = state
@@ -120,6 +147,7 @@ class Rounds(Generic[S]):
         self._num_rounds = num_rounds
         self._every = every
         self._watch = watch
+        self._remedy = remedy
         self._may_checkpoint = may_checkpoint
         self._metrics: dict[str, Any] = {}
         if runtime.resumed:
@@ -150,15 +178,22 @@ class Rounds(Generic[S]):
         return self._current
 
     def record(self, metrics: Mapping[str, Any]) -> None:
-        """Add to the metrics of the round under way; it is recorded when it ends."""
+        """Add to the metrics of the round under way; it is recorded when it ends.
+
+        Raises:
+            Diverged: a metric is not finite.
+        """
+        self._check(self._current, metrics)
         self._metrics |= metrics
 
     def judge(self, metrics: Mapping[str, float]) -> bool:
         """Say whether the round under way is the best so far, and let the run end if that was to be waited for.
 
         Raises:
+            Diverged: a metric is not finite.
             BadInput: the metric that is watched is not among them.
         """
+        self._check(self._current, metrics)
         watch, state = self._watch, self.state
         if watch is None:
             return False
@@ -179,7 +214,12 @@ class Rounds(Generic[S]):
         self.state.over = True
 
     async def end(self, number: int, metrics: Mapping[str, Any] | None = None) -> None:
-        """Record a round with all its metrics and take a checkpoint; the loop does so by itself."""
+        """Record a round with all its metrics and take a checkpoint; the loop does so by itself.
+
+        Raises:
+            Diverged: a metric is not finite.
+        """
+        self._check(number, metrics or {})
         recorded, self._metrics = {**self._metrics, **(metrics or {})}, {}
         self.state.round = number
         await self._runtime.record_round(number, recorded)
@@ -193,6 +233,13 @@ class Rounds(Generic[S]):
         """
         if self._may_checkpoint():
             await self._runtime.checkpoint(label)
+
+    def _check(self, number: int, metrics: Mapping[str, Any]) -> None:
+        for name, value in metrics.items():
+            if isinstance(value, (float, np.floating)) and not math.isfinite(value):
+                if self._remedy is not None:
+                    raise self._remedy.error(number, name, float(value))
+                raise Diverged(f"training diverges ({name} {value:g} in round {number})")
 
     # --- what is no training ---
 

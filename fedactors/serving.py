@@ -26,6 +26,13 @@ from fedactors.runtime import snapshot
 Array = NDArray[Any]
 
 
+class NotKept(BadInput, KeyError):
+    """A checkpoint has no value of this name: it is of another protocol, or of another version."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show the quoted text
+
+
 class ActorState(Mapping[str, Any]):
     """The attributes that an actor declared as its state, by name; what has a ``state_dict`` as that dictionary.
 
@@ -33,11 +40,17 @@ class ActorState(Mapping[str, Any]):
     """
 
     def __init__(self, name: str, frame: bytes) -> None:
-        self._packed: dict[str, Any] = snapshot.unseal(frame, f"the checkpoint of {name}")["state"]
+        self._what = f"the checkpoint of {name}"
+        content = snapshot.unseal(frame, self._what)
+        with snapshot.intact(self._what):
+            self._packed: dict[str, Any] = dict(content["state"])
 
     def __getitem__(self, name: str) -> Any:
-        tag, content = self._packed[name]
-        return snapshot.unpack(content if tag == "state" else (tag, content))
+        if name not in self._packed:
+            raise NotKept(f"{self._what} holds no {name!r}")
+        with snapshot.intact(self._what):
+            tag, content = self._packed[name]
+            return snapshot.unpack(content if tag == "state" else (tag, content))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._packed)

@@ -30,7 +30,7 @@ class Settings:
     """Free text."""
     shuffle: bool = True
     """Whether to shuffle."""
-    budget: float = float("inf")
+    budget: float = Field(default=float("inf"), allow_inf_nan=True)
     """A budget, perhaps without limit."""
 
     @model_validator(mode="after")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fedactors.errors import BadInput, Stopped
+from fedactors.errors import BadInput, Diverged, Stopped
 from fedactors.network.codec import message
 from fedactors.network.links import Link, Network
 from fedactors.plugins import RunResult
 from fedactors.remote import DRIVER, PEERS, remote
 from fedactors.roles import Client, Server
-from fedactors.rounds import Rounds, RunState, Watch
+from fedactors.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from tests.runtime.cast import Memory
@@ -167,12 +167,13 @@ def test_a_target_ends_the_run(mode: Any, target: float, last: int) -> None:
     assert Play(watch=Watch("score", mode, target=target)).result.rounds == last
 
 
-def test_not_a_number_is_never_the_best_and_reaches_nothing() -> None:
-    play = Play((math.nan, 0.2, math.nan, math.nan, 0.3), Watch("score", patience=2, target=0.1))
-    assert play.rounds.state.best_rounds == [2]
-    assert play.result.rounds == 2
-    play = Play((0.2, math.nan, math.nan, 0.3), Watch("score", patience=2))
-    assert play.result.rounds == 3
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_not_finite_ends_the_run_and_names_metric_round_and_remedy(value: float) -> None:
+    with pytest.raises(Diverged, match=r"^training diverges \(score (nan|-?inf) in round 2\)$"):
+        Play((0.2, value, 0.3), Watch("score", patience=2))
+    error = Remedy("rho", 0.5, "larger").error(3, "loss", value)
+    assert str(error) == f"rho: 0.5 diverges (loss {value} in round 3): try a larger one"
+    assert error.exit_code == 2
 
 
 def test_what_is_watched_must_be_measured() -> None:

@@ -29,7 +29,7 @@ class TinyConfig:
     """Rounds to run."""
     batch_size: int = Field(default=8, ge=1)
     """Samples a step."""
-    epsilon: float = float("inf")
+    epsilon: float = Field(default=float("inf"), allow_inf_nan=True)
     """Privacy budget."""
     names: str = "a, b"
     """A text with a comma, which a config folder must give back as it was."""

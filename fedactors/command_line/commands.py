@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -359,14 +357,9 @@ def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mappin
 
 
 def _read_profile(path: str) -> Mapping[str, Any]:
-    file = Path(path)
-    try:
-        text = file.read_text()
-        made = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise BadInput(f"--profile: {path!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise BadInput(f"--profile: {path!r} is not valid {file.suffix.lstrip('.') or 'TOML'}: {error}") from None
+    from fedactors.validation import read_tree
+
+    made = read_tree(path, "--profile")
     if not isinstance(made, dict):
         raise BadInput(f"--profile: {path!r} is not a table of names and values")
     return made

@@ -78,7 +78,10 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runtime", choices=RUNTIMES, help="ray (default) or simulated (virtual clock, one process)")
     parser.add_argument("--address", metavar="A", help="Ray cluster (default: RAY_ADDRESS, else Ray in this process)")
     parser.add_argument(
-        "--pool", type=_seed, metavar="N", help="simulated runtime: N worker processes for computes (default 0: none)"
+        "--pool",
+        type=_workers,
+        metavar="N",
+        help="simulated runtime: N processes for computes (default 0: none)",
     )
     parser.add_argument(
         "--emulate",
@@ -165,10 +168,18 @@ def run_words(options: RunOptions, words: Sequence[str]) -> list[str]:
     return [*given, *words]
 
 
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number of 0 or more")
+def _whole(text: str, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text[:200]!r} is not allowed: a whole number from 0 to {most}")
     return int(text)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 2**32 - 1)
+
+
+def _workers(text: str) -> int:
+    return _whole(text, 1024)
 
 
 def _positive(text: str) -> float:

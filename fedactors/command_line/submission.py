@@ -18,22 +18,25 @@ from fedactors.plugins import find_protocol
 
 def submit_command(args: argparse.Namespace) -> int:
     """Run something on a cluster, as a job."""
-    from fedactors.records.run_folder import RunFolder
-    from fedactors.runtime.ray.handback import wrapped
-    from fedactors.runtime.ray.jobs import Jobs, last_json, sending
-
     script = args.target.endswith(".py")
     if script and not Path(args.target).is_file():
         raise BadInput(f"{args.target!r}: no such script")
     if args.working_dir and not Path(args.working_dir).is_dir():
         raise BadInput(f"--working-dir: {args.working_dir!r} is no folder")
-    if not script and not args.working_dir:
-        find_protocol(args.target)
     options = run_options(args)
+    if not script and not args.working_dir:
+        from fedactors.launch import check
+
+        check(find_protocol(args.target), args.words, options)
     home = None if is_shared(options.out) else Path(options.out)
     run = options.resume if options.resume and not is_shared(options.resume) else None
     if run is not None:
+        from fedactors.records.run_folder import RunFolder
+
         RunFolder.open(run).verify()
+    from fedactors.runtime.ray.handback import wrapped
+    from fedactors.runtime.ray.jobs import Jobs, last_json, sending
+
     folder, left_out, inside = sending(args.working_dir or ("." if script else None), run)
     sent = dataclasses.replace(options, out="runs" if home else options.out, resume=inside or options.resume)
     command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedactors.errors import FedactorsError, PartyFailed
+from fedactors.errors import FedactorsError, PartyFailed, is_out_of_memory
 
 DEBUG_VARIABLE = "FEDACTORS_DEBUG"
 
@@ -45,6 +45,9 @@ def guarded(action: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        if is_out_of_memory(error):
+            _say(f"not enough memory for what was asked: {str(error) or 'no more is free'}")
+            return 2
         _say(f"internal error: {type(error).__name__}: {error}")
         _details(error)
         return 1

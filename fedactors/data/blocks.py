@@ -168,8 +168,8 @@ def split(num_rows: int, *, seed: int, test_share: float = 0.3, validation_share
     num_train = num_rows - num_test - num_validation
     if num_train < 1 or num_test < 1 or (validation_share > 0 and num_validation < 1):
         raise BadInput(
-            f"data: {num_rows} aligned rows cannot be split into test {test_share:.0%} and validation "
-            f"{validation_share:.0%} of the rest"
+            f"data: {num_rows} aligned rows cannot be split with test_share={test_share:g} and "
+            f"validation_share={validation_share:g} of the rest: a part would have no row"
         )
     order = np.random.default_rng([seed, 7]).permutation(num_rows)
     return Split(order[num_test + num_validation :], order[num_test : num_test + num_validation], order[:num_test])

@@ -7,6 +7,7 @@ data are generated: ``synthetic:20000x50``, ``blocks:5000x64x4``, ``orders:10000
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -371,6 +372,10 @@ def catalogue() -> tuple[Dataset, ...]:
     return _NEEDS_NOTHING + _NEEDS_FILES
 
 
+_MOST_NUMBERS = 1 << 30
+"""Of generated data: 4 GiB."""
+
+
 def describe(name: str) -> Dataset:
     """Return the description of `name`, with the sizes that it carries filled in.
 
@@ -391,6 +396,8 @@ def describe(name: str) -> Dataset:
     parts = text.split("x")
     if not dataset.sizes or len(parts) > len(dataset.sizes) or not all(p.isdecimal() and int(p) > 1 for p in parts):
         raise BadInput(f"data: {name!r} is not allowed: write {form}, with whole numbers of at least 2")
+    if any(len(part) > 9 for part in parts) or math.prod(map(int, parts)) > _MOST_NUMBERS:
+        raise BadInput(f"data: {name!r} is not allowed: {form} of at most {_MOST_NUMBERS} numbers")
     given = dict(zip(dataset.sizes, (int(part) for part in parts), strict=False))
     return Dataset(
         name=f"{base}:{text}",

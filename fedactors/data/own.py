@@ -17,7 +17,6 @@ The file is checked here; each party's data are read by that party alone, in its
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -30,10 +29,11 @@ from fedactors.data.partitions import (
     RelationalPartition,
     VerticalData,
 )
-from fedactors.data.relational import POSTGRES_SECRETS, TableKind, TableSource, postgres_settings
+from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
 from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
+from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, shown
 
 _TASK_KEYS = {
     "vertical": {"type", "classes", "layout", "alignment"},
@@ -55,6 +55,7 @@ _KINDS = {
 }
 
 
+_MOST_CLASSES = 65536
 Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
 
 
@@ -77,17 +78,17 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
     Raises:
         BadInput: not readable, not TOML, or a wrong key or value; the message names field, value and what is allowed.
     """
-    given = _read(path)
+    given = read_tree(path, "data")
     _known(given, {"task", "parties"}, str(path))
     task, parties = _table(given, "task", path), _table(given, "parties", path)
     layout = _choice(task.get("layout", "vertical"), tuple(_TASK_KEYS), "task.layout")
     _known(task, _TASK_KEYS[layout], "task")
     for name, party in parties.items():
         if not isinstance(party, dict):
-            raise BadInput(f"parties.{name}: {party!r} is not allowed: give a table [parties.{name}]")
-        if "/" in name:
-            raise BadInput(f"parties.{name}: a party's name may not contain '/'")
+            raise BadInput(f"parties.{name}: {shown(party)} is not allowed: give a table [parties.{name}]")
+        party_name(name)
         _known(party, _PARTY_KEYS[layout], f"parties.{name}")
+    different_names(parties)
     if len(parties) < 2:
         raise BadInput(f"parties: {len(parties)} given in {path}, at least 2 are needed")
     kind, num_classes = _task(task)
@@ -108,23 +109,13 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """
     where: dict[str, str] = {}
     keys: dict[str, str] = {}
-    for name, party in _table(_read(path), "parties", path).items():
+    for name, party in _table(read_tree(path, "data"), "parties", path).items():
         if isinstance(party, dict) and "state" in party:
             place = _text(party["state"], f"parties.{name}.state")
             where[name] = place if "://" in place else str((path.parent / Path(place).expanduser()).resolve())
         if isinstance(party, dict) and "state_key" in party:
             keys[name] = _text(party["state_key"], f"parties.{name}.state_key")
     return where, keys
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as stream:
-            return tomllib.load(stream)
-    except OSError as error:
-        raise BadInput(f"data: {path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"data: {path}: not TOML: {error}") from error
 
 
 def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int) -> VerticalData:
@@ -137,12 +128,14 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
     for name, party in parties.items():
         if alignment != "already-aligned" and "id" not in party:
             raise BadInput(f"parties.{name}.id: missing; alignment={alignment} needs an id column at every party")
+    sources = {name: _file(path, name, party, kind, num_classes) for name, party in parties.items()}
+    different_files({name: source.path for name, source in sources.items()})
     return VerticalData(
         name=path.stem,
         task=kind,
         num_classes=num_classes,
-        parties=tuple(parties),
-        sources=tuple(_file(path, name, party, kind, num_classes) for name, party in parties.items()),
+        parties=tuple(sources),
+        sources=tuple(sources.values()),
         label_party=holders[0],
         alignment=cast(Alignment, alignment),
     )
@@ -154,8 +147,8 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         listed = task.get("classes", [0, 1] if kind == "binary" else None)
         if not isinstance(listed, list) or len(set(map(str, listed))) < 2 or (kind == "binary" and len(listed) != 2):
             raise BadInput(
-                f"task.classes: {listed!r} is not allowed: with layout=horizontal list the labels, such as [0, 1], "
-                "because no client sees the others'"
+                f"task.classes: {shown(listed)} is not allowed: with layout=horizontal list the labels, such as "
+                "[0, 1], because no client sees the others'"
             )
         names = tuple(str(value) for value in listed)
     labels = {str(party.get("label")) for party in parties.values()}
@@ -170,6 +163,8 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
     def file(name: str, party: dict[str, Any]) -> HorizontalFile:
         return HorizontalFile(file=_file(path, name, party, kind, 0), classes=names)
 
+    files = {name: file(name, party) for name, party in parties.items()}
+    different_files({name: one.file.path for name, one in files.items()})
     test = {**first, "path": task["test"]} if "test" in task else None
     return HorizontalData(
         name=path.stem,
@@ -177,7 +172,7 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         num_classes=len(names) or 1,
         num_clients=len(parties),
         shape=() if columns is None else (len(columns),),
-        files=tuple(file(name, party) for name, party in parties.items()),
+        files=tuple(files.values()),
         parties=tuple(parties),
         test_file=None if test is None else file("test", test),
     )
@@ -195,7 +190,10 @@ def _relational(
         where = _text(party.get("path"), f"parties.{name}.path")
         address = where.startswith(("env:", "postgresql://", "postgres://"))
         if address and not where.startswith("env:"):
-            settings = postgres_settings(where)
+            try:
+                settings = postgres_settings(where)
+            except SourceError as error:
+                raise BadInput(f"parties.{name}.path: {error}") from None
             if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
                 raise BadInput(
                     f"parties.{name}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass"
@@ -206,7 +204,7 @@ def _relational(
             party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"parties.{name}.kind"
         )
         if source_kind != "postgres":
-            where = str((path.parent / where).resolve())
+            where = str(path_of(where, f"parties.{name}.path", path.parent))
         source = TableSource(
             kind=cast(TableKind, source_kind),
             where=where,
@@ -214,6 +212,7 @@ def _relational(
         )
         number = sum(partition.table == table for partition in made)
         made.append(RelationalPartition(party=name, table=table, partition=number, source=source))
+    different_files({one.party: (one.source.where, one.source.table) for one in made})
     missing = [table for table in wanted if table not in {partition.table for partition in made}]
     if missing:
         raise BadInput(f"sql: table {missing[0]!r} is with no party; name it under [parties.NAME] table = ...")
@@ -232,7 +231,7 @@ def _file(path: Path, name: str, party: dict[str, Any], kind: Task, num_classes:
     where = f"parties.{name}"
     return FileSource(
         party=name,
-        path=str((path.parent / _text(party.get("path"), f"{where}.path")).resolve()),
+        path=str(path_of(party.get("path"), f"{where}.path", path.parent)),
         task=kind,
         num_classes=num_classes,
         id_column=_text(party["id"], f"{where}.id") if "id" in party else None,
@@ -247,15 +246,17 @@ def _task(task: dict[str, Any]) -> tuple[Task, int]:
     classes = task.get("classes")
     if kind == "regression":
         if classes is not None:
-            raise BadInput(f"task.classes: {classes!r} is not allowed for type=regression")
+            raise BadInput(f"task.classes: {shown(classes)} is not allowed for type=regression")
         return kind, 1
     count = len(classes) if isinstance(classes, list) else classes
     if kind == "binary":
         if count not in (None, 2):
-            raise BadInput(f"task.classes: {classes!r} is not allowed for type=binary: leave it out")
+            raise BadInput(f"task.classes: {shown(classes)} is not allowed for type=binary: leave it out")
         return kind, 2
-    if not isinstance(count, int) or isinstance(count, bool) or count < 2:
-        raise BadInput(f"task.classes: {classes!r} is not allowed: give the number of classes, at least 2")
+    if not isinstance(count, int) or isinstance(count, bool) or not 2 <= count <= _MOST_CLASSES:
+        raise BadInput(
+            f"task.classes: {shown(classes)} is not allowed: give the number of classes, 2 to {_MOST_CLASSES}"
+        )
     return kind, count
 
 
@@ -273,14 +274,14 @@ def _table(given: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
 
 
 def _choice(value: Any, allowed: tuple[str, ...], field: str) -> str:
-    if value not in allowed:
-        raise BadInput(f"{field}: {value!r} is not allowed: give one of {', '.join(allowed)}")
+    if not isinstance(value, str) or value not in allowed:
+        raise BadInput(f"{field}: {shown(value)} is not allowed: give one of {', '.join(allowed)}")
     return str(value)
 
 
 def _text(value: Any, field: str) -> str:
     if not isinstance(value, str) or not value:
-        raise BadInput(f"{field}: {value!r} is not allowed: give a text")
+        raise BadInput(f"{field}: {shown(value)} is not allowed: give a text")
     return value
 
 
@@ -288,5 +289,5 @@ def _names(value: Any, field: str) -> tuple[str, ...] | None:
     if value == "all":
         return None
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value) or len(set(value)) < len(value):
-        raise BadInput(f'{field}: {value!r} is not allowed: give "all" or a list of different column names')
+        raise BadInput(f'{field}: {shown(value)} is not allowed: give "all" or a list of different column names')
     return tuple(value)

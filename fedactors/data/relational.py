@@ -228,7 +228,7 @@ def _file_relation(source: TableSource) -> str:
 
 
 def _require_file(path: str) -> None:
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise DataMissing(f"source: there is no file {path}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalE
 from fedactors.data.tabular import encode_text, load_tabular
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
+from fedactors.validation import reading
+
+_MOST_CELLS = 1 << 28
+"""Numbers that one categorical column may become: 1 GiB."""
 
 
 @plain
@@ -99,9 +105,11 @@ class FileSource:
         for index, column in enumerate(features):
             if column in self.categorical:
                 self._refuse_missing(column, table[column])
+                self._refuse_numbers(column, table[column])
                 made[:, index], categories[column] = encode_text(table[column].tolist())
             else:
                 made[:, index] = self._numbers(column, table[column])
+        self._refuse_too_many(categories, len(made))
         encoded, names, flags = one_hot(made, features, categories)
         labels, class_names = self._labels(table)
         if self.id_column is None:
@@ -159,17 +167,34 @@ class FileSource:
         if missing:
             raise BadInput(f"{self.party}: {self.path}: column {column}: {missing} values are missing")
 
+    def _refuse_numbers(self, column: str, values: NDArray[Any]) -> None:
+        """Refuse measurements where categories are said to be; whole numbers may well be codes."""
+        if values.dtype.kind == "f" and (values % 1 != 0).any():
+            raise BadInput(
+                f"{self.party}: categorical: {column!r} holds numbers such as {values[values % 1 != 0][0]:g}, "
+                "no categories"
+            )
+
+    def _refuse_too_many(self, categories: Mapping[str, tuple[str, ...]], rows: int) -> None:
+        for column, found in categories.items():
+            if len(found) * rows > _MOST_CELLS:
+                raise BadInput(
+                    f"{self.party}: categorical: {column!r} has {len(found)} different values in {rows} rows: one "
+                    f"column for each is more than {_MOST_CELLS} numbers"
+                )
+
     def _numbers(self, column: str, values: NDArray[Any]) -> NDArray[np.float32]:
         try:
-            if values.dtype.kind in "Mm":
-                raise ValueError("dates are not numbers")
+            if values.dtype.kind in "MmcV":
+                raise ValueError("dates, complex numbers and raw bytes are not numbers here")
             if values.dtype.kind == "O":
                 values = np.asarray([np.nan if value is None else value for value in values.tolist()])
             with np.errstate(over="ignore"):  # what overflows becomes infinite, and infinite values are refused
                 return values.astype(np.float32)
         except (ValueError, TypeError):
+            kind = "text" if values.dtype.kind in "OUS" else "values"
             raise BadInput(
-                f"{self.party}: {self.path}: column {column}: holds text such as {_first_text(values)!r}; "
+                f"{self.party}: {self.path}: column {column}: holds {kind} such as {_first_text(values)!r}; "
                 "give numbers, or name the column under categorical"
             ) from None
 
@@ -261,21 +286,20 @@ def _first_text(values: NDArray[Any]) -> str:
 
 def _read_table(path: Path, wanted: list[str] | None, id_column: str | None, party: str) -> dict[str, NDArray[Any]]:
     """Read the wanted columns (absent ones are left out, to be named by the caller) into arrays."""
-    import pyarrow as pa
-
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise BadInput(f"{party}: path: {path} is not a file")
-    try:
-        if path.suffix == ".npy":
-            return _read_npy(path)
-        return _read_arrow(path, wanted, id_column, party)
-    except (pa.ArrowException, ValueError, OSError) as error:
-        raise BadInput(f"{party}: {path}: cannot be read: {str(error).splitlines()[0]}") from error
+    with reading(party, path):
+        table = _read_npy(path) if path.suffix == ".npy" else _read_arrow(path, wanted, id_column, party)
+    if not table:
+        raise BadInput(f"{party}: path: {path} has no column")
+    return table
 
 
 def _read_npy(path: Path) -> dict[str, NDArray[Any]]:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.dtype.names:
+        if array.ndim != 1 or any(array[name].ndim != 1 for name in array.dtype.names):
+            raise ValueError("a structured array needs one dimension, and one value in each field")
         return {name: array[name] for name in array.dtype.names}
     if array.ndim != 2:
         raise ValueError(f"an array of {array.ndim} dimensions; a matrix or a structured array is needed")

@@ -6,6 +6,10 @@ from typing import Any
 
 from fedactors.errors import BadInput
 
+_LONGEST = 100_000
+_DEEPEST = 150
+_TOO_DEEP = f"sql: the query is nested too deeply: at most {_DEEPEST} levels, of parentheses or of AND and OR"
+
 
 class QueryError(BadInput):
     """Base of every error about a query that states a training set."""
@@ -33,8 +37,12 @@ def parse_select(sql: str) -> Any:
     import sqlglot
     from sqlglot import exp
 
+    if len(sql) > _LONGEST:
+        raise QueryError(f"sql: {len(sql)} characters are not allowed: at most {_LONGEST}")
     try:
         found = sqlglot.parse(sql, dialect="duckdb")
+    except RecursionError:
+        raise QueryError(_TOO_DEEP) from None
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
         what = str(first.get("description", error)).partition(" but got <Token")[0].splitlines()[0]
@@ -46,11 +54,22 @@ def parse_select(sql: str) -> Any:
     if len(statements) != 1:
         raise NotASelectError(f"sql: exactly one SELECT is needed, {len(statements)} statements were given")
     tree = statements[0]
+    _check_depth(tree)
     while isinstance(tree, exp.Subquery) and not tree.alias:
         tree = tree.this
     if not isinstance(tree, exp.Select | exp.SetOperation):
         raise NotASelectError(f"sql: only SELECT is allowed, not {tree.key.upper()}")
     return tree
+
+
+def _check_depth(tree: Any) -> None:
+    """Refuse a tree through which sqlglot could not walk: it does so by recursion."""
+    layer, depth = [tree], 0
+    while layer:
+        depth += 1
+        if depth > _DEEPEST:
+            raise QueryError(_TOO_DEEP)
+        layer = [child for node in layer for child in node.iter_expressions()]
 
 
 def named_tables(sql: str) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
-from fedactors.records.metrics import Summary, read_lines, read_rounds, read_summary
+from fedactors.records.metrics import Summary, read_events, read_rounds, read_summary
 from fedactors.records.paired import paired_difference
 from fedactors.records.remote import is_remote
-from fedactors.records.run_folder import EVENTS, RunFolder
+from fedactors.records.run_folder import RunFolder
 from fedactors.records.table import RunRow, is_table, read_facts, read_table
 
 AXES = {"round": "round", "seconds": "seconds", "bytes": "bytes", "money": "money"}
@@ -50,7 +50,7 @@ class LoadedRun:
     def marks(self) -> dict[int, dict[str, Any]]:
         """Return what had been used by each round: seconds, bytes, money."""
         if self.folder is not None:
-            lines = [line for line in read_lines(self.folder, EVENTS) if line.get("type") == "round"]
+            lines = [line for line in read_events(self.folder) if line["type"] == "round"]
         else:
             lines = _lines({name: values for name, values in self._curve.items() if name in AXES})
         return {line["round"]: line for line in lines if "round" in line}

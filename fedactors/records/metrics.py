@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import BadInput
-from fedactors.records.run_folder import ROUND_METRICS, SCHEMA_VERSION, SUMMARY, RunFolder
+from fedactors.records import schemas
+from fedactors.records.run_folder import EVENTS, ROUND_METRICS, SCHEMA_VERSION, SUMMARY, RunFolder
+from fedactors.records.schemas import parse
 
 if TYPE_CHECKING:
     from fedactors.plugins import RunResult
@@ -113,32 +115,40 @@ def read_summary(folder: RunFolder) -> Summary:
     """Read the summary of a finished run; ``run`` is the folder as it was opened."""
     if not (folder.path / SUMMARY).is_file():
         raise BadInput(f"{folder.path}: the run has no summary (status: {folder.manifest['status']})")
-    values = folder.read_json(SUMMARY)
+    data = (folder.path / SUMMARY).read_bytes()
+    values = parse(schemas.SummaryFile, data, f"{folder.path}/{SUMMARY}")
     return Summary.from_dict({**values, "run": folder.place}, where=f"{folder.path}/{SUMMARY}")
 
 
 def read_rounds(folder: RunFolder) -> list[dict[str, Any]]:
     """Read the metrics of every round, in the order they were recorded; each has the key ``round``."""
-    return list(read_lines(folder, ROUND_METRICS))
+    return list(read_lines(folder, ROUND_METRICS, schemas.MetricsLine))
 
 
-def read_lines(folder: RunFolder, name: str) -> Iterator[dict[str, Any]]:
+def read_events(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """Read the timeline's lines; each has the key ``type``: span, round or totals."""
+    return read_lines(folder, EVENTS, schemas.EventLine)
+
+
+def read_lines(folder: RunFolder, name: str, kind: Any = schemas.Tree) -> Iterator[dict[str, Any]]:
     """Read a file of JSON lines; one that does not exist has no lines, and a last line cut short is left out.
 
+    Args:
+        folder: the run's.
+        name: of the file.
+        kind: the schema of a line.
+
     Raises:
-        BadInput: a line that is not JSON, with its number.
+        BadInput: a line that is not what the schema allows, with its number.
     """
     path = folder.path / name
     if not path.is_file():
         return
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
-            try:
-                yield json.loads(line)
-            except ValueError:
-                raise BadInput(f"{path}: line {number} is damaged (not valid JSON)") from None
+            yield parse(kind, line, f"{path}: line {number}")
 
 
 def encode_round(index: int, metrics: Mapping[str, Any]) -> str:

@@ -8,17 +8,18 @@ Nobody waits for the recorder: its methods return as soon as the operating syste
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedactors.errors import BadInput
+from fedactors.records import schemas
 from fedactors.records.events import EventLog, Span
 from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, Row, make_parquet, read_ledger
 from fedactors.records.metrics import encode_round, json_line, jsonable
 from fedactors.records.progress import NoProgress, Progress, RoundProgress
 from fedactors.records.run_folder import EVENTS, PRIVACY, ROUND_METRICS, Checkpoint, RunFolder
+from fedactors.records.schemas import parse
 from fedactors.records.storage import disk_errors
 from fedactors.records.trackers import Tracker, scalars
 
@@ -123,7 +124,8 @@ class FolderRecorder:
         self._events_file = folder.stream(EVENTS, earlier)
         self._privacy_file = folder.stream(PRIVACY, self._inherited(parent, PRIVACY))
         self.events = EventLog(self._events_file.append, max_spans=max_spans)
-        for line in map(json.loads, earlier.splitlines()):
+        for number, text in enumerate(earlier.splitlines(), start=1):
+            line = parse(schemas.EventLine, text, f"{EVENTS}: line {number}")
             if line.pop("type") == "span":
                 self.events.count(Span(**line))
         self._ledger = LedgerLog(folder.stream(LEDGER_LOG), self._inherited_ledger(parent))

@@ -10,9 +10,9 @@ from typing import Any
 from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
 from fedactors.records.curves import AXES, make_curve, shared_metrics
 from fedactors.records.ledger_log import read_ledger
-from fedactors.records.metrics import read_lines
+from fedactors.records.metrics import read_events, read_lines
 from fedactors.records.progress import format_bytes
-from fedactors.records.run_folder import EVENTS, PRIVACY, RunFolder
+from fedactors.records.run_folder import PRIVACY, RunFolder
 from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart
 from fedactors.records.talk import draw_talk
 from fedactors.records.timeline import MAX_LANES, Timeline
@@ -179,7 +179,7 @@ class _Spans:
         """The last line: sums per actor and kind, and how many spans were left out."""
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        for line in read_lines(self._folder, EVENTS):
+        for line in read_events(self._folder):
             if line["type"] == "totals":
                 self.last = line
             elif line["type"] == "span":

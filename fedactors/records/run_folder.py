@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
+from fedactors.records import schemas
 from fedactors.records.environment import describe_environment
 from fedactors.records.remote import Mirror, is_remote
+from fedactors.records.schemas import parse
 from fedactors.records.storage import (
     LineFile,
     disk_errors,
@@ -39,6 +41,7 @@ from fedactors.records.storage import (
     write_synced,
 )
 from fedactors.runtime.base import ACTOR_NAME
+from fedactors.validation import shown
 
 SCHEMA_VERSION = 1
 KIND = "fedactors-run"
@@ -144,18 +147,18 @@ class RunFolder:
         if not manifest_path.is_file():
             raise BadInput(f"{folder}: not a run folder ({MANIFEST} is missing)")
         try:
-            manifest = json.loads(manifest_path.read_bytes())
-        except (ValueError, OSError):
+            data = manifest_path.read_bytes()
+            found = json.loads(data)
+        except (ValueError, OSError, RecursionError):
             raise BadInput(f"{folder}: {MANIFEST} is damaged (not valid JSON)") from None
-        if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+        if not isinstance(found, dict) or found.get("kind") != KIND:
             raise BadInput(f"{folder}: not a run folder of fedactors ({MANIFEST} has another kind)")
-        if manifest.get("schema_version") != SCHEMA_VERSION:
+        if found.get("schema_version") != SCHEMA_VERSION:
             raise BadInput(
-                f"{folder}: schema_version {manifest.get('schema_version')!r} is not allowed: "
+                f"{folder}: schema_version {shown(found.get('schema_version'))} is not allowed: "
                 f"this version of fedactors reads {SCHEMA_VERSION}"
             )
-        if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("checkpoints"), list):
-            raise BadInput(f"{folder}: {MANIFEST} is damaged (its list of files is missing)")
+        manifest = parse(schemas.Manifest, data, f"{folder}: {MANIFEST}")
         return cls(folder, manifest)
 
     @property
@@ -166,7 +169,8 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration of the run."""
-        return self.read_json("config.json")
+        found: dict[str, Any] = parse(schemas.Config, self._read("config.json"), f"{self.path}: config.json")
+        return found
 
     def verify(self) -> None:
         """Check every file of the manifest against its size and sha256.
@@ -185,15 +189,16 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read the JSON object in the file `name` of this folder."""
+        value: dict[str, Any] = parse(schemas.Tree, self._read(name), f"{self.path}: {name}")
+        return value
+
+    def _read(self, name: str) -> bytes:
         try:
-            value = json.loads(self._inside(name).read_bytes())
+            return self._inside(name).read_bytes()
         except FileNotFoundError:
             raise BadInput(f"{self.path}: {name} is missing") from None
-        except (ValueError, OSError):
-            raise BadInput(f"{self.path}: {name} is damaged (not valid JSON)") from None
-        if not isinstance(value, dict):
-            raise BadInput(f"{self.path}: {name} is damaged (not a JSON object)")
-        return value
+        except OSError as error:
+            raise BadInput(f"{self.path}: {name} cannot be read: {error.strerror}") from None
 
     def write_bytes(self, name: str, data: bytes) -> Path:
         """Write one file atomically and note it in the manifest (which `write_manifest` then writes)."""
@@ -350,8 +355,12 @@ class RunFolder:
 
     def _inside(self, name: str) -> Path:
         path = self.path / name
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            raise BadInput(f"{self.path}: {MANIFEST} names {name!r}, which is outside the run folder")
+        try:
+            inside = ".." not in Path(name).parts and path.resolve().is_relative_to(self.path.resolve())
+        except (OSError, RuntimeError, ValueError):
+            inside = False
+        if not inside:
+            raise BadInput(f"{self.path}: {MANIFEST} names {shown(name)}, which is outside the run folder")
         return path
 
 

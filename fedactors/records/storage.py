@@ -26,7 +26,12 @@ def local_path(text: str | os.PathLike[str], field: str = "--out") -> Path:
     shown = os.fspath(text)
     if "://" in shown:
         raise BadInput(f"{field}: {shown!r} is not a local path; a folder of this machine or a shared mount is allowed")
-    return Path(shown).expanduser()
+    if "\0" in shown:
+        raise BadInput(f"{field}: {shown!r} is not allowed: no path has a zero byte")
+    try:
+        return Path(shown).expanduser()
+    except RuntimeError as error:
+        raise BadInput(f"{field}: {shown!r} is not allowed: {error}") from None
 
 
 @contextmanager

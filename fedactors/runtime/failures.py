@@ -8,8 +8,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedactors.errors import FedactorsError, PartyError, PartyFailed, PartyLost
+from fedactors.errors import FedactorsError, OutOfMemory, PartyError, PartyFailed, PartyLost, is_out_of_memory
 from fedactors.network.codec import CodecError
+from fedactors.validation import first_line
 
 _CALLER = "_fedactors_caller"
 """Attribute of an error that came as a reply: the name of whoever made the call."""
@@ -79,6 +80,12 @@ def as_party_error(name: str, error: BaseException) -> FedactorsError:
     error = first_error(error)
     if isinstance(error, FedactorsError) and not isinstance(error, CodecError):
         return error
+    if is_out_of_memory(error):
+        raised = OutOfMemory(
+            f"{name}: not enough memory: {first_line(error)}; make the model, the batch or the data smaller"
+        )
+        raised.__cause__ = error
+        return raised
     text = "".join(traceback.format_exception(error))
     failed = PartyFailed(name, f"{type(error).__name__}: {error}", text)
     failed.__cause__ = error

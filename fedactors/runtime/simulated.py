@@ -18,6 +18,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from fedactors.errors import Deadlock, FedactorsError, PartyLost, Stopped
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
@@ -186,7 +188,9 @@ class SimulatedRuntime(Runtime):
                 self.cores.pool = ProcessPool(self._pool) if self._pool > 0 else None
             else:
                 self.cores.pool = self._pool
-            result: T = self.loop.run_until_complete(self._run_main(main))
+            # what overflows is found where it is measured, and told in one line; numpy would warn before
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                result: T = self.loop.run_until_complete(self._run_main(main))
             return result
         finally:
             self._tear_down()
@@ -374,14 +378,16 @@ class SimulatedRuntime(Runtime):
     def _restore_driver(self, resume: Snapshot) -> None:
         content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
         self._resume = self._last_snapshot = resume
-        self.resumed, self.resumed_at_rest = True, content["at_rest"]
-        self.loop.set_time(content["now"])
-        self.state = snapshot.unpack(content["state"])
-        self.spent = content["spent"]
-        self.ledger.restore(content["ledger"])
-        self.cores.busy_seconds = content["busy"]
-        self._waiting_seconds = content["waiting"]
-        self.cores.free_at = {pool: list(times) for pool, times in content["free_at"].items()}
+        self.resumed = True
+        with snapshot.intact("the checkpoint of the driver"):
+            self.resumed_at_rest = bool(content["at_rest"])
+            self.loop.set_time(float(content["now"]))
+            self.state = dict(snapshot.unpack(content["state"]))
+            self.spent = float(content["spent"])
+            self.ledger.restore(content["ledger"])
+            self.cores.busy_seconds = float(content["busy"])
+            self._waiting_seconds = float(content["waiting"])
+            self.cores.free_at = {pool: list(times) for pool, times in content["free_at"].items()}
 
     # --- faults ---
 

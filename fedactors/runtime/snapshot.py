@@ -7,17 +7,19 @@ that a frame never decides what code runs.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, FedactorsError
 from fedactors.network.codec import CodecError, decode, encode
+from fedactors.validation import first_line
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
@@ -79,6 +81,21 @@ def unseal(data: bytes, what: str) -> Any:
         return decode(memoryview(data)[4:])
     except CodecError as error:
         raise BadInput(f"{what} is corrupt: {error}") from None
+
+
+@contextlib.contextmanager
+def intact(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong with a frame's content into one line: a whole checksum does not make it sound.
+
+    Raises:
+        BadInput: it holds something else than was expected.
+    """
+    try:
+        yield
+    except FedactorsError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{what} is corrupt: {type(error).__name__}: {first_line(error)}") from error
 
 
 def pack(value: Any, where: str) -> Any:

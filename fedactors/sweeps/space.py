@@ -10,17 +10,15 @@ Each key draws from a stream of its own, so that more draws begin with the ones 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fedactors.config import parse_words
 from fedactors.errors import BadInput
+from fedactors.validation import read_tree
 
 _DISTRIBUTION = re.compile(r"(?P<name>[a-z]+)\((?P<arguments>.*)\)", re.DOTALL)
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}
@@ -82,14 +80,8 @@ def read_settings(path: str) -> list[dict[str, Any]]:
     Raises:
         BadInput: the file cannot be read, or holds something else.
     """
-    file = Path(path)
-    try:
-        text = file.read_text()
-        made = json.loads(text) if file.suffix == ".json" else tomllib.loads(text).get("settings")
-    except OSError as error:
-        raise BadInput(f"--settings: {path!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise BadInput(f"--settings: {path!r} is not valid {file.suffix.lstrip('.') or 'TOML'}: {error}") from None
+    tree = read_tree(path, "--settings")
+    made = tree.get("settings") if isinstance(tree, dict) else tree
     if not isinstance(made, list) or not made or not all(isinstance(setting, dict) for setting in made):
         raise BadInput(f"--settings: {path!r} holds no list of settings: [[settings]] in TOML, [{{...}}] in JSON")
     return made

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedactors.errors import BadInput, PartyFailed
+from fedactors.errors import BadInput
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_aggregation import FixedPoint, SecureSumClient
 from fedactors.remote import SERVER, remote
 from fedactors.roles import Client
+from fedactors.rounds import Remedy
 from fedactors.runtime.base import Work
 from protocols.glasu import algorithm, backbones, privacy, sampling
 from protocols.glasu.algorithm import ClientBatch, Stale
@@ -276,7 +277,8 @@ class GraphClient(Client):
             "update", algorithm.local_updates, *arguments, segments=everything, times=times
         )
         if not np.isfinite(losses).all():
-            raise PartyFailed(self.name, "the loss is not finite; a smaller learning_rate may help")
+            remedy = Remedy("learning_rate", config.learning_rate)
+            raise remedy.error(self._round.stamp.round, f"{self.name}'s loss", losses[-1])
         return losses
 
     @remote(caller=SERVER)

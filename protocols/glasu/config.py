@@ -29,7 +29,7 @@ class GlasuConfig:
         "reproducible_noise": "Privacy",
     }
 
-    num_clients: int = Field(3, ge=1)
+    num_clients: int = Field(3, ge=1, le=1000)
     """Number of graph clients M; the centralised special case merges them into one."""
 
     edge_share: float = Field(0.8, gt=0, le=1)
@@ -38,7 +38,7 @@ class GlasuConfig:
     backbone: Literal["gcn", "gat", "gcnii"] = "gcnii"
     """Graph layer of every client."""
 
-    num_layers: int = Field(4, ge=1)
+    num_layers: int = Field(4, ge=1, le=1000)
     """Number of layers L."""
 
     aggregation_layers: Annotated[tuple[int, ...] | None, BeforeValidator(_layers)] = None
@@ -59,10 +59,10 @@ class GlasuConfig:
     `simulated-centralised` gives every client all edges and aggregates at every layer, `centralised` is one client
     with everything, `standalone` never communicates."""
 
-    hidden_size: int = Field(64, ge=1)
+    hidden_size: int = Field(64, ge=1, le=16384)
     """Width D of every representation."""
 
-    num_heads: int = Field(4, ge=1)
+    num_heads: int = Field(4, ge=1, le=1024)
     """Attention heads of `gat`; must divide the hidden size."""
 
     alpha: float = Field(0.1, ge=0, le=1)

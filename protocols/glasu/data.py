@@ -19,12 +19,10 @@ Shapes: N nodes, E edges, F features of one client.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +30,12 @@ import numpy.typing as npt
 from fedactors.data.client_graphs import GraphBlock, graph
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
+from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, reading
 from protocols.glasu.config import GlasuConfig, SpecialCase
 from protocols.glasu.sampling import Adjacency, IntArray, adjacency
 
 _SPLITS = ("train", "validation", "test")
+_MOST_CLASSES = 65536
 
 
 class GraphPart(Protocol):
@@ -290,12 +290,7 @@ def read_own(path: Path) -> OwnGraph:
     Raises:
         BadInput: not TOML, or missing or unknown keys.
     """
-    try:
-        given = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise BadInput(f"data: {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"data: {path} is not TOML: {error}") from error
+    given = read_tree(path, "data")
     task, parties = given.get("task", {}), given.get("parties", {})
     _only(given, {"task", "parties"}, str(path))
     _only(task, {"layout", "nodes"}, "task")
@@ -308,14 +303,14 @@ def read_own(path: Path) -> OwnGraph:
     if not parties:
         raise BadInput(f"parties: none in {path}, at least one is needed")
     for party, keys in parties.items():
-        if "/" in party:
-            raise BadInput(f"parties.{party}: a party's name may not contain '/'")
+        party_name(party)
         _only(keys, {"file"}, f"parties.{party}")
-        if not isinstance(keys.get("file"), str):
-            raise BadInput(f"parties.{party}.file: {keys.get('file')!r} is not allowed: give a .npz file")
-    folder = path.parent.resolve()
-    nodes = str((folder / task["nodes"]).resolve())
-    files = {party: str((folder / keys["file"]).resolve()) for party, keys in parties.items()}
+    different_names(parties)
+    nodes = str(path_of(task["nodes"], "task.nodes", path.parent))
+    files = {
+        party: str(path_of(keys.get("file"), f"parties.{party}.file", path.parent)) for party, keys in parties.items()
+    }
+    different_files(files, "file")
     return OwnGraph(tuple(OwnPart(party=party, nodes=nodes, file=file) for party, file in files.items()))
 
 
@@ -329,26 +324,27 @@ def read_nodes(path: Path) -> NodeSplit:
     labels = found["labels"]
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(f"labels: type {labels.dtype} of shape {labels.shape} is not allowed: one whole number per node")
+    if labels.size and labels.max() >= _MOST_CLASSES:
+        raise BadInput(f"labels: {labels.max()} is not allowed: classes are 0 to at most {_MOST_CLASSES - 1}")
     labels_N = labels.astype(np.int64)
     if all(found[name].dtype == np.bool_ for name in _SPLITS):
         return from_masks(labels_N, *(found[name] for name in _SPLITS))
     for name in _SPLITS:
         if found[name].ndim != 1 or found[name].dtype.kind not in "iu":
             raise BadInput(f"{name}: type {found[name].dtype} is not allowed: give three masks, or node numbers")
+        if len(found[name]) == len(labels_N) > 2 and set(found[name].tolist()) <= {0, 1}:
+            raise BadInput(f"{name}: only 0 and 1, one for each node, are not allowed: give a mask of booleans")
     return NodeSplit(labels_N, *(found[name].astype(np.int64) for name in _SPLITS))
 
 
 def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in names if name not in file.files]
-            if missing:
-                raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
-            return {name: file[name] for name in names}
-    except OSError as error:
-        raise BadInput(f"{where}: {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, BadZipFile, EOFError, AttributeError) as error:
-        raise BadInput(f"{where}: {path} is no .npz file of plain arrays: {error}") from error
+    with reading(where, path), np.load(path, allow_pickle=False) as file:
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise BadInput(f"{where}: {path} is no .npz file")
+        missing = [name for name in names if name not in file.files]
+        if missing:
+            raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
+        return {name: file[name] for name in names}
 
 
 def _only(given: Any, known: set[str], where: str) -> None:

@@ -13,7 +13,7 @@ from fedactors.parties import OnLoss, Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
 from fedactors.resources import Resources
-from fedactors.rounds import Rounds, RunState, Watch
+from fedactors.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Costs, Runtime, derived_seed
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer, mean
@@ -50,8 +50,9 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
     """Train on a vertically distributed graph; return the accuracies at the round that validation chose."""
     runtime.use_costs(default_costs())
     federation = assemble(config, data, runtime)
+    remedy = Remedy("learning_rate", config.learning_rate)
     watch = Watch("validation_accuracy", patience=config.patience)
-    rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch)
+    rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
     is_fresh = await rounds.start()
     for name in state.lost:

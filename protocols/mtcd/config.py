@@ -40,10 +40,10 @@ class MtcdConfig:
     num_features: int = Field(default=2000, ge=1)
     """Features of the generated data, split evenly over the clients; ignored for data given from outside."""
 
-    ridge_penalty: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    ridge_penalty: float = Field(default=10.0, ge=0)
     """alpha of the ridge problem."""
 
-    l1_penalty: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
+    l1_penalty: float = Field(default=1e-3, ge=0)
     """beta of the sparse logistic problem."""
 
     network: Literal["mlp", "resnet18", "multi-view-cnn"] = "mlp"
@@ -52,10 +52,10 @@ class MtcdConfig:
     aggregation: Literal["sum", "concatenation"] = "sum"
     """How representations form Z; generalised linear models only sum."""
 
-    representation_size: int = Field(default=16, ge=1)
+    representation_size: int = Field(default=16, ge=1, le=16384)
     """E: numbers per sample in one client's representation of a network."""
 
-    network_width: int = Field(default=64, ge=1)
+    network_width: int = Field(default=64, ge=1, le=16384)
     """Hidden units of the mlp, or channels of the first stage of the convolutional networks."""
 
     topology: str = Field(default="path", min_length=1)
@@ -64,7 +64,7 @@ class MtcdConfig:
     edge_probability: float = Field(default=0.3, ge=0, le=1)
     """Chance of each edge of an erdos-renyi graph."""
 
-    num_clients: int = Field(default=40, ge=1)
+    num_clients: int = Field(default=40, ge=1, le=10000)
     """K: clients in the run."""
 
     clusters: (
@@ -122,7 +122,7 @@ class MtcdConfig:
     start: Literal["uniform", "all-clients"] | tuple[int, ...] = "uniform"
     """Where roaming begins: uniform over the token's clients, token k at client k, or one client per token."""
 
-    link_cost_ratio: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    link_cost_ratio: float = Field(default=1.0, gt=0)
     """Cost of a client-server link in units of a client-client link."""
 
     relaxed_protocol: bool = False
@@ -146,10 +146,10 @@ class MtcdConfig:
     noise: Literal["gaussian"] | None = None
     """Differential privacy noise on representations, and on a visit's change of Z, before they leave a client."""
 
-    clip_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    clip_norm: float = Field(default=1.0, gt=0)
     """Bound on the norm of one sample's representation when noise is on."""
 
-    noise_multiplier: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    noise_multiplier: float = Field(default=1.0, gt=0)
     """Standard deviation of the noise in units of clip_norm."""
 
     delta: float = Field(default=1e-5, gt=0, lt=1)

@@ -40,6 +40,8 @@ NUM_CLASSES = 4
 """Classes of generated data for networks."""
 NUM_VIEWS = 12
 _TEST_SHARE = 0.3
+_MOST_NUMBERS = 1 << 30
+"""Of generated data: 8 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,11 @@ def _generated(config: MtcdConfig, seed: int) -> GeneratedData:
         raise BadInput(
             f"num_features: {config.num_features} for {config.num_clients} clients leaves empty blocks, give at least "
             "one feature for each client"
+        )
+    if config.num_samples * config.num_features > _MOST_NUMBERS:
+        raise BadInput(
+            f"num_samples: {config.num_samples} is not allowed with num_features={config.num_features}: at most "
+            f"{_MOST_NUMBERS} numbers in all"
         )
     return GeneratedData(
         kind=kind,

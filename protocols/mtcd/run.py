@@ -16,7 +16,7 @@ from fedactors.network import routes, topology
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
-from fedactors.rounds import Rounds, RunState, Watch
+from fedactors.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.algorithm import NO_THETA_0, aggregate, default_costs, has_diverged
@@ -106,7 +106,11 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
     runtime.use_costs(default_costs(config))
     solvable = data if isinstance(data, GeneratedData) and data.is_linear and config.measure_gap else None
     watch = Watch("gap", "min", target=config.target_gap) if config.target_gap > 0 and solvable else None
-    rounds = Rounds(runtime, MtcdState(), num_rounds=config.num_rounds, every=config.record_every, watch=watch)
+    name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
+    remedy = Remedy(name, getattr(config, name))
+    rounds = Rounds(
+        runtime, MtcdState(), num_rounds=config.num_rounds, every=config.record_every, watch=watch, remedy=remedy
+    )
     state = rounds.state
     warnings, federation = assemble(config, data, runtime, state)
     is_fresh = await rounds.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -18,6 +19,10 @@ Ablation = Literal[
 ResourcePolicy = Literal["nebulafl", "random", "cheapest", "fastest"]
 BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
 """Baselines that aggregate center by center; the others send every container's model across."""
+
+
+_MOST_INSTANTS = 1e6
+"""Measurements, rotations or aggregations in one run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,19 +70,19 @@ class NebulaFLConfig:
     """Normalisation of ``resnet18`` and ``vgg16``; batch normalisation also averages running statistics."""
     num_centers: int = Field(default=4, ge=1)
     """Data centers, the first ones of the catalogue."""
-    num_containers: int = Field(default=40, ge=1)
+    num_containers: int = Field(default=40, ge=1, le=100_000)
     """Data owners in all, dealt to the centers as evenly as possible."""
     active_per_center: int = Field(default=5, ge=1)
     """Planets of a center (K_i), each trained in one container at a time; baselines run as many containers."""
-    rotation_interval: float = Field(default=1000.0, gt=0, allow_inf_nan=False)
+    rotation_interval: float = Field(default=1000.0, gt=0)
     """Seconds between rotations (t_c)."""
-    duration: float = Field(default=20000.0, gt=0, allow_inf_nan=False)
+    duration: float = Field(default=20000.0, gt=0)
     """Seconds after which nothing new is started (T)."""
     num_rounds: int | None = Field(default=None, ge=1)
     """Stop after so many rotations (NebulaFL) or aggregations (baselines), if that comes before `duration`."""
-    evaluation_interval: float = Field(default=1000.0, gt=0, allow_inf_nan=False)
+    evaluation_interval: float = Field(default=1000.0, gt=0)
     """Seconds between measurements of the mean of all masters (or of the server's model)."""
-    dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
+    dirichlet: float | None = Field(default=0.5, gt=0)
     """Concentration of the label distribution of containers; none for equal random shares."""
     catalogue: str = "market"
     """Hardware: an illustrative example (``market``, ``scarce``) or a TOML file."""
@@ -93,7 +98,7 @@ class NebulaFLConfig:
     """Local epochs of a training."""
     batch_size: int = Field(default=50, ge=1)
     """Samples of a local step."""
-    learning_rate: float = Field(default=0.01, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=0.01, gt=0)
     """Step length of local SGD."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum of local SGD; it starts at zero in every training."""
@@ -111,7 +116,7 @@ class NebulaFLConfig:
     """FedHKT: passes over the proxy samples when the server distils."""
     buffer_size: int = Field(default=5, ge=1)
     """Arrivals before FedBuff or FedSA aggregates."""
-    aggregation_window: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    aggregation_window: float | None = Field(default=None, gt=0)
     """FedSA: seconds between aggregations instead of a number of arrivals."""
     staleness_bound: int = Field(default=5, ge=1)
     """Versions that a running container may fall behind (Pisces, FedSA)."""
@@ -125,7 +130,7 @@ class NebulaFLConfig:
     """Measurements between two checkpoints; 0 for none but the last."""
     on_party_loss: Literal["stop", "continue", "restart"] = "restart"
     """When a center's process is lost: stop the run, go on without it, or bring it back after `restart_seconds`."""
-    restart_seconds: float = Field(default=600.0, ge=0, allow_inf_nan=False)
+    restart_seconds: float = Field(default=600.0, ge=0)
     """How long a lost center stays away."""
     outages: str = ""
     """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
@@ -142,6 +147,13 @@ class NebulaFLConfig:
                 f"num_containers: {self.num_containers} is fewer than num_centers={self.num_centers}; "
                 "every center needs a container"
             )
+        for name in ("rotation_interval", "evaluation_interval", "aggregation_window"):
+            value = getattr(self, name)
+            if value is not None and value < self.duration / _MOST_INSTANTS:
+                raise ValueError(
+                    f"{name}: {value:g} is not allowed with duration={self.duration:g}: at least "
+                    f"{self.duration / _MOST_INSTANTS:g}"
+                )
         if self.active_per_center > smallest:
             raise ValueError(
                 f"active_per_center: {self.active_per_center} is more than the {smallest} containers of a center "
@@ -171,7 +183,7 @@ class NebulaFLConfig:
             place, _, times = word.partition("@")
             center, _, number = place.partition("/")
             begin, _, end = times.partition("-")
-            if int(number) < 0 or not 0 <= float(begin) < float(end):
+            if int(number) < 0 or not 0 <= float(begin) < float(end) < math.inf:
                 raise ValueError(word)
             found.append((center, int(number), float(begin), float(end)))
         return found

@@ -18,6 +18,7 @@ from fedactors.data.horizontal import HorizontalData, HorizontalPart, horizontal
 from fedactors.data.own import load_own_as
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, RowPartitioner
 from fedactors.errors import BadInput
+from fedactors.validation import party_name, read_tree, shown
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.hardware import Catalogue, HardwareType
 from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
@@ -88,6 +89,8 @@ def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
     for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
         if count:
             raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
+    if config.dirichlet not in (None, type(config).dirichlet):
+        raise BadInput(f"dirichlet: {config.dirichlet:g} is not allowed with own files: they say who holds which rows")
     if config.algorithm == "fedhkt":
         raise BadInput("algorithm: fedhkt is not allowed with own files: it needs public proxy rows of a named set")
     own = load_own_as(path, HorizontalData)
@@ -147,15 +150,16 @@ def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
     centers: dict[str, dict[str, int]] = {}
     for center, entry in centers_tree.items():
         place = f"{source}: centers.{center}"
-        if "/" in center or center in ("auditor", "exchange", "driver"):
-            raise BadInput(f"{place}: this name is not allowed: no '/', and not auditor, exchange or driver")
+        party_name(center, f"{source}: centers")
         if not isinstance(entry, Mapping):
-            raise BadInput(f"{place}: {entry!r} is not allowed: give a table of type = number of units")
+            raise BadInput(f"{place}: {shown(entry)} is not allowed: give a table of type = number of units")
         for name, count in entry.items():
             if name not in types:
                 raise BadInput(f"{place}.{name}: unknown resource type (known: {', '.join(types)})")
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-                raise BadInput(f"{place}.{name}: {count!r} is not allowed: give a whole number of units, 0 or more")
+                raise BadInput(
+                    f"{place}.{name}: {shown(count)} is not allowed: give a whole number of units, 0 or more"
+                )
         if not any(entry.values()):
             raise BadInput(f"{place}: no resource type; give at least one unit of {', '.join(types)}")
         centers[center] = dict(entry)
@@ -173,7 +177,7 @@ def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
         _no_other_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, place)
         ends = entry.get("between")
         if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1]:
-            raise BadInput(f"{place}.between: {ends!r} is not allowed: give two different places")
+            raise BadInput(f"{place}.between: {shown(ends)} is not allowed: give two different places")
         for name in ("latency_ms", "bandwidth_mbit"):
             if name not in entry:
                 raise BadInput(f"{place}.{name}: missing; give a number above 0")
@@ -194,20 +198,16 @@ def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
 def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:
     if name_or_path in EXAMPLES:
         text = files("protocols.nebulafl").joinpath("examples", name_or_path, f"{kind}.toml").read_text("utf-8")
-    else:
-        path = Path(name_or_path)
-        if not path.is_file():
-            raise BadInput(f"{kind}: {name_or_path!r} is neither an example ({', '.join(EXAMPLES)}) nor a file")
-        text = path.read_text("utf-8")
-    try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{kind}: {name_or_path}: not TOML: {error}") from None
+    if not Path(name_or_path).exists():
+        raise BadInput(f"{kind}: {shown(name_or_path)} is neither an example ({', '.join(EXAMPLES)}) nor a file")
+    tree: Mapping[str, Any] = read_tree(name_or_path, kind)
+    return tree
 
 
 def _no_other_keys(tree: Any, known: set[str], place: str) -> None:
     if not isinstance(tree, Mapping):
-        raise BadInput(f"{place}: {tree!r} is not allowed: give a table with {', '.join(sorted(known))}")
+        raise BadInput(f"{place}: {shown(tree)} is not allowed: give a table with {', '.join(sorted(known))}")
     for key in tree:
         if key not in known:
             raise BadInput(f"{place}: unknown entry {key!r} (known: {', '.join(sorted(known))})")
@@ -224,5 +224,5 @@ def _number(value: Any, place: str, *, least: float | None = None, above: float 
     allowed = f"{least:g} or more" if least is not None else f"above {above:g}"
     number = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
     if not number or (least is not None and value < least) or (above is not None and value <= above):
-        raise BadInput(f"{place}: {value!r} is not allowed: give a number {allowed}")
+        raise BadInput(f"{place}: {shown(value)} is not allowed: give a number {allowed}")
     return float(value)

@@ -21,7 +21,7 @@ from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER, Total
 from fedactors.plugins import RunResult
 from fedactors.resources import Resources
-from fedactors.rounds import Rounds, RunState
+from fedactors.rounds import Remedy, Rounds, RunState
 from fedactors.runtime.base import Costs, Runtime
 from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
@@ -71,7 +71,8 @@ async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) ->
         interval = config.checkpoint_interval
         return not federation.away and (state.over or (interval > 0 and state.round % interval == 0))
 
-    rounds = Rounds(runtime, state, num_rounds=None, may_checkpoint=may_checkpoint)
+    remedy = Remedy("learning_rate", config.learning_rate)
+    rounds = Rounds(runtime, state, num_rounds=None, remedy=remedy, may_checkpoint=may_checkpoint)
     prepare(config, data, runtime, catalogue)
     federation = Federation(config, data, runtime, catalogue, state)
     if await rounds.start():

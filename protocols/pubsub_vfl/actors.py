@@ -48,6 +48,8 @@ from protocols.pubsub_vfl.messages import (
 )
 from protocols.pubsub_vfl.pipeline import Pipeline
 
+_ERRORS = ("loss", "rmse")
+"""Metrics that are defined on all rows."""
 _NEIGHBOURS = "replace-one-record neighbours, known batches; membership and row order are not covered"
 _NOMINAL = "; nominal mu is the paper's, whose amplification known batch ids do not give"
 
@@ -381,4 +383,6 @@ class ActiveWorker(PartyWorker):
         metrics = task_metrics(self._data.task, rows.labels, outputs)
         if self._data.task == "regression":
             metrics["rmse"] *= self.rows.prepared.label_deviation
-        return Evaluated(**{name: float(value) for name, value in metrics.items() if not math.isnan(value)})
+        # a loss that is not finite is to be told; another metric is not defined where one class is absent
+        known = {n: float(value) for n, value in metrics.items() if n in _ERRORS or not math.isnan(value)}
+        return Evaluated(**known)

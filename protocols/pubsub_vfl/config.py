@@ -10,6 +10,7 @@ from pydantic import Field
 from fedactors.config import config
 
 Positive = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=16384)]
 Algorithm = Literal["pubsub-vfl", "vfl", "vfl-ps", "avfl", "avfl-ps"]
 Schedule = Literal["growing", "decreasing", "every", "never"]
 
@@ -50,11 +51,11 @@ class PubSubVflConfig:
     """Step size of every model."""
     model: Literal["mlp", "resnet"] = "mlp"
     """Bottom models: ``mlp`` (ten layers, small) or ``resnet`` (residual MLP, large)."""
-    num_layers: Positive = 10
+    num_layers: Annotated[int, Field(ge=1, le=1000)] = 10
     """Linear layers of an ``mlp`` bottom, residual blocks of a ``resnet`` one."""
-    hidden_size: Positive = 64
+    hidden_size: Width = 64
     """Hidden width of bottom and top models."""
-    embedding_size: Positive = 64
+    embedding_size: Width = 64
     """Width of the cut layer (d)."""
     float64: bool = False
     """Whether models and messages are double precision."""
@@ -62,7 +63,7 @@ class PubSubVflConfig:
     """Workers of the active party (w_a)."""
     num_passive_workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of each passive party (w_p)."""
-    cpus_per_worker: Annotated[float, Field(ge=0)] = 0.1
+    cpus_per_worker: Annotated[float, Field(ge=0, le=1024)] = 0.1
     """Cores that each worker reserves on its host; in the simulated runtime it computes on one, or on this many."""
     embedding_buffer: Positive = 5
     """Entries that an embedding topic keeps, and the window of ``avfl`` and ``avfl-ps`` (p)."""
@@ -70,7 +71,7 @@ class PubSubVflConfig:
     """Entries that a gradient topic keeps (q)."""
     max_in_flight: Positive = 24
     """Batches per passive party that are published or assigned and not yet returned; bounds staleness and memory."""
-    deadline: Annotated[float, Field(gt=0)] = 10.0
+    deadline: Annotated[float, Field(ge=1e-3, allow_inf_nan=True)] = 10.0
     """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
     max_attempts: Positive = 20
     """Assignments of one batch after which the run stops and names it."""
@@ -91,11 +92,11 @@ class PubSubVflConfig:
     push_every: Annotated[int, Field(ge=0)] = 1
     """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
     servers average by `sync_schedule`, as in ``pubsub-vfl``."""
-    privacy_mu: Annotated[float, Field(gt=0)] = math.inf
+    privacy_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
     """Nominal Gaussian-DP budget of the embeddings (mu, Eq. 17); ``inf`` means neither clipping nor noise."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """L2 norm to which each row's embedding is clipped under a finite `privacy_mu` (c)."""
-    gradient_mu: Annotated[float, Field(gt=0)] = math.inf
+    gradient_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
     """Rigorous Gaussian-DP budget of the gradients sent to passive parties; ``inf`` means no noise on them."""
     gradient_clip_norm: Annotated[float, Field(gt=0)] = 0.01
     """L2 norm to which each row's gradient is clipped under a finite `gradient_mu`."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from fedactors.data.partitions import VerticalData
+from fedactors.errors import BadInput
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
 from fedactors.resources import Resources
-from fedactors.rounds import Mode, Rounds, RunState, Watch
+from fedactors.rounds import Mode, Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.algorithm import default_costs
@@ -57,7 +57,8 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     federation = assemble(config, data, runtime)
     workers, (metric, mode) = federation.workers, HEADLINE[data.task]
     watch = Watch(metric, mode, patience=config.patience, target=config.target)
-    rounds = Rounds(runtime, TrainingState(), num_rounds=config.num_epochs, watch=watch)
+    remedy = Remedy("learning_rate", config.learning_rate)
+    rounds = Rounds(runtime, TrainingState(), num_rounds=config.num_epochs, watch=watch, remedy=remedy)
     state = rounds.state
     if await rounds.start():
         with runtime.phase("alignment"):
@@ -72,6 +73,11 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
                 await federation.average(epoch)
         with runtime.phase("evaluation"):
             found = await federation.evaluate("validation")
+        if metric not in found:
+            raise BadInput(
+                f"validation_share: {config.validation_share:g} is not allowed with these data: all validation rows "
+                f"are of one class, so that {metric} is not defined"
+            )
         end = EpochEnd(rounds.judge(found))
         await federation.end_epoch(end)
         state.releases += int(trained.get("max_attempts", 1))
@@ -118,7 +124,7 @@ class Federation:
             self.broker.serve_epoch(), self.workers.ask(lambda worker: worker.run_epoch(order), timeout=_LONGEST_CALL)
         )
         # reduced in the order of names: the order of arrival must not change a sum
-        return {"loss": _mean_loss(found[name] for name in sorted(found)), **asdict(counts)}
+        return {**_mean_loss(found[name] for name in sorted(found)), **asdict(counts)}
 
     async def _train_pairs(self, epoch: int) -> dict[str, float]:
         """Every pair trains its share; then all workers catch up with their parameter server."""
@@ -128,7 +134,7 @@ class Federation:
             # the first time pushes what is left, the second pulls what all have pushed
             for _ in range(2):
                 await self.workers.ask(lambda worker: worker.follow(EpochOrder(epoch)), of=self.with_server)
-        return {"loss": _mean_loss(found.values()), "abandoned": 0}
+        return {**_mean_loss(found.values()), "abandoned": 0}
 
     async def average(self, epoch: int) -> None:
         """Let the workers of each party go on from their average."""
@@ -150,13 +156,13 @@ class Federation:
         self.workers.back(worker)
 
 
-def _mean_loss(losses: Iterable[EpochLoss | None]) -> float:
-    """Return the mean over all rows that were trained on."""
+def _mean_loss(losses: Iterable[EpochLoss | None]) -> dict[str, float]:
+    """Return the mean over all rows that were trained on, if there were any."""
     loss_sum, rows = 0.0, 0
     for loss in losses:
         if loss is not None:
             loss_sum, rows = loss_sum + loss.loss_sum, rows + loss.num_rows
-    return loss_sum / rows if rows else math.nan
+    return {"loss": loss_sum / rows} if rows else {}
 
 
 def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> Federation:

@@ -7,12 +7,15 @@ waits for nobody, but for the other clients at the start, to agree on the hash k
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.partitions import RelationalQuery
+from fedactors.data.relational import SourceError
 from fedactors.errors import FedactorsError, Refused
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import without_guarantee
@@ -93,8 +96,17 @@ class TableClient(Client):
     async def load(self) -> None:
         """Look at the table's columns in its database; the rows are read when the query's names are resolved."""
         self.noise = self.noise_rng("noise")
-        columns = self._seat.own.source.describe()
+        with self._named():
+            columns = self._seat.own.source.describe()
         self._schema = Schema(tuple(columns), tuple(columns.values()))
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the party whose database is at fault."""
+        try:
+            yield
+        except SourceError as error:
+            raise SourceError(f"{self.name}: {error}") from None
 
     async def open(self) -> None:
         """After a resume, read the rows again and rebuild what follows from them and the restored state.
@@ -128,7 +140,8 @@ class TableClient(Client):
         """Resolve the query over all schemas, and read the own rows."""
         self._resolve(schemas)
         args = (self._seat.own.source, self._table, self._seat.index, self.rng("row order"))
-        self._own = await self.compute(data.read_rows, *args, work=Work("read-table"))
+        with self._named():
+            self._own = await self.compute(data.read_rows, *args, work=Work("read-table"))
         self.schemas, self.fingerprint = schemas, self._own.fingerprint
 
     @remote(caller=DRIVER)

@@ -31,11 +31,11 @@ class TablePuppetConfig:
         "rfl-admm-v"
     )
     """Table 5's algorithms, and the baselines; ``rfl-...-v`` and ``vfl-...`` need one partition for each table."""
-    num_partitions: int | None = Field(default=None, ge=1)
+    num_partitions: int | None = Field(default=None, ge=1, le=1000)
     """Horizontal partitions of each table of a named data set; 2 for rfl-sgd and rfl-admm if none, else 1."""
     task: Literal["regression", "binary", "multiclass"] | None = None
     """What is learned from a named data set's label; its own if none."""
-    num_classes: int | None = Field(default=None, ge=2)
+    num_classes: int | None = Field(default=None, ge=2, le=65536)
     """Classes of a multiclass task; the data's own if none."""
     test_share: float = Field(default=0.15, gt=0, lt=1)
     """Share of the label table's rows kept for the test, with all joined rows that they are in."""
@@ -43,7 +43,7 @@ class TablePuppetConfig:
     """Form of the theta update: sharing ADMM (converges), Eq. 16 solved exactly (may diverge), Eq. 16 by SGD."""
     model: Literal["auto", "linear", "logistic", "softmax", "neural"] = "auto"
     """Each table's local model; ``auto`` is linear, logistic or softmax by the task; ``neural`` has a hidden layer."""
-    num_hidden: int = Field(default=16, ge=1)
+    num_hidden: int = Field(default=16, ge=1, le=16384)
     """Hidden units of a neural local model."""
     rounds: int = Field(default=10, ge=1)
     """Outer rounds of ADMM, or epochs of SGD."""
@@ -91,9 +91,9 @@ class TablePuppetConfig:
     """L2 norm that each prediction is clipped to under `feature_dp`; predictions are reported "not covered" if none."""
     prediction_noise: float = Field(default=0.0, ge=0)
     """Noise multiplier of the Gaussian noise on predictions, in units of `prediction_clip`."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads of each DuckDB; all cores if none."""
-    memory_limit: str | None = Field(default=None, pattern=r"^[0-9.]+ ?[KMGT]i?B$")
+    memory_limit: str | None = Field(default=None, pattern=r"^[0-9]{1,6}(\.[0-9]{1,3})? ?[MGT]i?B$")
     """DuckDB's memory limit for the table mapping, such as 4GB."""
 
     on_party_loss: Literal["stop"] = "stop"
@@ -106,6 +106,8 @@ class TablePuppetConfig:
             raise ValueError(f"feature_dp: exact solves (admm={self.admm}) have no DP; choose admm=paper_sgd or SGD")
         if self.feature_dp is not None and self.algorithm == "centralised":
             raise ValueError("feature_dp: the centralised baseline has none; leave it out")
+        if self.memory_limit is not None and _bytes(self.memory_limit) < _LEAST_MEMORY:
+            raise ValueError(f"memory_limit: {self.memory_limit} is not allowed: at least 16MB")
         if self.label_range is not None and not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is not allowed: the first number must be the smaller")
         if self.prediction_noise > 0 and self.prediction_clip is None:
@@ -126,3 +128,12 @@ class TablePuppetConfig:
     def is_vertical(self) -> bool:
         """Whether the algorithm trains on vertical slices of the joined table (VFL-SGD, VFL-ADMM)."""
         return self.algorithm.startswith("vfl")
+
+
+_LEAST_MEMORY = 16e6
+"""Bytes without which DuckDB joins nothing."""
+
+
+def _bytes(text: str) -> float:
+    number = text.rstrip("BiMGT ")
+    return float(number) * {"M": 1e6, "G": 1e9, "T": 1e12}[text.removeprefix(number).strip()[0]]

@@ -14,16 +14,15 @@ Table 5, with the rows that the tables hold:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.data.partitions import RelationalData
-from fedactors.errors import BadInput, Diverged
+from fedactors.errors import BadInput
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
-from fedactors.rounds import Rounds, RunState
+from fedactors.rounds import Remedy, Rounds, RunState
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.tablepuppet.accounts import account_communication, default_costs
 from protocols.tablepuppet.actors import TableClient
@@ -49,7 +48,7 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     runtime.use_costs(default_costs(config))
     loss = loss_of(config, data.query)
     server, clients = assemble(config, data, runtime)
-    rounds = Rounds(runtime, State(), num_rounds=num_rounds(config, loss))
+    rounds = Rounds(runtime, State(), num_rounds=num_rounds(config, loss), remedy=remedy(config))
     state = rounds.state
     if await rounds.start():
         await server.agree()
@@ -59,7 +58,7 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
         await rounds.checkpoint()
     async for number in rounds:
         train_loss = (await server.train_round(RoundOrder(number))).value  # lines 4-16
-        check_divergence(config, number, train_loss, state.trivial["test_loss"])
+        rounds.record({"train_loss": train_loss})
         state.metrics = {**named(loss, await server.evaluate()), "train_loss": train_loss}
         state.curve = [*state.curve, state.metrics[SCORE_NAMES[loss]]]
         rounds.record(state.metrics)
@@ -128,33 +127,15 @@ def assemble(
     return server, clients
 
 
-def check_divergence(config: TablePuppetConfig, number: int, loss: float, trivial: float) -> None:
-    """Stop a run whose training loss has left all reason, and name the setting to change.
-
-    Privacy noise may raise a loss as far as it likes: with it only a loss that is not finite stops the run.
-
-    Args:
-        config: the run's settings.
-        number: of the round.
-        loss: on the training rows.
-        trivial: the loss of the trivial predictor.
-
-    Raises:
-        Diverged: the loss is not finite or, without noise, over a thousand times the trivial predictor's.
-    """
-    noisy = config.label_dp is not None or config.feature_dp is not None
-    if math.isfinite(loss) and (noisy or loss <= 1000.0 * max(trivial, 1e-12)):
-        return
-    if "admm" not in config.algorithm:
-        name, value, way = "learning_rate", config.learning_rate, "smaller"
-    elif config.admm == "paper_sgd":
-        name, value, way = "local_learning_rate", config.local_learning_rate, "smaller"
-    else:
-        name, value, way = "rho", config.rho, "larger"
-    raise Diverged(
-        f"{name}: {value:g} diverges (training loss {loss:.3g} in round {number}, the trivial predictor's is "
-        f"{trivial:.3g}): try a {way} one"
-    )
+def remedy(config: TablePuppetConfig) -> Remedy:
+    """Return what to try when the training loss is not finite: the step size, or the penalty of ADMM."""
+    if config.model == "neural" and config.algorithm == "centralised" and config.centralised == "exact":
+        return Remedy("beta", config.beta, "larger")
+    if not config.is_admm:
+        return Remedy("learning_rate", config.learning_rate)
+    if config.admm == "paper_sgd":
+        return Remedy("local_learning_rate", config.local_learning_rate)
+    return Remedy("rho", config.rho, "larger")
 
 
 def guarantees(config: TablePuppetConfig, num_tables: int, runtime: Runtime) -> dict[str, Any]:

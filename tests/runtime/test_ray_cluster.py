@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.errors import BadInput, PayloadGone
-from fedactors.runtime.ray import cluster
+from fedactors.runtime import addresses
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 
 ALL = frozenset({"anybody"})
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_addresses_are_validated(address: str, text: str) -> None:
     with pytest.raises(BadInput, match=text):
-        cluster.check_reachable(address)
+        addresses.check_reachable(address)
 
 
 def test_nobody_answers() -> None:
@@ -43,12 +43,12 @@ def test_nobody_answers() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(BadInput, match=f"address: nobody answers at '127.0.0.1:{port}'"):
-        cluster.check_reachable(f"127.0.0.1:{port}")
+        addresses.check_reachable(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"])
 def test_something_else_answers(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(addresses, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:
@@ -61,7 +61,7 @@ def test_something_else_answers(answer: bytes, monkeypatch: pytest.MonkeyPatch) 
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(BadInput, match=f"address: what answers at '{address}' is no Ray cluster"):
-            cluster.check_reachable(address)
+            addresses.check_reachable(address)
         thread.join()
 
 
@@ -69,8 +69,8 @@ def test_something_else_answers(answer: bytes, monkeypatch: pytest.MonkeyPatch) 
 def test_a_real_clusters_address_passes(ray_cluster: None) -> None:
     import ray
 
-    cluster.check_reachable(ray.get_runtime_context().gcs_address)
-    cluster.check_reachable("auto")
+    addresses.check_reachable(ray.get_runtime_context().gcs_address)
+    addresses.check_reachable("auto")
 
 
 PROGRAM = """

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,20 @@ from typing import Any
 
 import ray
 
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, FedactorsError
+from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import leftovers
+from fedactors.runtime.ray.tokens import check_token
+from fedactors.validation import first_line
 
-CONNECT_SECONDS = 10.0
-_EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
+
+
+class NotStarted(FedactorsError):
+    """Ray could not be started on this machine, or not in the time that it gives itself."""
+
+    exit_code = 3
 
 
 @dataclass(frozen=True)
@@ -52,25 +58,34 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         leftovers.remove_leftovers()
         folder = leftovers.make_folder("ray")
-        with _loopback_only():
-            ray.init(
-                address="local",
-                num_cpus=num_cpus or os.cpu_count(),
-                object_store_memory=_OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=str(folder),
-            )
+        try:
+            with _loopback_only():
+                ray.init(
+                    address="local",
+                    num_cpus=num_cpus or os.cpu_count(),
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(folder),
+                )
+        except Exception as error:
+            ray.shutdown()
+            leftovers.end_processes_of(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise NotStarted(
+                f"Ray did not start on this machine: {first_line(error)} (a busy machine may need a second try)"
+            ) from error
         _keep_output_clean()
         return Joined(ours=True, folder=folder)
     check_reachable(address)
+    check_token(address)
     # a failure is told in one line below; Ray's own client would print each of its attempts
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {_first_line(error)}") from None
+    except Exception as error:  # Ray has no class of its own for a start that took too long
+        raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
     return Joined(ours=True)
 
@@ -90,36 +105,6 @@ def _loopback_only() -> Iterator[None]:
 def _keep_output_clean() -> None:
     """Keep Ray's remarks on dead workers off standard output: the runtime reports each loss itself."""
     ray._private.worker._worker_logs_enabled = False
-
-
-def check_reachable(address: str) -> None:
-    """Raise `BadInput` within `CONNECT_SECONDS` when nobody listens at ``host:port``; "auto" is left to Ray."""
-    if address == "auto":
-        return
-    if address.startswith("ray://"):
-        raise BadInput(
-            f"address: {address!r} is not allowed: give host:port of a cluster that this machine belongs to, "
-            "or submit the scenario with `ray job submit`"
-        )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise BadInput(f"address: {address!r} is not allowed: it must be host:port or auto")
-    try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
-            if not os.environ.get("RAY_USE_TLS") and not _speaks_grpc(connection):
-                raise BadInput(f"address: what answers at {address!r} is no Ray cluster")
-    except OSError as error:
-        raise BadInput(f"address: nobody answers at {address!r} ({error.strerror or error})") from None
-
-
-def _speaks_grpc(connection: socket.socket) -> bool:
-    """Say whether the other side greets as an HTTP/2 server does; Ray itself would try for minutes."""
-    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS)
-    head = b""
-    with contextlib.suppress(TimeoutError):
-        while len(head) < len(_EMPTY_SETTINGS) and (more := connection.recv(len(_EMPTY_SETTINGS))):
-            head += more
-    return head[3:4] == _EMPTY_SETTINGS[3:4]
 
 
 def check_resources(castings: Iterable[Casting]) -> None:
@@ -153,10 +138,6 @@ def _shown(resources: dict[str, float]) -> dict[str, float]:
 
 def _listed(resources: dict[str, float]) -> str:
     return ", ".join(f"{name}={amount:g}" for name, amount in sorted(resources.items())) or "nothing"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def leave(joined: Joined, actors: Iterable[Any]) -> None:

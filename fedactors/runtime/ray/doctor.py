@@ -8,9 +8,10 @@ import socket
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
+
+from fedactors.runtime.ray.tokens import asks_by_itself, own_token, token_path
 
 _SECONDS = 5.0
 _PORTS = {6379: "the cluster's store (GCS)", 8265: "dashboard and jobs", 10001: "Ray client", 8076: "agent"}
@@ -29,9 +30,10 @@ class Finding:
 def examine_here() -> list[Finding]:
     """Look at this process's own settings for Ray: they are those of a cluster that is started from here."""
     mode, tls = os.environ.get("RAY_AUTH_MODE", ""), os.environ.get("RAY_USE_TLS", "0")
-    others = "" if mode == "token" else "; other users of this machine reach it without a token"
+    asks = mode == "token" or (not mode and asks_by_itself())
+    others = "asks for a token" if asks else "other users of this machine reach it without a token"
     embedded = Finding(
-        what="embedded Ray", state="ok", found=f"listens on the loopback only, and ends with the run{others}"
+        what="embedded Ray", state="ok", found=f"listens on the loopback only, and ends with the run; {others}"
     )
     token = Finding(
         what="token, on this machine",
@@ -39,8 +41,8 @@ def examine_here() -> list[Finding]:
         found="RAY_AUTH_MODE is not set: a cluster started from here asks nobody for a token",
         advice="before ray start set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file that only you read",
     )
-    if mode == "token":
-        token = _examine_token_file()
+    if mode == "token" or (not mode and own_token() is not None):
+        token = _examine_token_file("RAY_AUTH_MODE=token" if mode else "RAY_AUTH_MODE is not set, but there is a token")
     encryption = Finding(
         what="TLS, on this machine",
         state="ok" if tls == "1" else "open",
@@ -52,8 +54,8 @@ def examine_here() -> list[Finding]:
     return [embedded, token, encryption]
 
 
-def _examine_token_file() -> Finding:
-    what, found = "token, on this machine", "RAY_AUTH_MODE=token"
+def _examine_token_file(found: str) -> Finding:
+    what = "token, on this machine"
     if os.environ.get("RAY_AUTH_TOKEN"):
         return Finding(
             what=what,
@@ -61,7 +63,7 @@ def _examine_token_file() -> Finding:
             found=f"{found}, the token in RAY_AUTH_TOKEN: every process that is started from here inherits it",
             advice="put it into a file that only you read, and its path into RAY_AUTH_TOKEN_PATH",
         )
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    path = token_path()
     try:
         shared = path.stat().st_mode & 0o077
     except OSError:

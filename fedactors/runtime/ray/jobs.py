@@ -168,16 +168,20 @@ def job_address(address: str | None) -> str:
     given = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not given:
         raise BadInput("--address: give http://HEAD:8265 of the cluster, or set RAY_API_SERVER_ADDRESS")
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(given)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        parts, host, port = urlsplit(""), None, 0
+    if parts.scheme not in ("http", "https") or not host:
         raise BadInput(
             f"--address: {given!r} is not allowed: jobs go to http://HEAD:8265, the address of the dashboard"
         )
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        raise BadInput(f"--address: nobody answers at {given!r} ({error.strerror or error})") from None
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"--address: nobody answers at {given!r} ({reason})") from None
     return given.rstrip("/")
 
 

@@ -329,8 +329,10 @@ class ActorProcess:
             frame = self._states.begin(state)
             await self._actor.load()
             if frame is not None:
-                content = snapshot.unseal(frame, f"the checkpoint of {self._casting.name}")
-                snapshot.apply(self._actor, content["state"])
+                what = f"the checkpoint of {self._casting.name}"
+                content = snapshot.unseal(frame, what)
+                with snapshot.intact(what):
+                    snapshot.apply(self._actor, content["state"])
             # calls that come earlier, from peers that know a respawned actor already, wait for this
             self._loaded.set()
             self._life = Life.LOADED

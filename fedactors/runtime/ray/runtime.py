@@ -277,11 +277,13 @@ class RayRuntime(Runtime):
         if resume is not None:
             content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
             self._resume = self._last_snapshot = resume
-            self.resumed, self.resumed_at_rest = True, content["at_rest"]
-            self._offset = content["now"]
-            self.state = snapshot.unpack(content["state"])
-            self.spent = content["spent"]
-            self._accounts = Accounts(earlier=list(content["ledger"]), before=Used(waiting=content["waiting"]))
+            self.resumed = True
+            with snapshot.intact("the checkpoint of the driver"):
+                self.resumed_at_rest = bool(content["at_rest"])
+                self._offset = float(content["now"])
+                self.state = dict(snapshot.unpack(content["state"]))
+                self.spent = float(content["spent"])
+                self._accounts = Accounts(earlier=list(content["ledger"]), before=Used(waiting=content["waiting"]))
         network, costs, scale = self._emulated
         script = sys.modules["__main__"]
         start = time.time()

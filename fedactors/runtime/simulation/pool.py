@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from fedactors.runtime import shared_arrays
 
 
@@ -64,6 +66,7 @@ def start_worker(folder: str) -> None:
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+    np.seterr(over="ignore", invalid="ignore", divide="ignore")  # as in the runtime's own process
     one_torch_thread()
 
 

@@ -1,0 +1,46 @@
+"""Whether a Ray cluster answers at an address; found out before Ray is loaded or anything is made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+
+from fedactors.errors import BadInput
+from fedactors.validation import shown
+
+CONNECT_SECONDS = 10.0
+_EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.\-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+
+
+def check_reachable(address: str) -> None:
+    """Raise `BadInput` within `CONNECT_SECONDS` when nobody listens at ``host:port``; "auto" is left to Ray."""
+    if address == "auto":
+        return
+    if address.startswith("ray://"):
+        raise BadInput(
+            f"address: {address!r} is not allowed: give host:port of a cluster that this machine belongs to, "
+            "or submit the scenario with `ray job submit`"
+        )
+    host, _, port = address.rpartition(":")
+    if not _HOST.fullmatch(host) or not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 65536:
+        raise BadInput(f"address: {shown(address)} is not allowed: it must be host:port or auto")
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
+            if not os.environ.get("RAY_USE_TLS") and not _speaks_grpc(connection):
+                raise BadInput(f"address: what answers at {address!r} is no Ray cluster")
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"address: nobody answers at {address!r} ({reason})") from None
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Say whether the other side greets as an HTTP/2 server does; Ray itself would try for minutes."""
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS)
+    head = b""
+    with contextlib.suppress(TimeoutError):
+        while len(head) < len(_EMPTY_SETTINGS) and (more := connection.recv(len(_EMPTY_SETTINGS))):
+            head += more
+    return head[3:4] == _EMPTY_SETTINGS[3:4]

@@ -1,0 +1,86 @@
+"""Ray's authentication token: where this process has one from, and whether a cluster takes it.
+
+Ray itself tries for twenty seconds and prints warnings of its own before it says that a token is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import ray
+
+from fedactors.errors import BadInput
+
+_SECONDS = 5.0
+_QUESTION = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+"""A call that every GCS answers and that changes nothing."""
+_HINT = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the cluster's token"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token and where it was found."""
+
+    text: str
+    place: str
+
+
+def own_token() -> Token | None:
+    """Return the token that Ray would show in this process, if it has one and shows any."""
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if mode is not None and mode.lower() != "token":
+        return None
+    if mode is None and not asks_by_itself():
+        return None
+    if given := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return Token(given, "RAY_AUTH_TOKEN")
+    path = token_path()
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Token(text, str(path)) if text else None
+
+
+def token_path() -> Path:
+    """Return where Ray looks for a token that is not in RAY_AUTH_TOKEN."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def asks_by_itself() -> bool:
+    """Say whether the installed Ray asks for a token where RAY_AUTH_MODE is not set.
+
+    One that starts inside a process then always does; ``ray start`` does where it finds a token.
+    """
+    with contextlib.suppress(ImportError):
+        setup = importlib.import_module(f"{ray.__name__}._private.authentication.authentication_token_setup")
+        return hasattr(setup, "enable_token_auth_by_default")
+    return False
+
+
+def check_token(address: str) -> None:
+    """Check that the cluster at ``host:port`` lets this process in.
+
+    Raises:
+        BadInput: it asks for a token, and this process has none or another one.
+    """
+    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+        return
+    token = own_token()
+    shown = () if token is None else (("authorization", f"Bearer {token.text}"),)
+    with grpc.insecure_channel(address) as channel:
+        try:
+            channel.unary_unary(_QUESTION)(b"", timeout=_SECONDS, metadata=shown)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNAUTHENTICATED:
+                return  # whatever else it is, Ray says it better
+            if token is None:
+                raise BadInput(
+                    f"address: the cluster at {address!r} asks for a token, and none is set: {_HINT}"
+                ) from None
+            raise BadInput(f"address: the cluster at {address!r} refuses the token of {token.place}: {_HINT}") from None

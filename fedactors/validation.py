@@ -1,0 +1,161 @@
+"""What a user gives is checked here before any folder or process exists: names, paths, files, sizes.
+
+Settings are checked by their types (`fedactors.config`), flags by the parser, descriptions of data by whoever reads
+them; what all of them need stands here. Every refusal is one `BadInput` line that names field, value and what is
+allowed. Libraries that read a user's files raise what they like: `reading` makes that line of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedactors.errors import BadInput, FedactorsError
+
+PARTY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}")
+RESERVED = frozenset({"driver", "server", "broker", "auditor", "exchange"})
+"""What actors are called that are no party's; a party of such a name would share its links, ledger and bills."""
+LARGEST_FILE = 16 * 1024 * 1024
+"""Bytes of a description (TOML, JSON): more is no description."""
+_SHOWN = 200
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error's line shows it: as it was written, cut when it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an exception says first, or its class where it says nothing."""
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}..."
+
+
+def party_name(name: Any, field: str = "parties") -> str:
+    """Return `name` if a party may be called so.
+
+    Raises:
+        BadInput: it could not be a file name, a word of the command line and a text of the ledger, or is taken.
+    """
+    if not isinstance(name, str) or not PARTY_NAME.fullmatch(name):
+        raise BadInput(
+            f"{field}: {shown(name)} is not allowed as the name of a party: at most 63 letters, digits, '.', '_' and "
+            "'-', beginning with a letter or a digit"
+        )
+    if name in RESERVED:
+        raise BadInput(
+            f"{field}: {name!r} is not allowed as the name of a party: {', '.join(sorted(RESERVED))} are taken"
+        )
+    return name
+
+
+def different_names(names: Iterable[str], field: str = "parties") -> None:
+    """Refuse names that differ in upper and lower case only: some file systems take them for one.
+
+    Raises:
+        BadInput: names both.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise BadInput(
+                f"{field}: {name!r} is not allowed beside {other!r}: they differ in upper and lower case only"
+            )
+
+
+def different_files(files: Mapping[str, Any], field: str = "path") -> None:
+    """Refuse one file that is given for two parties.
+
+    Args:
+        files: what each party has: a path, or anything that tells one source from another.
+        field: what a party's file is called in its description.
+
+    Raises:
+        BadInput: names both parties and the file.
+    """
+    seen: dict[Any, str] = {}
+    for party, file in files.items():
+        other = seen.setdefault(file, party)
+        if other != party:
+            raise BadInput(
+                f"parties.{party}.{field}: {shown(file)} is parties.{other}'s already: each party has data of its own"
+            )
+
+
+def path_of(given: Any, field: str, folder: Path | None = None) -> Path:
+    """Return the absolute path that a text names, relative to `folder`; nothing need be there.
+
+    Raises:
+        BadInput: no text, a text that names nothing, a zero byte in it, or links that lead in a circle.
+    """
+    if not isinstance(given, str) or not given.strip() or "\0" in given:
+        raise BadInput(f"{field}: {shown(given)} is not allowed: give the path of a file")
+    try:
+        return (Path(given) if folder is None else folder / given).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadInput(f"{field}: {shown(given)} cannot be followed: {_reason(error)}") from None
+
+
+def read_text(path: str | Path, field: str) -> str:
+    """Return the text of a description.
+
+    Raises:
+        BadInput: it is not there, no file, too large, or not UTF-8.
+    """
+    try:
+        file = Path(path)
+        if not file.is_file():
+            what = "is a folder" if file.is_dir() else "does not exist" if not file.exists() else "is not a file"
+            raise BadInput(f"{field}: {shown(str(path))} {what}")
+        if file.stat().st_size > LARGEST_FILE:
+            raise BadInput(f"{field}: {shown(str(path))} is too large: at most {LARGEST_FILE} bytes")
+        return file.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{field}: {shown(str(path))} cannot be read: it is not text (UTF-8)") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadInput(f"{field}: {shown(str(path))} cannot be read: {_reason(error)}") from None
+
+
+def read_tree(path: str | Path, field: str) -> Any:
+    """Return what a ``.json`` file holds, or any other as TOML.
+
+    Raises:
+        BadInput: as `read_text`, or not of that kind.
+    """
+    kind = "JSON" if str(path).endswith(".json") else "TOML"
+    text = read_text(path, field)
+    try:
+        return json.loads(text) if kind == "JSON" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{field}: {shown(str(path))} is not {kind}: {_reason(error)}") from None
+
+
+@contextlib.contextmanager
+def reading(field: str, path: str | Path) -> Iterator[None]:
+    """Turn whatever a library raises at a user's file into one line about it.
+
+    Raises:
+        BadInput: names the field and the path; errors of fedactors pass as they are.
+    """
+    try:
+        yield
+    except FedactorsError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{field}: {path} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, MemoryError):
+        return "it does not fit into memory"
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)

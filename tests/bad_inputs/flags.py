@@ -1,0 +1,253 @@
+"""Flags and names of every command, and what the environment says."""
+
+from __future__ import annotations
+
+from tests.bad_inputs.cases import Case, command, make_folder, run, write
+from tests.bad_inputs.world import SMALL
+
+_NOBODY = "http://127.0.0.1:9"
+_PROTOCOLS = tuple(SMALL)
+_WORDS_COMMANDS = ("run", "inspect", "sweep", "submit")
+
+
+def _everywhere() -> list[Case]:
+    """Return what every command refuses alike."""
+    made = []
+    for name in ("list", "run", "sweep", "submit", "fetch", "doctor", "compare", "report", "plan", "inspect", "predict",
+                 "export", "new", "data", "completion"):  # fmt: skip
+        made.append(command([name, "--no-such-flag"], "--help"))
+        if name != "completion":
+            made.append(command([name, "--format", "yaml"], "--format", "'yaml'"))
+    names = [
+        "run",
+        "sweep",
+        "submit",
+        "fetch",
+        "compare",
+        "report",
+        "plan",
+        "inspect",
+        "predict",
+        "export",
+        "new",
+        "data",
+        "completion",
+    ]
+    made += [command([name], f"fedactors {name} --help") for name in names]
+    for name in ("run", "inspect", "sweep", "plan", "submit"):
+        more = ("--profile", "x.toml") if name == "plan" else ("--address", _NOBODY) if name == "submit" else ()
+        unknown = ("no-such-protocol", "", "..", "pubsub_vf", "os", "a b", "é")
+        made += [command([name, given, *more], "protocol", repr(given)) for given in unknown]
+    return made
+
+
+def _words() -> list[Case]:
+    """Return words that are no settings, for each command that takes some."""
+    made = []
+    for which in _WORDS_COMMANDS:
+        more = ("--address", _NOBODY) if which == "submit" else ()
+        for protocol in _PROTOCOLS:
+            for word in ("learning_rate", "=3", "no_such_key=3", "Learning_rate=1", "num_rounds =3"):
+                named = word.partition("=")[0] or word
+                made.append(command([which, protocol, word, *more], named))
+            made.append(command([which, protocol, "a=1", "a=2", *more], "a"))
+    return made
+
+
+def _run_flags() -> list[Case]:
+    made = []
+    for protocol in _PROTOCOLS:
+        made += [
+            run(protocol, "", "--smoke", "--full", flags=["--smoke", "--full"]),
+            run(protocol, "", "data", "'no-such-set'", flags=["--data", "no-such-set"]),
+            run(protocol, "", "--data", "nowhere.toml", flags=["--data", "nowhere.toml"]),
+            run(protocol, "", "--data", flags=["--data", ""]),
+            run(protocol, "", "--data", flags=["--data", " "]),
+            run(protocol, "", "--data", flags=["--data", "x\0.toml"]),
+            run(
+                protocol,
+                "",
+                "--data",
+                "folder.toml",
+                flags=["--data", "folder.toml"],
+                change=make_folder("folder.toml"),
+            ),
+            run(protocol, "", "no such run folder", flags=["--resume", "nowhere"]),
+            run(protocol, "", "not a run folder", flags=["--resume", "."]),
+            run(protocol, "", "--resume", flags=["--resume", ""]),
+        ]
+    mtcd = "mtcd"
+    for flag, value in (
+        ("--seed", "-1"), ("--seed", "1.5"), ("--seed", "x"), ("--seed", ""), ("--seed", "99999999999999999999999"),
+        ("--seed", "²"), ("--seeds", "1,1"), ("--seeds", ""), ("--seeds", "1,,2"), ("--seeds", "1,x"),
+        ("--seeds", "0,-1"), ("--runtime", "slurm"), ("--runtime", ""), ("--pool", "-1"), ("--pool", "x"),
+        ("--pool", "1.5"), ("--pool", "100000"), ("--emulate", "0"), ("--emulate", "-1"), ("--emulate", "nan"),
+        ("--emulate", "inf"), ("--emulate", "x"), ("--lease", "0"), ("--lease", "nan"), ("--lease", "inf"),
+        ("--place", "bank"), ("--place", "=x"), ("--place", "bank="), ("--place", ""), ("--spread", "wide"),
+        ("--track", "no-such-tracker"), ("--track", "tensorboard,no-such"),
+    ):  # fmt: skip
+        made.append(run(mtcd, "", flag, flags=[flag, value]))
+    made += [
+        run(mtcd, "", "--address", flags=["--address", "auto"]),
+        run(mtcd, "", "--place", flags=["--place", "bank=x"]),
+        run(mtcd, "", "--spread", flags=["--spread", "pack"]),
+        run(mtcd, "", "--emulate", flags=["--emulate", "0.5"]),
+        run(mtcd, "", "--lease", flags=["--lease", "5"]),
+        run(mtcd, "", "--seed", flags=["--seed", "1", "--seeds", "2,3"]),
+        command(["run", mtcd, "--runtime", "ray", "--pool", "2", "--quiet"], "--pool"),
+        command(["run", mtcd, "--out", "", "--quiet", "--runtime", "simulated"], "--out"),
+        command(["run", mtcd, "--out", "  ", "--quiet", "--runtime", "simulated"], "--out"),
+        command(
+            ["run", mtcd, *SMALL[mtcd].split(), "--out", "file", "--quiet", "--runtime", "simulated"],
+            "--out",
+            change=write("file", "x"),
+        ),
+        command(
+            ["run", mtcd, *SMALL[mtcd].split(), "--out", "/proc/none", "--quiet", "--runtime", "simulated"], "--out"
+        ),
+        command(["run", mtcd, *SMALL[mtcd].split(), "--out", "x\0y", "--quiet", "--runtime", "simulated"], "--out"),
+        command(
+            ["run", mtcd, *SMALL[mtcd].split(), "--out", "nosuch://bucket/x", "--quiet", "--runtime", "simulated"],
+            "nosuch",
+        ),
+        command(["run", mtcd, *SMALL[mtcd].split(), "--out", "a" * 300, "--quiet", "--runtime", "simulated"], "--out"),
+        *(
+            command(["run", mtcd, "--quiet", "--address", address], "address")
+            for address in (
+                "ray://127.0.0.1:10001",
+                "127.0.0.1",
+                "127.0.0.1:9",
+                "127.0.0.1:x",
+                "127.0.0.1:99999",
+                ":6379",
+                "a b:1",
+                "http://127.0.0.1:9",
+                "x\0:1",
+                "[::1:5",
+                "-",
+                "127.0.0.1:0",
+            )
+        ),
+        command(["run", mtcd, "--quiet", "--address", ""], "--address"),
+        command(["run", mtcd, "--quiet"], "address", environ={"RAY_ADDRESS": "127.0.0.1:9"}),
+        command(["run", mtcd, "--quiet"], "address", environ={"RAY_ADDRESS": "nonsense"}),
+    ]
+    return made
+
+
+_SWEEP = ["sweep", "mtcd", "--out", "out", "--quiet"]
+_COMMANDS = [
+    command("walk", "'walk'"),
+    command("", "COMMAND"),
+    command("ruin mtcd", "'ruin'"),
+    command("--no-such-flag", "--no-such-flag"),
+    # new
+    *(command(["new", "protocol", name], "name", repr(name)) for name in
+      ("", "..", "a/b", "A", "1x", "class", "a b", "mtcd", "fedactors", "é", "a--b", "x" * 300, "a.b", "_x", "x\0")),
+    *(command(["new", "scenario", name], "name", repr(name)) for name in ("", "..", "a/b", "X", "import", "glasu")),
+    command("new something mine", "'something'"),
+    command("new scenario mine --protocol no-such", "'no-such'"),
+    command("new protocol mine --to file", "--to", change=write("file", "x")),
+    command(["new", "protocol", "mine", "--to", ""], "--to"),
+    command(["new", "protocol", "mine", "--to", "a\0b"], "--to"),
+    command("new protocol mine --to s3://bucket", "--to"),
+    command("new protocol mine --to /proc/none", "--to"),
+    command("new protocol mine", "already exists", change=make_folder("mine")),
+    command("new scenario mine", "already exists", change=write("mine.py", "x")),
+    # data, list, completion
+    command("data walk", "'walk'"),
+    command("data list bank", "bank"),
+    command("data fetch", "data fetch"),
+    *(command(["data", "fetch", name], "data set", repr(name)[1:-1][:20]) for name in
+      ("no-such", "", "..", "../bank", "a/b", "blocks", "blocks:x", "http://x/y")),
+    command("list me", "me"),
+    command("completion csh", "'csh'"),
+    command("completion bash more", "more"),
+    # doctor, fetch, submit
+    *(command(["doctor", "--address", address], "--address") for address in
+      ("", "127.0.0.1:8265", "ftp://x", "http://", "http://[::1", "nonsense", "x\0y", "http://h:99999", "http://h:x")),
+    *(command(["fetch", "job", "--address", address], "--address") for address in
+      ("", "127.0.0.1:8265", "ftp://x", _NOBODY, "http://[::1", "http://h:99999", "http://h:x", "nonsense")),
+    command("fetch job", "--address"),
+    command(["fetch", "job", "--address", _NOBODY, "--out", ""], "--out"),
+    command(["fetch", "job", "--address", _NOBODY, "--out", "s3://x"], "--out"),
+    *(command(["submit", "mtcd", "--address", address], "--address") for address in
+      ("", "127.0.0.1:8265", "ftp://x", _NOBODY, "http://[::1", "http://h:99999")),
+    command("submit mtcd", "--address"),
+    command("submit mtcd", "address", environ={"RAY_ADDRESS": "127.0.0.1:9"}),
+    command("submit nowhere.py", "nowhere.py"),
+    command("submit .py", ".py"),
+    command("submit folder.py", "folder.py", change=make_folder("folder.py")),
+    command("submit mtcd --working-dir nowhere", "--working-dir", "'nowhere'"),
+    command(["submit", "mtcd", "--working-dir", "file"], "--working-dir", change=write("file", "")),
+    command(["submit", "mtcd", "--out", ""], "--out"),
+    command(["submit", "mtcd", "--smoke", "--full", "--address", _NOBODY], "--smoke"),
+    command(["submit", "mtcd", "--resume", "nowhere", "--address", _NOBODY], "nowhere"),
+    command(["submit", "mtcd", "--seeds", "1,1", "--address", _NOBODY], "--seeds"),
+    command(["submit", "mtcd", "--track", "no-such", "--address", _NOBODY], "--track"),
+    command(["submit", "mtcd", "--runtime", "simulated", "--lease", "3", "--address", _NOBODY], "--lease"),
+    # plan
+    command("plan mtcd --profile x.toml", "mtcd"),
+    command("plan glasu --profile x.toml", "glasu"),
+    command("plan pubsub-vfl", "--profile"),
+    command("plan pubsub-vfl --profile nowhere.toml", "--profile", "'nowhere.toml'"),
+    command("plan pubsub-vfl --profile .", "--profile"),
+    *(command(["plan", "pubsub-vfl", "--profile", "p.toml"], "--profile", change=write("p.toml", text)) for text in
+      ("not toml [", b"\xff\xfe\x00", "[[[", "x = 1e400 ]")),
+    *(command(["plan", "pubsub-vfl", "--profile", "p.json"], "--profile", change=write("p.json", text)) for text in
+      ("", "[1]", "3", "null", "{", "[" * 5000, b"\xff")),
+    *(command(["plan", "pubsub-vfl", "--profile", "p.toml", "q.toml"], "profile",
+              change=(write("p.toml", text), write("q.toml", text))) for text in
+      ("", "x = 1", "role = 1", 'role = "king"', 'role = "active"\ncores = -1', 'role = "active"\ncores = "many"')),
+    # sweep
+    command([*_SWEEP, "--jobs", "0"], "--jobs"),
+    command([*_SWEEP, "--jobs", "x"], "--jobs"),
+    command([*_SWEEP, "--draws", "0", "learning_rate=uniform(0,1)"], "--draws"),
+    command([*_SWEEP, "--draws", "3"], "--draws"),
+    command([*_SWEEP, "--draw-seed", "-1"], "--draw-seed"),
+    command([*_SWEEP, "--seeds", "1,1"], "--seeds"),
+    command([*_SWEEP, "--runtime", "slurm"], "--runtime"),
+    command([*_SWEEP, "--address", "a:1", "--jobs", "2"], "--jobs"),
+    command([*_SWEEP, "--address", "a:1", "--runtime", "ray"], "--address"),
+    command([*_SWEEP, *SMALL["mtcd"].split(), "--address", "127.0.0.1:9"], "address"),
+    command([*_SWEEP, "--smoke", "--full"], "--smoke"),
+    command([*_SWEEP, "--name", "a/b"], "--name"),
+    command([*_SWEEP, "--name", ".."], "--name"),
+    command([*_SWEEP, "--name", ""], "--name"),
+    command([*_SWEEP, "--name", "x\0"], "--name"),
+    command([*_SWEEP, "--name", "n" * 300], "--name"),
+    command([*_SWEEP, "--choose", "loss"], "--choose"),
+    command([*_SWEEP, "--choose", "loss:most"], "--choose"),
+    command([*_SWEEP, "--choose", ":min"], "--choose"),
+    command([*_SWEEP, "--choose", ""], "--choose"),
+    command([*_SWEEP, *SMALL["mtcd"].split(), "--choose", "no_such_metric:min"], "--choose", "no_such_metric"),
+    command([*_SWEEP, "--data", "no-such"], "no-such"),
+    command([*_SWEEP, "--data", ""], "--data"),
+    command([*_SWEEP, "--data", "x.toml"], "--data"),
+    command([*_SWEEP, "--data", "cora"], "cora"),
+    command(["sweep", "mtcd", "--quiet", "--out", ""], "--out"),
+    command(["sweep", "mtcd", "--quiet", "--out", "s3://b"], "--out"),
+    command(["sweep", "mtcd", *SMALL["mtcd"].split(), "--quiet", "--out", "file"], "--out", change=write("file", "x")),
+    command(["sweep", "mtcd", "--quiet", "--out", "x\0y"], "--out"),
+    *(command([*_SWEEP, word, "--draws", "2"], "learning_rate") for word in
+      ("learning_rate=uniform(1,0)", "learning_rate=uniform(0)", "learning_rate=uniform(a,b)", "learning_rate=normal(0,1)",
+       "learning_rate=loguniform(0,1)", "learning_rate=uniform(nan,1)", "learning_rate=uniform(0,inf)",
+       "learning_rate=integer(0.5,2)", "learning_rate=choice()", "learning_rate=uniform(-2,-1)")),
+    command([*_SWEEP, "learning_rate=uniform(0,1)"], "learning_rate", "--draws"),
+    command([*_SWEEP, "num_rounds=1,x"], "num_rounds"),
+    command([*_SWEEP, "num_rounds="], "num_rounds"),
+    command([*_SWEEP, "num_rounds=1,,2"], "num_rounds"),
+    command([*_SWEEP, "clusters=[[0,1"], "clusters"),
+    command([*_SWEEP, "--settings", "nowhere.toml"], "--settings"),
+    *(command([*_SWEEP, "--settings", "s.toml"], "--settings", change=write("s.toml", text)) for text in
+      ("", "settings = 3", "[settings]\na = 1", "not [", b"\xff\xff", "settings = [1]")),
+    *(command([*_SWEEP, "--settings", "s.json"], "--settings", change=write("s.json", text)) for text in
+      ("[]", "{}", "[1]", "{", "null", "[" * 5000)),
+    command([*_SWEEP, "--settings", "s.json"], "num_rounds", change=write("s.json", '[{"num_rounds": "x"}]')),
+    command([*_SWEEP, "--settings", "s.json"], "nope", change=write("s.json", '[{"nope": 1}]')),
+    command([*_SWEEP, "--settings", "s.json"], "num_rounds", change=write("s.json", '[{"num_rounds": []}]')),
+    command([*_SWEEP, "--settings", "s.json"], "num_rounds", change=write("s.json", '[{"num_rounds": {"a": 1}}]')),
+    command([*_SWEEP, "--settings", "s.json"], "learning_rate", change=write("s.json", '[{"learning_rate": NaN}]')),
+    command([*_SWEEP, "num_rounds=2", "--settings", "s.json"], "num_rounds", change=write("s.json", '[{"num_rounds": 1}]')),
+]  # fmt: skip
+CASES = [*_everywhere(), *_words(), *_run_flags(), *_COMMANDS]

@@ -1,0 +1,110 @@
+"""Every bad input, over all commands: the documented code, one line that names what is wrong, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from fedactors.command_line.main import main
+from tests.bad_inputs import files, flags, folders, settings, world
+from tests.bad_inputs.cases import Case, number
+
+CASES = [*settings.CASES, *flags.CASES, *files.CASES, *folders.CASES]
+SECONDS = 20.0
+"""Of processor time, for one case; most take a hundredth of a second."""
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("world")
+    world.build(root)
+    return root
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    """Return what lies in a folder; an empty ``out`` is as good as none."""
+    found = {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    if "out" in found and not any(name.startswith("out/") for name in found):
+        del found["out"]
+    return found
+
+
+def test_there_are_enough_of_them_and_each_is_another() -> None:
+    assert len(CASES) >= 800
+    assert len({(case.words, case.base, case.change, tuple(case.environ.items())) for case in CASES}) == len(CASES)
+    commands = {
+        "run",
+        "compare",
+        "report",
+        "inspect",
+        "predict",
+        "export",
+        "plan",
+        "sweep",
+        "submit",
+        "fetch",
+        "doctor",
+    }
+    assert {*commands, "new", "data", "list", "completion"} <= {case.words[0] for case in CASES if case.words}
+    for protocol in world.SMALL:
+        assert sum(protocol in case.words for case in CASES) >= 50
+
+
+def test_what_the_cases_spoil_is_sound(sound: Path) -> None:
+    """The worlds were built by commands that succeeded; own files train too."""
+    for base, protocol, more in (
+        ("vertical", "pubsub-vfl", ""),
+        ("vertical", "mtcd", "relaxed_protocol=true"),
+        ("horizontal", "nebulafl", "num_containers=2"),
+        ("relational", "tablepuppet", ""),
+        ("graph", "glasu", "num_clients=2"),
+    ):
+        leaving = ("num_training", "num_containers", *(word.partition("=")[0] for word in more.split()))
+        words = [*world.small(protocol, *leaving).split(), *more.split()]
+        data = str(sound / base / "parties.toml")
+        flags = ["--data", data, "--runtime", "simulated", "--quiet", "--out", str(sound / "own")]
+        assert main(["run", protocol, *words, *flags]) == 0, base
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", number(CASES))
+def test_is_refused(
+    case: Case,
+    sound: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for base in case.base:
+        shutil.copytree(sound / base, tmp_path, dirs_exist_ok=True)
+    for change in case.change:
+        change(tmp_path)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "FEDACTORS_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in case.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    before = content(tmp_path)
+    began = time.process_time()
+    code = main(list(case.words))
+    seconds = time.process_time() - began
+    said = capfd.readouterr()
+    lines = said.err.splitlines()
+    if case.later:
+        assert all(line.startswith("details: ") for line in lines[1:])
+        del lines[1:]
+        shutil.rmtree("out")
+    assert (code, len(lines)) == (case.code, 1), said.err[-2000:]
+    line = lines[0].removeprefix("fedactors: ")
+    for word in ("internal error", "Traceback", "Error:", "<class", "object at 0x"):
+        assert word not in line
+    for named in case.says:
+        assert named in line
+    assert len(line) < 1000 + len(os.getcwd())
+    assert said.out == ""
+    assert content(tmp_path) == before
+    assert seconds < SECONDS
