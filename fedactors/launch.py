@@ -17,8 +17,8 @@ import statistics
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
