@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedactors.privacy.mechanisms import add_gaussian
+
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of a batch of one: output (1 x O) and target (1) to a scalar."""
 
@@ -72,7 +74,9 @@ def noisy_gradient(
             gradient_BP = gradient_BP * weights_B.to(dtype)[:, None]
         norm_B = gradient_BP.norm(dim=1)
         total_P = (clip_norm / norm_B.clamp(min=clip_norm)) @ gradient_BP
-    if noise_multiplier > 0:
-        noise_P = noise_multiplier * clip_norm * rng.standard_normal(size)
-        total_P = total_P + torch.from_numpy(noise_P).to(dtype)
-    return total_P / expected_batch_size
+    return noisy_sum(total_P, noise_multiplier * clip_norm, rng) / expected_batch_size
+
+
+def noisy_sum(total_P: Tensor, sigma: float, rng: np.random.Generator, name: str = "gradient") -> Tensor:
+    """Return a sum of clipped gradients (P) with Gaussian noise of deviation `sigma`."""
+    return torch.from_numpy(add_gaussian(total_P.numpy(), sigma, rng, name))

@@ -20,6 +20,7 @@ PROTOCOL = LazyProtocol(
     predict_at=f"{_HERE}.serving:predict",
     export_at=f"{_HERE}.serving:export",
     plan_at=f"{_HERE}.planner:plan",
+    neighbours_at=f"{_HERE}.privacy:neighbours",
     party_loss=frozenset({"stop", "restart"}),
     default_party_loss="restart",
     smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64},
