@@ -26,7 +26,7 @@ from fedactors.errors import BadInput
 
 GROUP = "fedactors.protocols"
 PARTY_LOSS = ("stop", "continue", "restart")
-_OPTIONAL = ("messages", "actors", "load_data", "plan", "predict", "export", "neighbours")
+_OPTIONAL = ("messages", "actors", "load_data", "plan", "predict", "export", "neighbours", "surface")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,10 @@ class Neighbour:
 
 Neighbours = Callable[[Any, Any, str, int, int], Sequence[Neighbour]]
 """``neighbours(config, data, party, count, seed)``: about `count` neighbours of the data, typical and extreme ones."""
+
+Surface = Callable[[Any, Any, Mapping[str, bytes], int], Any]
+"""``surface(config, data, states, seed)``: a `fedactors.privacy.attacks.suite.Surface` from the actors' checkpointed
+states."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,10 @@ class Protocol(typing.Protocol):
     def neighbours(self) -> Neighbours | None:
         """The neighbours that its privacy claims speak of; a protocol that claims a budget must have them."""
 
+    @property
+    def surface(self) -> Surface | None:
+        """What its attackers see, for `fedactors audit RUN --attacks`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LazyProtocol:
@@ -174,6 +182,7 @@ class LazyProtocol:
     predict_at: str | None = None
     export_at: str | None = None
     neighbours_at: str | None = None
+    surface_at: str | None = None
     party_loss: frozenset[str] = frozenset({"stop"})
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
@@ -232,6 +241,12 @@ class LazyProtocol:
     def neighbours(self) -> Neighbours | None:
         """The neighbours that its privacy claims speak of."""
         made: Neighbours | None = _optional(self.neighbours_at)
+        return made
+
+    @property
+    def surface(self) -> Surface | None:
+        """What its attackers see."""
+        made: Surface | None = _optional(self.surface_at)
         return made
 
 

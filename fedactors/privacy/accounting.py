@@ -45,7 +45,7 @@ class PrivacyRecord:
     sensitivity: float | None = None
     """How far one record moves one release: in L2 for Gaussian noise, in L1 for Laplace; None: it is not stated."""
     touched: int = 0
-    """How many releases (rows, sums, steps) one record may move, each by `sensitivity`; all steps of Poisson samples."""
+    """How many releases (rows, sums, steps) one record may move, each by `sensitivity`; of Poisson samples all."""
     sample_rate: float = 1.0
     """Probability with which a record takes part in a step, if batches are Poisson samples that nobody else knows."""
     num_values: int = 0

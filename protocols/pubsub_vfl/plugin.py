@@ -21,6 +21,7 @@ PROTOCOL = LazyProtocol(
     export_at=f"{_HERE}.serving:export",
     plan_at=f"{_HERE}.planner:plan",
     neighbours_at=f"{_HERE}.privacy:neighbours",
+    surface_at=f"{_HERE}.privacy:surface",
     party_loss=frozenset({"stop", "restart"}),
     default_party_loss="restart",
     smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64},
