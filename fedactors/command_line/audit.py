@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,13 @@ REFUTED = 5
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """Recompute, replay, attack; the exit code says whether a claim is refuted."""
+    """Recompute, replay, attack; the exit code says whether a claim is refuted.
+
+    What a replay or attacks found is kept in the run folder, for its report.
+    """
     from fedactors.privacy.audit import check_run
-    from fedactors.records.run_folder import RunFolder
+    from fedactors.records.run_folder import AUDIT, RunFolder
+    from fedactors.records.storage import write_atomic
 
     if args.neighbours < 1:
         raise BadInput(f"--neighbours: {args.neighbours} is not allowed: give at least 1")
@@ -38,18 +43,19 @@ def audit_command(args: argparse.Namespace) -> int:
     refuted += [
         f"{line.record.party}/{line.record.message_type}: {line.reason}" for line in ledger.lines if not line.agrees
     ]
+    found = {
+        "run": str(folder.path),
+        "agrees": ledger.agrees,
+        "refuted": refuted,
+        "lines": [_line(line) for line in ledger.lines],
+        "claims": [_claim(claim) for claim in ledger.claims],
+        "replays": [_replay(audit) for audit in replays],
+        "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in attacks],
+    }
+    if replays or attacks:
+        write_atomic(folder.path / AUDIT, json.dumps(found, indent=1, allow_nan=False).encode(), AUDIT)
     if args.format == "json":
-        print_json(
-            {
-                "run": str(folder.path),
-                "agrees": ledger.agrees,
-                "refuted": refuted,
-                "lines": [_line(line) for line in ledger.lines],
-                "claims": [_claim(claim) for claim in ledger.claims],
-                "replays": [_replay(audit) for audit in replays],
-                "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in attacks],
-            }
-        )
+        print_json(found)
     else:
         _print(ledger, replays, attacks, refuted)
     return REFUTED if refuted else 0

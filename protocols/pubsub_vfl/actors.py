@@ -286,7 +286,8 @@ class PassiveWorker(PartyWorker):
         if new.any():
             kept[positions[new]], is_kept[positions[new]] = self._sanitise(values[new]), True
             self._count(part, positions[new])
-        return kept[positions]
+        chosen: np.ndarray = kept[positions]
+        return chosen
 
     def _count(self, part: str, positions: np.ndarray) -> None:
         if part == "train":

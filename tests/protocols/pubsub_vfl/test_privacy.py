@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedactors.data.sources import ArraySource
 from fedactors.plugins import Neighbour
 from fedactors.privacy.accounting import epsilon_of_mu
 from fedactors.privacy.audit import one_run_epsilon
@@ -149,8 +151,9 @@ def test_canaries_in_one_run_bound_epsilon_from_below(factor: float, monkeypatch
     settings = {**FROZEN, "embedding_mu": claimed, "standardisation": "none", "num_epochs": 1, "test_share": 0.01}
     config, num_rows, rng = config_of(**settings), 400, np.random.default_rng(3)
     data = arrays("multiclass", 2, num_rows)
-    bits, source = rng.integers(0, 2, num_rows), data.sources[1]
-    source.features[:] = np.where(bits[:, None] == 1, 1e3, -1e3)
+    coins = rng.integers(0, 2, (num_rows, 1))
+    extreme = ArraySource(ids=np.arange(num_rows), features=np.where(coins, 1e3, -1e3).repeat(3, 1).astype(np.float32))
+    data = dataclasses.replace(data, sources=(data.sources[0], extreme))
     sent: dict[int, np.ndarray] = {}
     exact: dict[int, np.ndarray] = {}
     monkeypatch.setattr(
