@@ -21,7 +21,8 @@ _HUGE = 1e6
 def replaced_rows(data: VerticalData, party: str, count: int, seed: int) -> Sequence[Neighbour]:
     """Return `count` neighbours of kind ``row``; at the party with labels the label is another one too.
 
-    In turn: another row's values, one value times 100, all values 0, all values a million, all signs turned.
+    In turn: another row's values, one value times 100, all values 0, all values a million, all signs turned, and the
+    largest numbers that there are.
     """
     block = data.load(party)
     rng = np.random.default_rng(seed)
@@ -29,7 +30,7 @@ def replaced_rows(data: VerticalData, party: str, count: int, seed: int) -> Sequ
     for number in range(count):
         row, other, column = (int(rng.integers(bound)) for bound in (*[len(block.ids)] * 2, block.features.shape[1]))
         values = block.features[row].copy()
-        kind = number % 5
+        kind = number % 6
         if kind == 0:
             values, what = block.features[other].copy(), f"row {row} by the values of row {other}"
         elif kind == 1:
@@ -41,8 +42,11 @@ def replaced_rows(data: VerticalData, party: str, count: int, seed: int) -> Sequ
         elif kind == 3:
             values[:] = _HUGE
             what = f"row {row} by a million in each column"
-        else:
+        elif kind == 4:
             values, what = -values, f"row {row} with its signs turned"
+        else:
+            values[:] = np.finfo(np.float32).max
+            what = f"row {row} by the largest numbers"
         label = None if block.labels is None else _other_label(data, block.labels, row, other)
         found.append(Neighbour(label=what, kind="row", data=_edited(data, party, row, values, label)))
     return found

@@ -83,8 +83,7 @@ def noisy_gradient(
         gradient_BP = per_sample_gradients(module, loss, x_B, y_B)
         if weights_B is not None:
             gradient_BP = gradient_BP * weights_B.to(dtype)[:, None]
-        norm_B = gradient_BP.norm(dim=1)
-        total_P = (clip_norm / norm_B.clamp(min=clip_norm)) @ gradient_BP
+        total_P = _clip(gradient_BP, clip_norm).sum(dim=0)
     return noisy_sum(total_P, noise_multiplier * clip_norm, rng) / expected_batch_size
 
 
@@ -103,7 +102,7 @@ def clipped_gradient_sum(model: Model, x_BF: Array | Tensor, upstream_BO: Array,
     for first in range(0, len(x), _SLICE_ROWS):
         rows = slice(first, first + _SLICE_ROWS)
         gradient_BP = per_sample_gradients(module, _inner_product, x[rows], upstream[rows], model.views)
-        total_P += (clip_norm / gradient_BP.norm(dim=1).clamp(min=clip_norm)) @ gradient_BP
+        total_P += _clip(gradient_BP, clip_norm).sum(dim=0)
     found: Array = total_P.numpy()
     return found
 
@@ -111,6 +110,13 @@ def clipped_gradient_sum(model: Model, x_BF: Array | Tensor, upstream_BO: Array,
 @functools.lru_cache(maxsize=8)
 def _skeleton(spec: ModelSpec) -> nn.Module:
     return build_skeleton(spec)
+
+
+def _clip(gradient_BP: Tensor, clip_norm: float) -> Tensor:
+    """Scale each row down to `clip_norm`; a gradient that is no finite number counts as zero."""
+    norm_B1 = gradient_BP.norm(dim=1, keepdim=True)
+    finite_BP = torch.where(norm_B1.isfinite(), gradient_BP, torch.zeros_like(gradient_BP))
+    return finite_BP * (clip_norm / norm_B1.nan_to_num(torch.inf).clamp(min=clip_norm))
 
 
 def _inner_product(output: Tensor, upstream: Tensor) -> Tensor:

@@ -20,12 +20,17 @@ Array = NDArray[Any]
 
 
 def clip_rows(rows_BE: Array, clip_norm: float) -> Array:
-    """Scale each row down to L2 norm `clip_norm`; rows within it are unchanged, and so is everything if it is inf."""
+    """Scale each row down to L2 norm `clip_norm`; rows within it are unchanged, and so is everything if it is inf.
+
+    A row whose norm is no finite number becomes zeros: it may not show either.
+    """
     if not clip_norm > 0:
         raise ValueError(f"clip_norm must be greater than 0, got {clip_norm}")
     if math.isinf(clip_norm):
         return rows_BE
-    return (rows_BE * _scale(rows_BE, clip_norm)).astype(rows_BE.dtype)
+    norm_B1 = _norms(rows_BE)
+    finite_BE = np.where(np.isfinite(norm_B1), rows_BE, 0.0)
+    return (finite_BE * (clip_norm / np.maximum(norm_B1, clip_norm))).astype(rows_BE.dtype)
 
 
 def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> Array:
@@ -35,10 +40,10 @@ def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> 
     """
     if math.isinf(clip_norm):
         return gradient_BE
-    norm_B1 = np.linalg.norm(rows_BE, axis=1, keepdims=True)
+    norm_B1 = _norms(rows_BE)
     unit_BE = rows_BE / np.maximum(norm_B1, np.finfo(rows_BE.dtype).tiny)
     along_B1 = np.sum(unit_BE * gradient_BE, axis=1, keepdims=True)
-    clipped_BE = _scale(rows_BE, clip_norm) * (gradient_BE - along_B1 * unit_BE)
+    clipped_BE = clip_norm / np.maximum(norm_B1, clip_norm) * (gradient_BE - along_B1 * unit_BE)
     return np.where(norm_B1 > clip_norm, clipped_BE, gradient_BE).astype(gradient_BE.dtype)
 
 
@@ -158,7 +163,8 @@ def pubsub_sigma(*, mu: float, clip_norm: float, batch_size: int, num_samples: i
     return clip_norm * batch_size * math.sqrt(num_releases) / (mu * num_samples)
 
 
-def _scale(rows_BE: Array, clip_norm: float) -> Array:
-    norm_B1 = np.linalg.norm(rows_BE, axis=1, keepdims=True)
-    scale_B1: Array = clip_norm / np.maximum(norm_B1, clip_norm)
-    return scale_B1
+def _norms(rows_BE: Array) -> Array:
+    """Return each row's L2 norm (B x 1), inf where it is no finite number."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm_B1: Array = np.linalg.norm(rows_BE, axis=1, keepdims=True)
+    return np.where(np.isnan(norm_B1), np.inf, norm_B1)

@@ -10,13 +10,18 @@ what it received. Two things are measured:
   this way, so a smaller claim is refuted.
 - every message: what differs from the recorded one has left without noise, and no finite claim survives it.
 
-What it cannot show: that a claim is right. It looks at the neighbours that it is given, on one trajectory.
+What it cannot show: that a claim is right. It looks at the neighbours that it is given, on one trajectory. Both runs
+must draw the same salts and masks: what draws in a library of its own (private set intersection) differs, and is said
+to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from dataclasses import fields as dataclass_fields
@@ -32,7 +37,7 @@ from fedactors.privacy.claims import Claim, claims
 from fedactors.privacy.laws import Gaussian, Law, observing
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.remote import DRIVER
-from fedactors.runtime.base import Ref
+from fedactors.runtime.base import Ref, derived_rng
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import current_actor
@@ -380,6 +385,25 @@ class _BoundaryRuntime(SimulatedRuntime):
 
 def _run(protocol: Protocol, config: Any, data: Any, boundary: Transcript, seed: int) -> Sequence[PrivacyRecord]:
     runtime = _BoundaryRuntime(boundary, seed=seed)
-    with observing(boundary.release):
+    with observing(boundary.release), _same_entropy(seed):
         runtime.execute(lambda: protocol.run(config, data, runtime))
     return runtime.privacy_records
+
+
+@contextlib.contextmanager
+def _same_entropy(seed: int) -> Iterator[None]:
+    """Let salts and masks be the same in both runs: no actor draws from the operating system while this lasts."""
+    drawn: dict[str, np.random.Generator] = {}
+
+    def draw(nbytes: int | None = None) -> bytes:
+        actor = current_actor.get()
+        if actor not in drawn:
+            drawn[actor] = derived_rng(seed, actor, "entropy of an audit")
+        return drawn[actor].bytes(32 if nbytes is None else nbytes)
+
+    before = os.urandom, secrets.token_bytes
+    os.urandom = secrets.token_bytes = draw
+    try:
+        yield
+    finally:
+        os.urandom, secrets.token_bytes = before

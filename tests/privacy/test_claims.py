@@ -59,7 +59,10 @@ def dpsgd(**changes: object) -> PrivacyRecord:
     return PrivacyRecord(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("record", [gaussian(), response(), dpsgd(), gaussian(mechanism="none", covered=False)])
+BARE = PrivacyRecord(party="bank", message_type="Report", mechanism="none", rigorous_mu=math.inf, epsilon=math.inf)
+
+
+@pytest.mark.parametrize("record", [gaussian(), response(), dpsgd(), BARE])
 def test_what_follows_from_its_ingredients_agrees(record: PrivacyRecord) -> None:
     assert check_record(record).agrees
 
@@ -91,8 +94,7 @@ def test_lines_of_a_party_compose_and_one_without_noise_spoils_all() -> None:
     assert row.mu == pytest.approx(math.sqrt(2) * 2.0)
     assert row.epsilon == pytest.approx(epsilon_of_mu(row.mu, 1e-5))
     assert (label.epsilon, label.mu) == (pytest.approx(1.5), pytest.approx(mu_of_epsilon(1.5)))
-    bare = PrivacyRecord(party="bank", message_type="Report", mechanism="none")
-    spoiled = claims([gaussian(), bare])["bank", "row"]
+    spoiled = claims([gaussian(), BARE])["bank", "row"]
     assert not spoiled.covered
     assert math.isinf(spoiled.mu)
     assert "Report" in spoiled.uncovered[0]
@@ -112,7 +114,7 @@ def test_a_record_cannot_be_covered_and_not() -> None:
 
 
 def test_a_run_folders_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
-    lines = [gaussian(), response(), dpsgd(), gaussian(mechanism="none", covered=False, rigorous_mu=math.inf)]
+    lines = [gaussian(), response(), dpsgd(), BARE]
     text = "\n".join(json_line(jsonable(line)) for line in lines)
     (tmp_path / "privacy.jsonl").write_text(text)
     found = check_run(tmp_path)

@@ -70,7 +70,7 @@ def test_several_workers_and_regression_are_covered_alike() -> None:
     ("settings", "word"),
     [
         ({**FROZEN, "standardisation": "measured"}, "scale"),
-        ({**FROZEN, "bottom_training": "plain"}, "bottom"),
+        ({**FROZEN, "bottom_training": "plain", "learning_rate": 0.1, "num_epochs": 6}, "bottom"),
     ],
 )
 def test_who_asserts_what_is_not_computed_is_refuted(
