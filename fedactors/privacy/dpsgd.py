@@ -116,7 +116,8 @@ def _clip(gradient_BP: Tensor, clip_norm: float) -> Tensor:
     """Scale each row down to `clip_norm`; a gradient that is no finite number counts as zero."""
     norm_B1 = gradient_BP.norm(dim=1, keepdim=True)
     finite_BP = torch.where(norm_B1.isfinite(), gradient_BP, torch.zeros_like(gradient_BP))
-    return finite_BP * (clip_norm / norm_B1.nan_to_num(torch.inf).clamp(min=clip_norm))
+    clipped: Tensor = finite_BP * (clip_norm / norm_B1.nan_to_num(torch.inf).clamp(min=clip_norm))
+    return clipped
 
 
 def _inner_product(output: Tensor, upstream: Tensor) -> Tensor:
