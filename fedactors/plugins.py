@@ -26,6 +26,7 @@ from fedactors.errors import BadInput
 
 GROUP = "fedactors.protocols"
 PARTY_LOSS = ("stop", "continue", "restart")
+_OPTIONAL = ("messages", "actors", "load_data", "plan", "predict", "export", "neighbours", "surface")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,26 @@ Predict = Callable[[Any, Any, Mapping[str, bytes]], Any]
 """``predict(config, data, states)``: an array of predictions, from the actors' checkpointed states."""
 Export = Callable[[Any, str, Mapping[str, bytes], Any], Sequence[Any]]
 """``export(config, party, states, folder)``: writes the party's part of the model and returns the paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """The data of a run in which one record of one party is another: what a privacy claim speaks of."""
+
+    label: str
+    """What was changed, for a reader: ``row 17 by row 3``."""
+    kind: str
+    """Which claims it is a neighbour for, as in `PrivacyRecord.neighbour`: row, label, node, tuple."""
+    data: Any
+    """What ``run`` takes."""
+
+
+Neighbours = Callable[[Any, Any, str, int, int], Sequence[Neighbour]]
+"""``neighbours(config, data, party, count, seed)``: about `count` neighbours of the data, typical and extreme ones."""
+
+Surface = Callable[[Any, Any, Mapping[str, bytes], int], Any]
+"""``surface(config, data, states, seed)``: a `fedactors.privacy.attacks.suite.Surface` from the actors' checkpointed
+states."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +155,14 @@ class Protocol(typing.Protocol):
     def export(self) -> Export | None:
         """Its export of one party's part of the model, if it can."""
 
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """The neighbours that its privacy claims speak of; a protocol that claims a budget must have them."""
+
+    @property
+    def surface(self) -> Surface | None:
+        """What its attackers see, for `fedactors audit RUN --attacks`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LazyProtocol:
@@ -152,6 +181,8 @@ class LazyProtocol:
     plan_at: str | None = None
     predict_at: str | None = None
     export_at: str | None = None
+    neighbours_at: str | None = None
+    surface_at: str | None = None
     party_loss: frozenset[str] = frozenset({"stop"})
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
@@ -204,6 +235,18 @@ class LazyProtocol:
     def export(self) -> Export | None:
         """Its export of one party's part."""
         made: Export | None = _optional(self.export_at)
+        return made
+
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """The neighbours that its privacy claims speak of."""
+        made: Neighbours | None = _optional(self.neighbours_at)
+        return made
+
+    @property
+    def surface(self) -> Surface | None:
+        """What its attackers see."""
+        made: Surface | None = _optional(self.surface_at)
         return made
 
 
@@ -335,7 +378,7 @@ def check_contract(candidate: Any, who: str) -> None:
     """
     required = [name for name, value in vars(Protocol).items() if isinstance(value, property)]
     missing = [name for name in required if inspect.getattr_static(candidate, name, None) is None]
-    missing = [name for name in missing if name not in ("messages", "actors", "load_data", "plan", "predict", "export")]
+    missing = [name for name in missing if name not in _OPTIONAL]
     if missing:
         raise BadInput(f"{who} lacks {', '.join(missing)}")
     unknown = set(candidate.party_loss) - set(PARTY_LOSS)

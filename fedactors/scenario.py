@@ -21,7 +21,7 @@ from typing import Any
 
 from fedactors.command_line.options import Parser, add_run_flags, run_options
 from fedactors.command_line.terminal import guarded
-from fedactors.plugins import Actors, Export, Headline, LoadData, Plan, Predict, Run
+from fedactors.plugins import Actors, Export, Headline, LoadData, Neighbours, Plan, Predict, Run, Surface
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,8 @@ class Scenario:
     plan: Plan | None = None
     predict: Predict | None = None
     export: Export | None = None
+    neighbours: Neighbours | None = None
+    surface: Surface | None = None
     party_loss: frozenset[str] = frozenset({"stop"})
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)

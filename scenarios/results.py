@@ -109,6 +109,8 @@ def _cell(members: Sequence[RunRow], column: str, always: bool) -> str:
         if all(column in row.censored for row, value in zip(members, values, strict=True) if value is None):
             return NOT_REACHED
         raise BadInput(f"{members[0].study}/{members[0].name}: has no {column!r}")
+    if len(set(values)) == 1 and isinstance(values[0], str):
+        return values[0]
     if len(values) == 1 and not always:
         return format_value(values[0])
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -21,7 +21,7 @@ PROTOCOL_NAMES = sorted(p.name for p in (ROOT / "protocols").iterdir() if (p / "
 ALGORITHMS = [p for p in PROTOCOLS if p.name == "algorithm.py"]
 SAME = {"__init__", "plugin", "config", "messages", "data", "algorithm", "actors", "run"}
 """Files that every protocol has."""
-WHERE_NEEDED = {"serving", "baselines"}
+WHERE_NEEDED = {"serving", "baselines", "privacy"}
 """Where a trained model can be used, and where a baseline is more than a setting."""
 MOST_ROOMS = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedactors.command_line.audit import audit_command as audit_command
 from fedactors.command_line.completion import SHELLS
 from fedactors.command_line.options import RunOptions, run_options
 from fedactors.command_line.submission import fetch_command as fetch_command

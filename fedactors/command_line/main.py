@@ -20,6 +20,7 @@ from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
 
 _EPILOG = (
     "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
+    "5 an audit refutes a claim, "
     "130 interrupted, 143 terminated (both write a checkpoint first)"
 )
 
@@ -141,6 +142,18 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     export.add_argument("--to", metavar="DIR", help="default: exported/ in the run folder")
     add_state_flags(export)
     add_format_flag(export)
+
+    audit = add("audit", "recompute every privacy figure of a run, replay it with one record otherwise, attack it")
+    audit.add_argument("run", metavar="RUN", help="run folder")
+    audit.add_argument("--replay", action="store_true", help="replay each party with one record otherwise (simulated)")
+    audit.add_argument(
+        "--neighbours", type=int, default=10, metavar="N", help="records to replace, of each kind (default: 10)"
+    )
+    audit.add_argument("--party", metavar="P", help="replay this party only")
+    audit.add_argument("--attacks", action="store_true", help="attack the trained model of the run's checkpoint")
+    audit.add_argument("--data", metavar="NAME|FILE", help="where the data are now (default: where the run had them)")
+    add_words(audit)
+    add_format_flag(audit)
 
     new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
     new.add_argument("what", choices=("protocol", "scenario"))

@@ -175,7 +175,21 @@ def split(num_rows: int, *, seed: int, test_share: float = 0.3, validation_share
     return Split(order[num_test + num_validation :], order[num_test : num_test + num_validation], order[:num_test])
 
 
-def prepare(block: PartyBlock, order_N: Index, parts: Split, task: Task) -> PreparedBlock:
+Scale = tuple[NDArray[Any], NDArray[Any]]
+"""What is taken off each column, and what it is divided by."""
+
+
+def measured_scale(rows_ND: Float32, is_one_hot: NDArray[np.bool_]) -> Scale:
+    """Return mean and deviation of each column of these rows; zero-one columns stay as they are."""
+    mean_D = np.where(is_one_hot, 0.0, rows_ND.mean(axis=0, dtype=np.float64))
+    deviation_D = np.where(is_one_hot, 1.0, rows_ND.std(axis=0, dtype=np.float64))
+    # A column that is constant over the training part tells nothing: it becomes 0 there, and stays bounded elsewhere.
+    return mean_D, np.where(deviation_D > 1e-7 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
+
+
+def prepare(
+    block: PartyBlock, order_N: Index, parts: Split, task: Task, scale: Scale | None = None, labels_N: Any = None
+) -> PreparedBlock:
     """Bring a party's rows into the aligned order, split them, and standardise by the training part alone.
 
     Args:
@@ -183,18 +197,19 @@ def prepare(block: PartyBlock, order_N: Index, parts: Split, task: Task) -> Prep
         order_N: for each aligned position the party's own row.
         parts: the split of aligned positions.
         task: a regression's targets are standardised too.
+        scale: of the columns; None: measured on the training part.
+        labels_N: labels of the party's own rows in place of the block's.
 
     Raises:
         BadInput: the training part has a single label.
     """
-    train_ND = block.features[order_N[parts.train]]
-    mean_D = np.where(block.is_one_hot, 0.0, train_ND.mean(axis=0, dtype=np.float64))
-    deviation_D = np.where(block.is_one_hot, 1.0, train_ND.std(axis=0, dtype=np.float64))
-    # A column that is constant over the training part tells nothing: it becomes 0 there, and stays bounded elsewhere.
-    deviation_D = np.where(deviation_D > 1e-7 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
+    own_labels = block.labels if labels_N is None else labels_N
+    if scale is None:
+        scale = measured_scale(block.features[order_N[parts.train]], block.is_one_hot)
+    mean_D, deviation_D = scale
     label_mean, label_deviation = 0.0, 1.0
-    if block.labels is not None:
-        train_labels = block.labels[order_N[parts.train]]
+    if own_labels is not None:
+        train_labels = own_labels[order_N[parts.train]]
         if train_labels.min() == train_labels.max():
             raise BadInput(f"{block.origin}: label: the training part has the single label {train_labels[0]}")
         if task == "regression":
@@ -207,7 +222,7 @@ def prepare(block: PartyBlock, order_N: Index, parts: Split, task: Task) -> Prep
         features = block.features[rows]
         features -= shift_D
         features /= scale_D
-        labels = None if block.labels is None else block.labels[rows]
+        labels = None if own_labels is None else own_labels[rows]
         if labels is not None and task == "regression":
             labels = ((labels - label_mean) / label_deviation).astype(np.float32)
         return Part(features=features, labels=labels)

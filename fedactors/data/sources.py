@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping
@@ -237,7 +238,30 @@ class ArraySource:
         )
 
 
-Source = NamedSource | FileSource | ArraySource
+@plain(eq=False)
+class EditedSource:
+    """Another source with one row otherwise: a neighbour, for audits."""
+
+    source: NamedSource | FileSource | ArraySource
+    row: int
+    features: NDArray[np.float32]
+    """The row's columns after one-hot encoding."""
+    label: float | None = None
+    """Another label; None keeps it."""
+
+    def load(self) -> PartyBlock:
+        """Load the rows and change the one."""
+        block = self.source.load()
+        features = block.features.copy()
+        features[self.row] = self.features
+        labels = block.labels
+        if labels is not None and self.label is not None:
+            labels = labels.copy()
+            labels[self.row] = self.label
+        return dataclasses.replace(block, features=features, labels=labels)
+
+
+Source = NamedSource | FileSource | ArraySource | EditedSource
 
 
 def named_sources(

@@ -47,14 +47,14 @@ class Publication:
     def __init__(self, model: Model, x_BF: Array | Tensor, version: int = 0) -> None:
         self.model = model
         self.version = version
-        self._inputs = x_BF
+        self.inputs = x_BF
         self._activation: Tensor | None = None
 
     @property
     def activation(self) -> Tensor:
         """The embedding with its graph (B x E)."""
         if self._activation is None:
-            x_BF = self._inputs
+            x_BF = self.inputs
             inputs = x_BF if isinstance(x_BF, Tensor) else as_tensor(x_BF, self.model.spec.dtype)
             self._activation = self.model(inputs)
         return self._activation
@@ -72,7 +72,7 @@ class Publication:
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Publication, (self.model, self._inputs, self.version)
+        return Publication, (self.model, self.inputs, self.version)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

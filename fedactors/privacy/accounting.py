@@ -30,7 +30,10 @@ class PrivacyRecord:
     message_type: str
     """Name of the message class that carried it."""
     mechanism: str
-    """``gaussian``, ``laplace``, ``randomised-label``, ``dp-sgd``, ``secure-sum`` or ``none``."""
+    """``gaussian``, ``laplace``, ``randomised-response``, ``dp-sgd``, ``secure-sum`` or ``none``."""
+    neighbour: str = "row"
+    """What one of two neighbours has otherwise: ``row``, ``label``, ``node`` or ``tuple``; a party's lines on the same
+    compose."""
     clip_norm: float = math.inf
     """Bound of a record's L2 norm (or the declared range) before noise."""
     noise_scale: float = 0.0
@@ -39,6 +42,14 @@ class PrivacyRecord:
     """How often a record was released, re-publications included."""
     sampling: str = "known-batches"
     """How batches were drawn."""
+    sensitivity: float | None = None
+    """How far one record moves one release: in L2 for Gaussian noise, in L1 for Laplace; None: it is not stated."""
+    touched: int = 0
+    """How many releases (rows, sums, steps) one record may move, each by `sensitivity`; of Poisson samples all."""
+    sample_rate: float = 1.0
+    """Probability with which a record takes part in a step, if batches are Poisson samples that nobody else knows."""
+    num_values: int = 0
+    """Of randomised response: how many values there are; `noise_scale` is the probability of another one."""
     nominal_mu: float | None = None
     """The Gaussian-DP parameter that the paper's formula claims, if it claims one."""
     rigorous_mu: float | None = None
@@ -47,6 +58,8 @@ class PrivacyRecord:
     """The (epsilon, delta) that holds per record; None or inf is no guarantee."""
     delta: float | None = None
     """See ``epsilon``."""
+    uncovered: tuple[str, ...] = ()
+    """Ways in which the record is read that this noise does not cover; with any of them nothing is guaranteed."""
     covered: bool = False
     """Whether a guarantee holds at all."""
     note: str = ""
@@ -57,6 +70,8 @@ class PrivacyRecord:
         finite = any(value is not None and math.isfinite(value) for value in (self.rigorous_mu, self.epsilon))
         if self.covered and not finite:
             raise ValueError(f"{self.party}/{self.message_type}: covered needs a finite rigorous_mu or epsilon")
+        if self.covered and self.uncovered:
+            raise ValueError(f"{self.party}/{self.message_type}: covered, yet not: {'; '.join(self.uncovered)}")
 
 
 def sensitivity(clip_norm: float, neighbours: Neighbours = "replace") -> float:

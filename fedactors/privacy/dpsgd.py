@@ -8,12 +8,18 @@ Shapes: B samples in a batch, P flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.network import Model
+from fedactors.learning.parameters import Array, as_tensor
+from fedactors.privacy.mechanisms import add_gaussian
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of a batch of one: output (1 x O) and target (1) to a scalar."""
@@ -32,11 +38,18 @@ def poisson_batches(
         yield np.flatnonzero(rng.random(num_samples) < sample_rate)
 
 
-def per_sample_gradients(module: nn.Module, loss: SampleLoss, x_B: Tensor, y_B: Tensor) -> Tensor:
-    """Return the gradient of every sample's own loss, B x P, parameters in `module.parameters()` order."""
+def per_sample_gradients(
+    module: nn.Module, loss: SampleLoss, x_B: Tensor, y_B: Tensor, views: Sequence[Tensor] | None = None
+) -> Tensor:
+    """Return the gradient of every sample's own loss, B x P, parameters in `module.parameters()` order.
+
+    `views` are used as the parameters, in that order, instead of the module's own.
+    """
     if any(True for _ in module.buffers()):
         raise ValueError("DP-SGD cannot use modules with running statistics (use group or layer normalisation)")
-    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    named = dict(module.named_parameters())
+    given = named.values() if views is None else views
+    parameters = {name: parameter.detach() for name, parameter in zip(named, given, strict=True)}
 
     def sample_loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         output: Tensor = torch.func.functional_call(module, values, (x.unsqueeze(0),))
@@ -70,9 +83,47 @@ def noisy_gradient(
         gradient_BP = per_sample_gradients(module, loss, x_B, y_B)
         if weights_B is not None:
             gradient_BP = gradient_BP * weights_B.to(dtype)[:, None]
-        norm_B = gradient_BP.norm(dim=1)
-        total_P = (clip_norm / norm_B.clamp(min=clip_norm)) @ gradient_BP
-    if noise_multiplier > 0:
-        noise_P = noise_multiplier * clip_norm * rng.standard_normal(size)
-        total_P = total_P + torch.from_numpy(noise_P).to(dtype)
-    return total_P / expected_batch_size
+        total_P = _clip(gradient_BP, clip_norm).sum(dim=0)
+    return noisy_sum(total_P, noise_multiplier * clip_norm, rng) / expected_batch_size
+
+
+_SLICE_ROWS = 64
+
+
+def clipped_gradient_sum(model: Model, x_BF: Array | Tensor, upstream_BO: Array, clip_norm: float) -> Array:
+    """Return the sum (P) of each row's gradient of ``<output, upstream>``, clipped to L2 norm `clip_norm`.
+
+    One row moves it by at most twice `clip_norm`. Rows go through in slices, to bound memory.
+    """
+    module = _skeleton(model.spec)
+    x = x_BF if isinstance(x_BF, Tensor) else as_tensor(x_BF, model.spec.dtype)
+    upstream = as_tensor(upstream_BO, model.spec.dtype)
+    total_P = torch.zeros(model.num_parameters, dtype=model.spec.dtype)
+    for first in range(0, len(x), _SLICE_ROWS):
+        rows = slice(first, first + _SLICE_ROWS)
+        gradient_BP = per_sample_gradients(module, _inner_product, x[rows], upstream[rows], model.views)
+        total_P += _clip(gradient_BP, clip_norm).sum(dim=0)
+    found: Array = total_P.numpy()
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _skeleton(spec: ModelSpec) -> nn.Module:
+    return build_skeleton(spec)
+
+
+def _clip(gradient_BP: Tensor, clip_norm: float) -> Tensor:
+    """Scale each row down to `clip_norm`; a gradient that is no finite number counts as zero."""
+    norm_B1 = gradient_BP.norm(dim=1, keepdim=True)
+    finite_BP = torch.where(norm_B1.isfinite(), gradient_BP, torch.zeros_like(gradient_BP))
+    clipped: Tensor = finite_BP * (clip_norm / norm_B1.nan_to_num(torch.inf).clamp(min=clip_norm))
+    return clipped
+
+
+def _inner_product(output: Tensor, upstream: Tensor) -> Tensor:
+    return (output * upstream).sum()
+
+
+def noisy_sum(total_P: Tensor, sigma: float, rng: np.random.Generator, name: str = "gradient") -> Tensor:
+    """Return a sum of clipped gradients (P) with Gaussian noise of deviation `sigma`."""
+    return torch.from_numpy(add_gaussian(total_P.numpy(), sigma, rng, name))

@@ -14,16 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedactors.privacy.laws import Gaussian, Laplace, RandomisedResponse, released
+
 Array = NDArray[Any]
 
 
 def clip_rows(rows_BE: Array, clip_norm: float) -> Array:
-    """Scale each row down to L2 norm `clip_norm`; rows within it are unchanged, and so is everything if it is inf."""
+    """Scale each row down to L2 norm `clip_norm`; rows within it are unchanged, and so is everything if it is inf.
+
+    A row whose norm is no finite number becomes zeros: it may not show either.
+    """
     if not clip_norm > 0:
         raise ValueError(f"clip_norm must be greater than 0, got {clip_norm}")
     if math.isinf(clip_norm):
         return rows_BE
-    return (rows_BE * _scale(rows_BE, clip_norm)).astype(rows_BE.dtype)
+    norm_B1 = _norms(rows_BE)
+    finite_BE = np.where(np.isfinite(norm_B1), rows_BE, 0.0)
+    return (finite_BE * (clip_norm / np.maximum(norm_B1, clip_norm))).astype(rows_BE.dtype)
 
 
 def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> Array:
@@ -33,33 +40,70 @@ def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> 
     """
     if math.isinf(clip_norm):
         return gradient_BE
-    norm_B1 = np.linalg.norm(rows_BE, axis=1, keepdims=True)
+    norm_B1 = _norms(rows_BE)
     unit_BE = rows_BE / np.maximum(norm_B1, np.finfo(rows_BE.dtype).tiny)
     along_B1 = np.sum(unit_BE * gradient_BE, axis=1, keepdims=True)
-    clipped_BE = _scale(rows_BE, clip_norm) * (gradient_BE - along_B1 * unit_BE)
+    clipped_BE = clip_norm / np.maximum(norm_B1, clip_norm) * (gradient_BE - along_B1 * unit_BE)
     return np.where(norm_B1 > clip_norm, clipped_BE, gradient_BE).astype(gradient_BE.dtype)
 
 
-def add_gaussian(values: Array, sigma: float, rng: np.random.Generator) -> Array:
-    """Add independent N(0, sigma^2) to every entry; sigma 0 returns the values."""
+def add_gaussian(values: Array, sigma: float, rng: np.random.Generator, name: str = "") -> Array:
+    """Add independent N(0, sigma^2) to every entry; sigma 0 returns the values. An audit knows it by `name`."""
     if sigma < 0:
         raise ValueError(f"sigma must be at least 0, got {sigma}")
     if sigma == 0:
         return values
-    return (values + sigma * rng.standard_normal(values.shape)).astype(values.dtype)
+
+    def draw() -> Array:
+        return (values + sigma * rng.standard_normal(values.shape)).astype(values.dtype)
+
+    return released(values, Gaussian(sigma), draw, name)
 
 
-def clip_and_noise(rows_BE: Array, clip_norm: float, sigma: float, rng: np.random.Generator) -> Array:
+def clip_and_noise(rows_BE: Array, clip_norm: float, sigma: float, rng: np.random.Generator, name: str = "") -> Array:
     """Clip each row and add Gaussian noise: the release of PubSub-VFL's embeddings (Section 4.4, Eq. 17)."""
-    return add_gaussian(clip_rows(rows_BE, clip_norm), sigma, rng)
+    return add_gaussian(clip_rows(rows_BE, clip_norm), sigma, rng, name)
 
 
-def add_laplace(values: ArrayLike, deviation: float, rng: np.random.Generator) -> Array:
+def add_laplace(values: ArrayLike, deviation: float, rng: np.random.Generator, name: str = "") -> Array:
     """Add Laplace noise of standard deviation `deviation`, that is of scale ``deviation / sqrt(2)``."""
     if deviation < 0:
         raise ValueError(f"deviation must be at least 0, got {deviation}")
     exact: Array = np.asarray(values, dtype=np.float64)
-    return exact + rng.laplace(scale=deviation / math.sqrt(2), size=exact.shape) if deviation else exact
+    if deviation == 0:
+        return exact
+
+    def draw() -> Array:
+        noisy: Array = exact + rng.laplace(scale=deviation / math.sqrt(2), size=exact.shape)
+        return noisy
+
+    return released(exact, Laplace(deviation), draw, name)
+
+
+def randomised_response(
+    labels_B: ArrayLike, num_classes: int, epsilon: float, rng: np.random.Generator, name: str = ""
+) -> NDArray[np.int64]:
+    """Keep each label with probability ``e^eps / (e^eps + C - 1)``, else draw another one evenly (Warner, 1965).
+
+    Raises:
+        ValueError: fewer than two classes, an epsilon that is not above 0, or a label out of range.
+    """
+    if num_classes < 2 or not epsilon > 0:
+        raise ValueError(f"need two classes and an epsilon above 0, got {num_classes} classes and epsilon {epsilon}")
+    label_B = np.asarray(labels_B, dtype=np.int64)
+    if label_B.size and not (label_B.min() >= 0 and label_B.max() < num_classes):
+        raise ValueError(f"labels must be in 0..{num_classes - 1}, got {label_B.min()}..{label_B.max()}")
+
+    def draw() -> NDArray[np.int64]:
+        changed_B = rng.random(label_B.shape) < flip_probability(num_classes, epsilon)
+        return np.where(changed_B, (label_B + rng.integers(1, num_classes, label_B.shape)) % num_classes, label_B)
+
+    return released(label_B, RandomisedResponse(epsilon), draw, name)
+
+
+def flip_probability(num_classes: int, epsilon: float) -> float:
+    """Return the probability that `randomised_response` changes a label, ``(C - 1) / (e^eps + C - 1)``."""
+    return (num_classes - 1) / (math.exp(min(epsilon, 700.0)) + num_classes - 1)
 
 
 def randomised_labels(
@@ -76,7 +120,7 @@ def randomised_labels(
     if label_B.size and not (label_B.min() >= 0 and label_B.max() < num_classes):
         raise ValueError(f"labels must be in 0..{num_classes - 1}, got {label_B.min()}..{label_B.max()}")
     one_hot_BC = np.eye(num_classes)[label_B]
-    chosen_B: NDArray[np.int64] = add_laplace(one_hot_BC, deviation, rng).argmax(axis=1)
+    chosen_B: NDArray[np.int64] = add_laplace(one_hot_BC, deviation, rng, "Labels").argmax(axis=1)
     return chosen_B
 
 
@@ -86,7 +130,7 @@ def randomised_values(
     """Clip numeric labels to the declared range and add Laplace noise of the given standard deviation."""
     if not low < high:
         raise ValueError(f"the declared range must have low < high, got {low} and {high}")
-    return add_laplace(np.clip(np.asarray(labels_B, dtype=np.float64), low, high), deviation, rng)
+    return add_laplace(np.clip(np.asarray(labels_B, dtype=np.float64), low, high), deviation, rng, "Labels")
 
 
 def keep_probability(num_classes: int, deviation: float, num_points: int = 20_001) -> float:
@@ -119,7 +163,8 @@ def pubsub_sigma(*, mu: float, clip_norm: float, batch_size: int, num_samples: i
     return clip_norm * batch_size * math.sqrt(num_releases) / (mu * num_samples)
 
 
-def _scale(rows_BE: Array, clip_norm: float) -> Array:
-    norm_B1 = np.linalg.norm(rows_BE, axis=1, keepdims=True)
-    scale_B1: Array = clip_norm / np.maximum(norm_B1, clip_norm)
-    return scale_B1
+def _norms(rows_BE: Array) -> Array:
+    """Return each row's L2 norm (B x 1), inf where it is no finite number."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm_B1: Array = np.linalg.norm(rows_BE, axis=1, keepdims=True)
+    return np.where(np.isnan(norm_B1), np.inf, norm_B1)

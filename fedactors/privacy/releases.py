@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedactors.privacy.accounting import PrivacyRecord, epsilon_of_mu, gaussian_mu
+from fedactors.privacy.accounting import PrivacyRecord, epsilon_of_mu, gaussian_mu, sensitivity
 
-_NO_GUARANTEE = "no privacy guarantee: reproducible noise"
+NO_GUARANTEE = "no privacy guarantee: reproducible noise"
+"""Why a line with noise that can be made again from the run's seed covers nothing."""
 
 
 class GaussianReleases:
@@ -81,8 +82,13 @@ class GaussianReleases:
             return self._paper_mu
         return gaussian_mu(clip_norm=self._clip_norm, sigma=self._sigma, releases=self._nominal_rows)
 
-    def record(self, party: str) -> PrivacyRecord:
-        """Return the ledger's line."""
+    def record(self, party: str, *, uncovered: Sequence[str] = ()) -> PrivacyRecord:
+        """Return the ledger's line.
+
+        Args:
+            party: whose releases they are.
+            uncovered: ways in which a record is read that this noise does not cover; with any, nothing is guaranteed.
+        """
         noised, mu = self._sigma > 0 and math.isfinite(self._clip_norm), self.rigorous_mu
         return PrivacyRecord(
             party=party,
@@ -92,11 +98,14 @@ class GaussianReleases:
             noise_scale=self._sigma,
             releases=self.count,
             sampling=self._sampling,
+            sensitivity=sensitivity(self._clip_norm) if noised else None,
+            touched=self._rows,
             nominal_mu=self.nominal_mu,
             rigorous_mu=mu,
             epsilon=epsilon_of_mu(mu, self._delta),
             delta=self._delta,
-            covered=noised,
+            uncovered=tuple(uncovered),
+            covered=noised and not uncovered,
             note=self._note,
         )
 
@@ -111,10 +120,10 @@ class GaussianReleases:
 
 def without_guarantee(record: PrivacyRecord) -> PrivacyRecord:
     """Return the line as it holds when its noise can be made again from the run's seed: nothing is covered."""
-    if record.mechanism == "none" or _NO_GUARANTEE in record.note:
+    if record.mechanism == "none" or NO_GUARANTEE in record.uncovered:
         return record
-    note = f"{_NO_GUARANTEE}; {record.note}" if record.note else _NO_GUARANTEE
-    return dataclasses.replace(record, covered=False, note=note)
+    note = f"{NO_GUARANTEE}; {record.note}" if record.note else NO_GUARANTEE
+    return dataclasses.replace(record, covered=False, uncovered=(NO_GUARANTEE, *record.uncovered), note=note)
 
 
 def budgets(records: Iterable[PrivacyRecord]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from fedactors.errors import BadInput
+from fedactors.privacy.audit import check_run
 from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
 from fedactors.records.curves import AXES, make_curve, shared_metrics
 from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_events, read_lines
 from fedactors.records.progress import format_bytes
-from fedactors.records.run_folder import PRIVACY, RunFolder
+from fedactors.records.run_folder import AUDIT, PRIVACY, RunFolder
 from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart
 from fedactors.records.talk import draw_talk
 from fedactors.records.timeline import MAX_LANES, Timeline
@@ -269,7 +273,36 @@ def _privacy(folder: RunFolder) -> str:
     shown = records[-200:]
     rows = [[_plain(record.get(key)) for key in header] for record in shown]
     note = f'<p class="note">The last {len(shown)} of {len(records)} records.</p>' if len(shown) < len(records) else ""
-    return f"<h2>Privacy ledger</h2>{note}{_table(header, rows)}"
+    return f"<h2>Privacy ledger</h2>{_claims(folder)}{note}{_table(header, rows)}"
+
+
+def _claims(folder: RunFolder) -> str:
+    """Return each party's claim beside what audits found of it."""
+    try:
+        ledger = check_run(folder.path)
+    except BadInput as error:
+        return f'<p class="note">Nothing could be recomputed: {escape(str(error))}</p>'
+    wrong = {line.record.party for line in ledger.lines if not line.agrees}
+    replayed: dict[tuple[str, str], float] = {}
+    path = folder.path / AUDIT
+    for audit in json.loads(path.read_text())["replays"] if path.is_file() else ():
+        for one in audit["replays"]:
+            key = (audit["party"], one["kind"])
+            mu = math.inf if one["mu"] is None else float(one["mu"])
+            replayed[key] = max(replayed.get(key, 0.0), mu)
+    rows = [
+        [
+            claim.party,
+            claim.neighbour,
+            _plain(claim.mu) if claim.covered else "no guarantee",
+            _plain(claim.epsilon) if claim.covered else "; ".join(claim.uncovered),
+            _plain(claim.delta),
+            "does not follow from its ingredients" if claim.party in wrong else "recomputed: agrees",
+            _plain(replayed.get((claim.party, claim.neighbour))),
+        ]
+        for claim in ledger.claims
+    ]
+    return _table(["party", "one", "mu claimed", "epsilon claimed", "delta", "ledger", "replay moved mu"], rows)
 
 
 def _facts(title: str, facts: Iterable[tuple[str, Any]]) -> str:

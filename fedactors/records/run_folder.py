@@ -52,6 +52,8 @@ ROUND_METRICS = "metrics/round_metrics.jsonl"
 SUMMARY = "metrics/summary.json"
 EVENTS = "events.jsonl"
 PRIVACY = "privacy.jsonl"
+AUDIT = "audit.json"
+"""What `fedactors audit` found of an ended run; no part of the run, so the manifest does not list it."""
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 

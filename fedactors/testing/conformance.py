@@ -20,7 +20,10 @@ from typing import Any
 
 from fedactors.config import build
 from fedactors.errors import BadInput, CallTimeout, Deadlock, FedactorsError, PartyError
+from fedactors.launch import load_data
 from fedactors.plugins import Protocol, check_contract
+from fedactors.privacy.claims import check_record, claims
+from fedactors.privacy.replay import audit_by_replay
 from fedactors.records.metrics import jsonable
 from fedactors.testing.inspection import (
     remarks_on_channels,
@@ -35,6 +38,7 @@ from fedactors.testing.runs import Outcome, Subject, one_cluster, run_on_ray, si
 
 _MOST_RESUMES = 6
 _MEASURED_AGAIN = 2
+_NEIGHBOURS = 5
 
 
 class NotConforming(AssertionError):
@@ -133,6 +137,7 @@ def review(subject: Subject) -> list[Remark]:
     add("unpaid work", remarks_on_unpaid_work([with_watch, whole, *again]))
     if not remarks:
         add("determinism", remarks_on_other_process(subject, whole))
+    add("claims", remarks_on_claims(subject, whole))
     add("resume", remarks_on_resume(subject, whole))
     add("party loss", remarks_on_loss(subject, whole))
     if subject.on_ray:
@@ -228,6 +233,29 @@ def remarks_on_resume(subject: Subject, whole: Outcome) -> Iterator[str]:
                 f"{name} gives the same metrics with other traffic or time (messages, bytes, seconds): "
                 f"{_traffic(resumed)} instead of {_traffic(whole)}. {_lost_state(whole, number, resumed)}"
             )
+
+
+def remarks_on_claims(subject: Subject, whole: Outcome) -> Iterator[str]:
+    """What the privacy ledger says follows from its ingredients, and a replay of one record does not refute it."""
+    for line in map(check_record, whole.privacy):
+        if not line.agrees:
+            yield f"the privacy ledger's line of {line.record.party} on {line.record.message_type}: {line.reason}"
+    stated = claims(whole.privacy, as_if_secret=True)
+    parties = sorted({claim.party for claim in stated.values() if claim.covered})
+    if not parties:
+        return
+    neighbours = getattr(subject.protocol, "neighbours", None)
+    if neighbours is None:
+        yield (
+            f"a budget is claimed for {', '.join(parties)}, and the protocol does not say for which neighbours: give "
+            "it a function `neighbours`, so that the claim can be replayed"
+        )
+        return
+    config = subject.made()
+    data = load_data(subject.protocol, config, subject.data, subject.seed)
+    for party in parties:
+        found = neighbours(config, data, party, _NEIGHBOURS, subject.seed)
+        yield from audit_by_replay(subject.protocol, config, data, party, found, seed=subject.seed).refuted
 
 
 def remarks_on_loss(subject: Subject, whole: Outcome) -> Iterator[str]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from fedactors.config import build
 from fedactors.errors import CallTimeout
 from fedactors.launch import load_data
 from fedactors.plugins import Protocol, RunResult
+from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.records.metrics import encode_round, jsonable
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.remote import DRIVER
@@ -87,6 +88,7 @@ class Outcome:
     totals: dict[tuple[str, str, str], tuple[int, int]]
     taken: list[Taken]
     observed: Observed
+    privacy: Sequence[PrivacyRecord]
     actors: dict[str, type]
     error: BaseException | None
 
@@ -259,6 +261,7 @@ def _execute(
         totals=totals,
         taken=keeper.taken,
         observed=observed,
+        privacy=tuple(runtime.privacy_records),
         actors={name: casting.cls for name, casting in runtime._castings.items()},
         error=error,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -22,8 +22,8 @@ from fedactors.errors import BadInput, Refused
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.network import Network
 from fedactors.learning.split_network import Publication, joint_output
-from fedactors.privacy.mechanisms import clip_and_noise, clip_rows_backward
-from fedactors.privacy.releases import GaussianReleases
+from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Ref, Work
@@ -42,16 +42,15 @@ from protocols.pubsub_vfl.messages import (
     Gradient,
     PartEmbedding,
     PartRequest,
-    Releases,
+    RowCounts,
     RowOrder,
     Stamp,
 )
 from protocols.pubsub_vfl.pipeline import Pipeline
+from protocols.pubsub_vfl.privacy import Counts, active_records, add_counts, bottom_sigma, passive_records
 
 _ERRORS = ("loss", "rmse")
 """Metrics that are defined on all rows."""
-_NEIGHBOURS = "replace-one-record neighbours, known batches; membership and row order are not covered"
-_NOMINAL = "; nominal mu is the paper's, whose amplification known batch ids do not give"
 
 
 class PartyWorker(Client):
@@ -64,13 +63,19 @@ class PartyWorker(Client):
         workers: names of all the party's workers.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("rows", "replica")
+    state: ClassVar[tuple[str, ...]] = ("rows", "replica", "counts")
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
         self.config = config
         self._data = part
         self._run_seed = run_seed
         self._workers = tuple(workers)
+        self.counts = Counts(self.keeps_releases)
+
+    @property
+    def keeps_releases(self) -> bool:
+        """Whether a row's release is kept, and the same one sent whenever it is asked for."""
+        return False
 
     async def load(self) -> None:
         """Load the party's own rows and build its bottom model."""
@@ -87,12 +92,14 @@ class PartyWorker(Client):
     @remote(caller=OWN_PARTY)
     async def take_rows(self, order: RowOrder) -> None:
         """Take the row order from the party's worker 0."""
-        self.rows.follow(order.rows)
+        self.rows.follow(order)
+        self.counts.start(self.rows.num_train)
 
     async def _follow_rows(self, rows: np.ndarray) -> None:
-        self.rows.follow(rows)
+        order = self.rows.draw(rows, self._data.num_classes, self.noise_rng("rows"))
+        await self.take_rows(order)
         for sibling in self._workers[1:]:
-            await self.peer(sibling, type(self)).take_rows(RowOrder(rows))
+            await self.peer(sibling, type(self)).take_rows(order)
 
     @remote(caller=DRIVER)
     @abstractmethod
@@ -123,16 +130,21 @@ class PartyWorker(Client):
         """Go back to the best parameters."""
         self.replica.recall()
 
+    @remote(caller=OWN_PARTY)
+    async def counted(self) -> RowCounts:
+        """Return how often this worker released each row."""
+        return self.counts.message
+
     @remote(caller=DRIVER)
-    async def account(self, releases: Releases) -> None:
-        """Record what the party's releases cost in privacy, as the paper counts it and as it holds per record."""
-        made = self._releases()
-        made.add(times=releases.count)
-        self.record_privacy(made.record(self.party))
+    async def account(self) -> None:
+        """Record what the releases of all the party's workers cost in privacy."""
+        others = [await self.peer(sibling, type(self)).counted() for sibling in self._workers[1:]]
+        for record in self._records(add_counts([self.counts.message, *others])):
+            self.record_privacy(record)
 
     @abstractmethod
-    def _releases(self) -> GaussianReleases:
-        """Return what leaves the party and under which noise."""
+    def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:
+        """Return the party's lines of the privacy ledger."""
 
 
 class PassiveWorker(PartyWorker):
@@ -142,8 +154,14 @@ class PassiveWorker(PartyWorker):
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
         super().__init__(config, part, run_seed, workers)
-        self._publications: dict[Stamp, tuple[Publication, np.ndarray]] = {}
+        self._publications: dict[Stamp, tuple[Publication, np.ndarray, np.ndarray]] = {}
         self._refs: dict[Stamp, Ref] = {}
+        self._kept: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    @property
+    def keeps_releases(self) -> bool:
+        """A frozen bottom embeds a row as it did before: noise that was drawn once is not drawn again."""
+        return self.config.bottom_training == "frozen"
 
     async def open(self) -> None:
         """Take a noise generator of this process."""
@@ -208,20 +226,30 @@ class PassiveWorker(PartyWorker):
     async def _embed(self, epoch: int, stamp: Stamp, positions: np.ndarray) -> Embedding:
         """Embed a batch and keep its publication for its gradient."""
         self._publications[stamp] = publication = await self._forward(positions)
-        return Embedding(stamp[0], epoch, stamp[1], self.clock.now(), self._sanitise(publication[1]))
+        values = self._release("train", positions, publication[1])
+        return Embedding(stamp[0], epoch, stamp[1], self.clock.now(), values)
 
     async def _backward(self, gradient: Gradient) -> np.ndarray | None:
         """Return the flat gradient through the publication that `gradient` belongs to; None if that was given up."""
         stamp = (gradient.batch_id, gradient.sequence)
         if stamp not in self._publications:
             return None
-        publication, values = self._publications[stamp]
+        publication, values, positions = self._publications[stamp]
         self._forget(stamp)
-        gradient_BE = gradient.values
+        config, gradient_BE = self.config, gradient.values
+        if config.bottom_training == "frozen":
+            return np.zeros(self.replica.sizes[0], values.dtype)
         if self._sigma > 0:
-            gradient_BE = clip_rows_backward(values, gradient_BE, self.config.clip_norm)
+            gradient_BE = clip_rows_backward(values, gradient_BE, config.clip_norm)
         work = self._work("bottom-backward", len(gradient_BE), updates=True)
-        return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
+        if config.bottom_training == "plain":
+            return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
+        clip = config.bottom_clip_norm
+        total_P = await self.compute(algorithm.clipped_backward, publication, gradient_BE, clip, work=work)
+        self.counts.step(positions)
+        # drawn here and not where it is computed: a generator that travels would draw the same noise again
+        noisy: np.ndarray = add_gaussian(total_P, bottom_sigma(config), self._noise, "bottom gradients")
+        return noisy / len(positions)
 
     def _forget(self, stamp: Stamp) -> None:
         """Give up a publication."""
@@ -229,10 +257,10 @@ class PassiveWorker(PartyWorker):
         if (ref := self._refs.pop(stamp, None)) is not None:
             self.free(ref)
 
-    async def _forward(self, positions: np.ndarray) -> tuple[Publication, np.ndarray]:
+    async def _forward(self, positions: np.ndarray) -> tuple[Publication, np.ndarray, np.ndarray]:
         publication = Publication(self._bottom.model, self.rows.prepared.train.features[positions])
         work = self._work("bottom-forward", len(positions))
-        return publication, await self.compute(algorithm.embed, publication, work=work)
+        return publication, await self.compute(algorithm.embed, publication, work=work), positions
 
     def _work(self, kind: str, num_rows: int, *, updates: bool = False) -> Work:
         return Work(kind, algorithm.operations(num_rows, self.replica.sizes[0], updates=updates))
@@ -246,29 +274,41 @@ class PassiveWorker(PartyWorker):
         x_NF = self.rows.part(request.part).features
         work = self._work("bottom-forward", len(x_NF))
         values = await self.compute(algorithm.embed_rows, self._bottom.model, x_NF, work=work)
-        return PartEmbedding(request.part, self._sanitise(values))
+        return PartEmbedding(request.part, self._release(request.part, np.arange(len(values)), values))
+
+    def _release(self, part: str, positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return the embeddings of these rows of a part as they may leave, and count the release."""
+        if not self.keeps_releases:
+            self._count(part, positions)
+            return self._sanitise(values)
+        num_rows = self.rows.num_train if part == "train" else len(values)
+        kept, is_kept = self._kept.setdefault(
+            part, (np.empty((num_rows, values.shape[1]), values.dtype), np.zeros(num_rows, np.bool_))
+        )
+        new = ~is_kept[positions]
+        if new.any():
+            kept[positions[new]], is_kept[positions[new]] = self._sanitise(values[new]), True
+            self._count(part, positions[new])
+        chosen: np.ndarray = kept[positions]
+        return chosen
+
+    def _count(self, part: str, positions: np.ndarray) -> None:
+        if part == "train":
+            self.counts.embed(positions)
+        else:
+            self.counts.embed_part(part)
 
     def _sanitise(self, values: np.ndarray) -> np.ndarray:
         if self._sigma <= 0:
             return values
-        noisy: np.ndarray = clip_and_noise(values, self.config.clip_norm, self._sigma, self._noise)
-        return noisy.astype(values.dtype)
+        return clip_and_noise(values, self.config.clip_norm, self._sigma, self._noise, "Embedding")
 
     @property
     def _sigma(self) -> float:
         return algorithm.embedding_sigma(self.config, self.rows.num_train)
 
-    def _releases(self) -> GaussianReleases:
-        config = self.config
-        nominal = None if math.isinf(config.privacy_mu) else config.privacy_mu
-        return GaussianReleases(
-            "Embedding",
-            clip_norm=config.clip_norm,
-            sigma=self._sigma,
-            delta=config.delta,
-            paper_mu=nominal,
-            note=_NEIGHBOURS + (_NOMINAL if nominal else ""),
-        )
+    def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:
+        return passive_records(self.config, self.party, counts, self._sigma, self.rows.num_scaled)
 
 
 class ActiveWorker(PartyWorker):
@@ -278,6 +318,8 @@ class ActiveWorker(PartyWorker):
 
     async def load(self) -> None:
         """Load the party's own rows and labels, and build its models."""
+        if self._data.task == "regression" and math.isfinite(self.config.label_epsilon):
+            raise BadInput(f"label_epsilon: {self.config.label_epsilon} is not allowed: a regression has no classes")
         await super().load()
         spec = algorithm.top_spec(self.config, self._data)
         self._top = Network(spec, algorithm.optimizer(self.config), self.party_seed("top"))
@@ -288,7 +330,7 @@ class ActiveWorker(PartyWorker):
         """Take a noise generator of this process."""
         config = self.config
         self._noise = self.noise_rng("gradients")
-        self._sigma = algorithm.gradient_sigma(config.gradient_mu, config.gradient_clip_norm, config.num_epochs)
+        self._sigma = algorithm.gaussian_sigma(config.gradient_mu, config.gradient_clip_norm, config.num_epochs)
 
     def _first_peers(self) -> dict[str, PassiveWorker]:
         """Return worker 0 of each passive party."""
@@ -314,7 +356,7 @@ class ActiveWorker(PartyWorker):
             nonlocal loss_sum, num_rows
             positions = batches[stamp[0]]
             found = await self._gradients(positions, payloads)
-            gradients = self._pack(found, epoch, stamp)
+            gradients = self._pack(found, epoch, stamp, positions)
             refs = tuple(self.put(gradient, to=party) for gradient, party in zip(gradients, parties, strict=True))
             self.replica.step([found.bottom, found.top])
             loss_sum += found.loss * len(positions)
@@ -335,8 +377,10 @@ class ActiveWorker(PartyWorker):
         for ref in self._refs.pop(stamp, ()):
             self.free(ref)
 
-    def _pack(self, found: ActiveGradients, epoch: int, stamp: Stamp) -> list[Gradient]:
-        """Return the gradients for the passive parties as they may leave."""
+    def _pack(self, found: ActiveGradients, epoch: int, stamp: Stamp, positions: np.ndarray) -> list[Gradient]:
+        """Return the gradients of these rows for the passive parties as they may leave, and count the release."""
+        for _ in found.embeddings:
+            self.counts.embed(positions)
         now = self.clock.now()
         return [Gradient(stamp[0], epoch, stamp[1], now, self._sanitise(g_BE)) for g_BE in found.embeddings]
 
@@ -355,18 +399,11 @@ class ActiveWorker(PartyWorker):
             return gradient_BE
         # the mean loss scales rows by 1/B: clip and noise the rows of the sum
         rows = len(gradient_BE)
-        noisy = clip_and_noise(gradient_BE * rows, self.config.gradient_clip_norm, self._sigma, self._noise) / rows
-        return noisy.astype(gradient_BE.dtype)
+        clip = self.config.gradient_clip_norm
+        return clip_and_noise(gradient_BE * rows, clip, self._sigma, self._noise, "Gradient") / rows
 
-    def _releases(self) -> GaussianReleases:
-        config = self.config
-        return GaussianReleases(
-            "Gradient",
-            clip_norm=config.gradient_clip_norm,
-            sigma=self._sigma,
-            delta=config.delta,
-            note=_NEIGHBOURS,
-        )
+    def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:
+        return active_records(self.config, self.party, counts, self._sigma, self._data.num_classes)
 
     @remote(caller=DRIVER)
     async def evaluate(self, request: PartRequest) -> Evaluated:

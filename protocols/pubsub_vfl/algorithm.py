@@ -20,6 +20,7 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_network import Publication, loss_gradients
+from fedactors.privacy.dpsgd import clipped_gradient_sum
 from fedactors.privacy.mechanisms import pubsub_sigma
 from fedactors.runtime.base import Costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -108,6 +109,11 @@ def backward(publication: Publication, gradient_BE: Array) -> Array:
     return publication.gradient(gradient_BE)
 
 
+def clipped_backward(publication: Publication, gradient_BE: Array, clip_norm: float) -> Array:
+    """Return the sum of each row's own gradient (P), clipped; `gradient_BE` is of the mean loss, the rows are not."""
+    return clipped_gradient_sum(publication.model, publication.inputs, gradient_BE * len(gradient_BE), clip_norm)
+
+
 @dataclass(frozen=True, eq=False)
 class ActiveGradients:
     """What one batch gives at the active party: the loss, dloss/dz for each passive party (B x E), flat gradients."""
@@ -141,7 +147,13 @@ def embed_rows(bottom: Model, x_NF: Array) -> Array:
 
 
 def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
-    """Return Eq. 17's noise deviation of the embeddings over `num_rows` training rows; 0 for an infinite budget."""
+    """Return the noise deviation of the embeddings: Eq. 17's over `num_rows` training rows, or of a row's own budget.
+
+    A frozen bottom's embedding of a row is released once, any other one in each epoch. 0: no budget is asked for.
+    """
+    if math.isfinite(config.embedding_mu):
+        releases = 1 if config.bottom_training == "frozen" else config.num_epochs
+        return gaussian_sigma(config.embedding_mu, config.clip_norm, releases)
     if math.isinf(config.privacy_mu):
         return 0.0
     return pubsub_sigma(
@@ -153,6 +165,6 @@ def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
     )
 
 
-def gradient_sigma(mu: float, clip_norm: float, releases: int) -> float:
-    """Return the noise deviation that makes `releases` gradients of one record cost `mu` in all (sensitivity 2c)."""
+def gaussian_sigma(mu: float, clip_norm: float, releases: int) -> float:
+    """Return the noise deviation at which `releases` clipped values of a record cost `mu` in all (sensitivity 2c)."""
     return 0.0 if math.isinf(mu) else 2 * clip_norm * math.sqrt(releases) / mu

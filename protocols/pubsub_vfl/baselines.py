@@ -151,7 +151,7 @@ class PairedActiveWorker(ActiveWorker):
             else:
                 positions = batches[batch_id]
                 found = await self._gradients(positions, [e for e in embeddings if e is not None])
-                gradients, own = self._pack(found, epoch, (batch_id, 1)), [found.bottom, found.top]
+                gradients, own = self._pack(found, epoch, (batch_id, 1), positions), [found.bottom, found.top]
                 loss_sum += found.loss * len(positions)
                 num_rows += len(positions)
             window.append(ask(gradients, following))

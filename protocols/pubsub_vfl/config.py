@@ -12,6 +12,8 @@ from fedactors.config import config
 Positive = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=16384)]
 Algorithm = Literal["pubsub-vfl", "vfl", "vfl-ps", "avfl", "avfl-ps"]
+BottomTraining = Literal["plain", "frozen", "private"]
+Standardisation = Literal["measured", "private", "none"]
 Schedule = Literal["growing", "decreasing", "every", "never"]
 
 
@@ -93,9 +95,27 @@ class PubSubVflConfig:
     """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
     servers average by `sync_schedule`, as in ``pubsub-vfl``."""
     privacy_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
-    """Nominal Gaussian-DP budget of the embeddings (mu, Eq. 17); ``inf`` means neither clipping nor noise."""
+    """Nominal Gaussian-DP budget of the embeddings (mu, Eq. 17), as the paper counts; ``inf``: none is asked for."""
+    embedding_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
+    """Gaussian-DP budget of a row's own embeddings over all epochs; ``inf``: none is asked for. Without `privacy_mu`
+    either, embeddings are neither clipped nor noised."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    """L2 norm to which each row's embedding is clipped under a finite `privacy_mu` (c)."""
+    """L2 norm to which each row's embedding is clipped where it is noised (c)."""
+    bottom_training: BottomTraining = "plain"
+    """How passive parties train their bottom models: ``plain`` (on the rows, so that later embeddings depend on every
+    row), ``frozen`` (never: each row is embedded and noised once), or ``private`` (by clipped, noised gradients)."""
+    bottom_mu: Annotated[float, Field(gt=0)] = 1.0
+    """Gaussian-DP budget of the bottom model's gradients over all epochs, if it is trained ``private``."""
+    bottom_clip_norm: Annotated[float, Field(gt=0)] = 0.1
+    """L2 norm to which a row's gradient of the bottom model is clipped, if it is trained ``private``."""
+    standardisation: Standardisation = "measured"
+    """Where columns get their scale: ``measured`` on the training rows, ``private`` (measured with noise), or ``none``
+    (columns stay as they are: bring them to a public scale before)."""
+    standardisation_mu: Annotated[float, Field(gt=0)] = 0.5
+    """Gaussian-DP budget of the ``private`` scale."""
+    label_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
+    """Budget (epsilon) of each training and validation label, which are exchanged at random once, before anything is
+    computed from them (randomised response; classification only); ``inf``: labels stay."""
     gradient_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
     """Rigorous Gaussian-DP budget of the gradients sent to passive parties; ``inf`` means no noise on them."""
     gradient_clip_norm: Annotated[float, Field(gt=0)] = 0.01
@@ -123,6 +143,11 @@ class PubSubVflConfig:
             raise ValueError(
                 f"feature_split: {self.feature_split} is not allowed: "
                 f"it must have num_parties={self.num_parties} entries"
+            )
+        if math.isfinite(self.privacy_mu) and math.isfinite(self.embedding_mu):
+            raise ValueError(
+                f"embedding_mu: {self.embedding_mu} is not allowed beside privacy_mu={self.privacy_mu}: "
+                "the noise of embeddings follows from one of them"
             )
         workers = (self.num_active_workers, self.num_passive_workers)
         if self.algorithm in ("vfl", "avfl") and workers != (1, 1):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, prepare, split
+from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, prepare, split
 from fedactors.data.own import load_own
 from fedactors.data.partitioners import VerticalSizePartitioner
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
+from fedactors.privacy.mechanisms import randomised_response
+from fedactors.privacy.standardisation import private_scale
 from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.messages import RowOrder
 
 Index = NDArray[np.int64]
 
@@ -61,18 +65,54 @@ class PartyRows:
         self._task = part.task
         self._run_seed = run_seed
         self._prepared: PreparedBlock | None = None
-        self._order: Index | None = None
+        self._drawn: RowOrder | None = None
         self._batches: tuple[int, list[Index]] = (0, [])
         self.block: PartyBlock = part.load()
 
-    def follow(self, order_N: Index) -> None:
-        """Bring the rows into the common order: for each aligned position the party's own row."""
+    def follow(self, drawn: RowOrder) -> None:
+        """Bring the rows into the common order, with the scale and the labels that were drawn for all workers."""
+        scale: Scale | None = None
+        if self._config.standardisation != "measured":
+            scale = np.zeros(self.num_features), np.ones(self.num_features)
+            if len(drawn.mean):
+                scale = drawn.mean, drawn.deviation
+        labels = drawn.labels if len(drawn.labels) else None
+        self._drawn, self._batches = drawn, (0, [])
+        self._prepared = prepare(self.block, drawn.rows, self._split(drawn.rows), self._task, scale, labels)
+
+    def draw(self, order_N: Index, num_classes: int, rng: np.random.Generator) -> RowOrder:
+        """Return the common order with what is drawn once for all workers: a private scale, exchanged labels.
+
+        Args:
+            order_N: for each aligned position the party's own row.
+            num_classes: of the labels.
+            rng: of the noise.
+        """
+        config, block, parts = self._config, self.block, self._split(order_N)
+        mean = deviation = np.zeros(0)
+        if config.standardisation == "private":
+            mean, deviation = np.zeros(self.num_features), np.ones(self.num_features)
+            scaled = ~block.is_one_hot
+            if scaled.any():
+                rows = block.features[np.ix_(order_N[parts.train], scaled)]
+                mean[scaled], deviation[scaled] = private_scale(rows, config.standardisation_mu, rng)
+        labels = np.zeros(0, np.int64)
+        if block.labels is not None and math.isfinite(config.label_epsilon):
+            labels = block.labels.astype(np.int64)
+            used = order_N[np.concatenate([parts.train, parts.validation])]
+            labels[used] = randomised_response(labels[used], num_classes, config.label_epsilon, rng, "labels")
+        return RowOrder(order_N, mean, deviation, labels)
+
+    def _split(self, order_N: Index) -> Split:
         config = self._config
-        parts = split(
+        return split(
             len(order_N), seed=self._run_seed, test_share=config.test_share, validation_share=config.validation_share
         )
-        self._order, self._batches = order_N, (0, [])
-        self._prepared = prepare(self.block, order_N, parts, self._task)
+
+    @property
+    def num_scaled(self) -> int:
+        """Columns that are standardised."""
+        return int((~self.block.is_one_hot).sum())
 
     @property
     def prepared(self) -> PreparedBlock:
@@ -114,11 +154,14 @@ class PartyRows:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the order and the scale as plain values."""
-        if self._prepared is None:
+        if self._prepared is None or self._drawn is None:
             return {"order": None}
-        return {"order": self._order, **self._prepared.scale}
+        drawn = self._drawn
+        kept = {"drawn_mean": drawn.mean, "drawn_deviation": drawn.deviation, "drawn_labels": drawn.labels}
+        return {"order": drawn.rows, **kept, **self._prepared.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Prepare the rows again in the order of a snapshot."""
         if state["order"] is not None:
-            self.follow(state["order"])
+            kept = (state[name] for name in ("order", "drawn_mean", "drawn_deviation", "drawn_labels"))
+            self.follow(RowOrder(*(np.asarray(value) for value in kept)))

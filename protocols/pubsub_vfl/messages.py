@@ -118,11 +118,32 @@ class Parameters:
     vectors: tuple[Floats, ...]
 
 
-@message(reveals="nothing to other parties: the party's own row order")
+@message(reveals="nothing to other parties: the party's own row order, scale and exchanged labels")
 class RowOrder:
-    """For each aligned position the party's own row; rows (N)."""
+    """For each aligned position the party's own row; rows (N).
+
+    Where they were drawn with noise, once for all workers: mean and deviation of the columns (D), and the labels of the
+    party's own rows; else these are empty.
+    """
 
     rows: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+
+@message(reveals="nothing to other parties: how often its rows were released by one worker")
+class RowCounts:
+    """Releases of each training row and gradient steps with it (N each), releases of all validation and test rows.
+
+    `interrupted`: the worker was restored, and may have released more.
+    """
+
+    embedded: NDArray[np.int64]
+    stepped: NDArray[np.int64]
+    validation: int
+    test: int
+    interrupted: bool
 
 
 # --- the run's driver -----------------------------------------------------------------------------------------------
@@ -199,19 +220,12 @@ class LostWorker:
     worker: str
 
 
-@message(reveals="how often any record was released at most")
-class Releases:
-    """Asks a party to account for this many releases, re-publications included."""
-
-    count: int
-
-
 def sent(config: PubSubVflConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
     alignment = (AlignmentQuestion, AlignmentAnswer, AlignmentOrder, Aligned)
-    always = (*alignment, PartRequest, PartEmbedding, Evaluated, EpochEnd, EpochLoss, Releases)
+    always = (*alignment, PartRequest, PartEmbedding, Evaluated, EpochEnd, EpochLoss)
     several = config.num_active_workers > 1 or config.num_passive_workers > 1
-    within = (RowOrder, *((Parameters,) if config.uses_servers else ())) if several else ()
+    within = (RowOrder, RowCounts, *((Parameters,) if config.uses_servers else ())) if several else ()
     if config.is_paired:
         orders = (EpochOrder,) if several and (config.averages or config.pushes) else ()
         return (*always, *within, *orders, PairOrder, PairRequest, Embedding, Gradient)
@@ -229,5 +243,6 @@ def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:
         "PairRequest": {"gradient": f"{batch[0]} x {batch[1]}, or none"},
         "PartEmbedding": {"values": f"rows of the part x {config.embedding_size}"},
         "Parameters": {"vectors": "one vector per model, all its parameters"},
-        "RowOrder": {"rows": "aligned rows"},
+        "RowOrder": {"rows": "aligned rows", "mean": "columns", "deviation": "columns", "labels": "own rows"},
+        "RowCounts": {"embedded": "training rows", "stepped": "training rows"},
     }

@@ -29,7 +29,6 @@ from protocols.pubsub_vfl.messages import (
     LostWorker,
     PairOrder,
     PartRequest,
-    Releases,
 )
 
 HEADLINE: dict[str, tuple[str, Mode]] = {
@@ -47,8 +46,6 @@ class TrainingState(RunState):
 
     num_rows: int = 0
     """Training rows."""
-    releases: int = 0
-    """How often any record was released at most, re-publications included."""
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
@@ -64,8 +61,6 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         with runtime.phase("alignment"):
             state.num_rows = await federation.align()
         await rounds.checkpoint()
-    elif not runtime.resumed_at_rest:
-        state.releases += 1  # the epoch that was interrupted may have published every batch
     async for epoch in rounds:
         with runtime.phase("training"):
             trained = await federation.train_epoch(epoch, state.num_rows)
@@ -80,13 +75,12 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
             )
         end = EpochEnd(rounds.judge(found))
         await federation.end_epoch(end)
-        state.releases += int(trained.get("max_attempts", 1))
         # the loss is of the training rows, every other metric of the validation rows
         found["validation_loss"] = found.pop("loss")
         rounds.record({**trained, **found})
     await workers.ask(lambda worker: worker.recall())
     test = await federation.evaluate("test")
-    await workers.ask(lambda worker: worker.account(Releases(state.releases)), of=federation.first)
+    await workers.ask(lambda worker: worker.account(), of=federation.first)
     await runtime.settle()
     extra = {"num_rows": state.num_rows, "task": data.task, "privacy": budgets(runtime.privacy_records)}
     return await rounds.result({**test, "best_epoch": state.best_round}, extra)

@@ -34,11 +34,11 @@ def predict(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
     rows = shared_rows(blocks, data.label_party)
     embeddings = []
     for party in (data.label_party, *data.passive_parties):
-        scale, vectors = _trained(party, states)
+        scale, vectors = trained(party, states)
         x_NF = standardise_like(blocks[party], tuple(scale["feature_names"]), scale["mean"], scale["deviation"])
         bottom = Model(algorithm.bottom_spec(config, x_NF.shape[1]), vectors[0])
         embeddings.append(algorithm.embed_rows(bottom, x_NF[rows[party]]))
-    scale, vectors = _trained(data.label_party, states)
+    scale, vectors = trained(data.label_party, states)
     output_NO = joint_output(Model(algorithm.top_spec(config, data), vectors[1]), embeddings)
     units = {name: scale[name] for name in ("label_mean", "label_deviation")}
     return task_predictions(data.task, output_NO, **units)
@@ -50,7 +50,7 @@ def export(config: PubSubVflConfig, party: str, states: Mapping[str, bytes], fol
     Raises:
         BadInput: the party has no part of the model.
     """
-    scale, vectors = _trained(party, states)
+    scale, vectors = trained(party, states)
     models = dict(zip(("bottom", "top"), vectors, strict=False))
     arrays = {"mean": scale["mean"], "deviation": scale["deviation"], **models}
     told = ("feature_names", "label_mean", "label_deviation", "class_names")
@@ -58,7 +58,7 @@ def export(config: PubSubVflConfig, party: str, states: Mapping[str, bytes], fol
     return write_part(folder, party, arrays=arrays, facts=facts, config=config)
 
 
-def _trained(party: str, states: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[Array]]:
+def trained(party: str, states: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[Array]]:
     """Return the scale of a party's rows and its models' parameters."""
     state = actor_state(states, f"{party}/worker-0")
     if state["rows"]["order"] is None:

@@ -102,3 +102,13 @@ def test_pubsub_sigma_by_hand():
 def test_release_without_clip_and_noise_is_the_input():
     rows = np.random.default_rng(0).normal(size=(3, 4))
     assert clip_and_noise(rows, math.inf, 0.0, np.random.default_rng(0)) is rows
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
+def test_a_row_that_overflows_does_not_show(value):
+    rows = np.ones((3, 4), np.float32)
+    rows[1, 2] = value
+    clipped = clip_rows(rows, 1.0)
+    assert np.isfinite(clipped).all()
+    assert np.linalg.norm(clipped, axis=1).max() <= 1 + 1e-6
+    assert (clipped[[0, 2]] == clip_rows(rows[[0, 2]], 1.0)).all()

@@ -15,7 +15,6 @@ from protocols.pubsub_vfl.messages import (
     LostWorker,
     Parameters,
     PartRequest,
-    Releases,
     Report,
     RowOrder,
 )
@@ -23,10 +22,10 @@ from protocols.pubsub_vfl.messages import (
 MESSAGES = {
     "backward": Gradient(0, 1, 1, 0.0, np.zeros((2, 4), np.float32)),
     "run_epoch": EpochOrder(1),
-    "take_rows": RowOrder(np.arange(3)),
+    "take_rows": RowOrder(np.arange(3), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)),
     "average": Parameters(1, 0, 1.0, (np.zeros(3, np.float32),)),
     "evaluate": PartRequest("test"),
-    "account": Releases(0),
+    "account": None,
     "embed_part": PartRequest("test"),
     "take_order": AlignmentOrder(b"", np.zeros((0, 32), np.uint8)),
     "lose": LostWorker("passive/worker-0"),

@@ -34,7 +34,7 @@ def test_rigorous_budget_is_105_times_the_nominal_one_at_the_papers_size():
 
 
 def test_gradient_noise_meets_its_budget():
-    releases = GaussianReleases("Gradient", clip_norm=0.5, sigma=algorithm.gradient_sigma(3.0, 0.5, 16), delta=1e-5)
+    releases = GaussianReleases("Gradient", clip_norm=0.5, sigma=algorithm.gaussian_sigma(3.0, 0.5, 16), delta=1e-5)
     releases.add(times=16)
     assert releases.rigorous_mu == pytest.approx(3.0)
 

@@ -1,0 +1,129 @@
+"""Ledger lines recomputed: what agrees, and whoever states more than their ingredients give."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fedactors.errors import BadInput
+from fedactors.privacy.accounting import PrivacyRecord, dpsgd_epsilon, epsilon_of_mu
+from fedactors.privacy.audit import check_run
+from fedactors.privacy.claims import check_record, claims, record_from
+from fedactors.privacy.laws import mu_of_epsilon
+from fedactors.privacy.mechanisms import flip_probability
+from fedactors.privacy.releases import GaussianReleases, without_guarantee
+from fedactors.records.metrics import json_line, jsonable
+
+
+def gaussian(**changes: object) -> PrivacyRecord:
+    made = GaussianReleases("Embedding", clip_norm=1.5, sigma=3.0, delta=1e-5)
+    made.add(4)
+    return dataclasses.replace(made.record("bank"), **changes)
+
+
+def response(**changes: object) -> PrivacyRecord:
+    settings = {
+        "party": "bank",
+        "message_type": "labels",
+        "mechanism": "randomised-response",
+        "neighbour": "label",
+        "noise_scale": flip_probability(3, 1.5),
+        "num_values": 3,
+        "sensitivity": 1.0,
+        "touched": 1,
+        "epsilon": 1.5,
+        "covered": True,
+    }
+    return PrivacyRecord(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def dpsgd(**changes: object) -> PrivacyRecord:
+    epsilon = dpsgd_epsilon(noise_multiplier=1.2, steps=100, delta=1e-5, sampling="poisson", sample_rate=0.02)
+    settings = {
+        "party": "bank",
+        "message_type": "theta",
+        "mechanism": "dp-sgd",
+        "noise_scale": 2.4,
+        "sensitivity": 2.0,
+        "touched": 100,
+        "sampling": "poisson",
+        "sample_rate": 0.02,
+        "epsilon": epsilon,
+        "delta": 1e-5,
+        "covered": True,
+    }
+    return PrivacyRecord(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+BARE = PrivacyRecord(party="bank", message_type="Report", mechanism="none", rigorous_mu=math.inf, epsilon=math.inf)
+
+
+@pytest.mark.parametrize("record", [gaussian(), response(), dpsgd(), BARE])
+def test_what_follows_from_its_ingredients_agrees(record: PrivacyRecord) -> None:
+    assert check_record(record).agrees
+
+
+@pytest.mark.parametrize(
+    ("record", "word"),
+    [
+        (gaussian(rigorous_mu=1.0), "rigorous_mu"),
+        (gaussian(epsilon=0.5), "epsilon"),
+        (gaussian(touched=8), "rigorous_mu"),
+        (gaussian(noise_scale=1.5), "rigorous_mu"),
+        (gaussian(sensitivity=6.0), "rigorous_mu"),
+        (gaussian(sensitivity=None), "without sensitivity"),
+        (response(noise_scale=0.1), "epsilon"),
+        (response(num_values=2), "epsilon"),
+        (dpsgd(sample_rate=0.04), "epsilon"),
+        (dpsgd(sampling="known-batches"), "epsilon"),
+    ],
+)
+def test_who_states_more_than_follows_is_found_out(record: PrivacyRecord, word: str) -> None:
+    found = check_record(record)
+    assert not found.agrees
+    assert word in found.reason
+
+
+def test_lines_of_a_party_compose_and_one_without_noise_spoils_all() -> None:
+    both = claims([gaussian(), gaussian(message_type="Scale"), response()])
+    row, label = both["bank", "row"], both["bank", "label"]
+    assert row.mu == pytest.approx(math.sqrt(2) * 2.0)
+    assert row.epsilon == pytest.approx(epsilon_of_mu(row.mu, 1e-5))
+    assert (label.epsilon, label.mu) == (pytest.approx(1.5), pytest.approx(mu_of_epsilon(1.5)))
+    spoiled = claims([gaussian(), BARE])["bank", "row"]
+    assert not spoiled.covered
+    assert math.isinf(spoiled.mu)
+    assert "Report" in spoiled.uncovered[0]
+
+
+def test_reproducible_noise_covers_nothing_but_may_be_audited() -> None:
+    line = without_guarantee(gaussian())
+    assert not claims([line])["bank", "row"].covered
+    assert claims([line], as_if_secret=True)["bank", "row"].covered
+    with_reason = without_guarantee(gaussian(uncovered=("a model is trained on it",), covered=False))
+    assert not claims([with_reason], as_if_secret=True)["bank", "row"].covered
+
+
+def test_a_record_cannot_be_covered_and_not() -> None:
+    with pytest.raises(ValueError, match="covered, yet not"):
+        gaussian(uncovered=("a model is trained on it",))
+
+
+def test_a_run_folders_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
+    lines = [gaussian(), response(), dpsgd(), BARE]
+    text = "\n".join(json_line(jsonable(line)) for line in lines)
+    (tmp_path / "privacy.jsonl").write_text(text)
+    found = check_run(tmp_path)
+    assert found.agrees
+    assert [line.record.party for line in found.lines] == ["bank"] * 4
+    assert record_from(json.loads(json_line(jsonable(response())))) == response()
+
+    (tmp_path / "privacy.jsonl").write_text(json_line({**jsonable(gaussian()), "epsilon": 0.1}))
+    assert not check_run(tmp_path).agrees
+    (tmp_path / "privacy.jsonl").write_text(json_line({**jsonable(gaussian()), "who": "bank"}))
+    with pytest.raises(BadInput, match="who"):
+        check_run(tmp_path)
