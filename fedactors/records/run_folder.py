@@ -352,6 +352,8 @@ class RunFolder:
         path = self.path / name
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise BadInput(f"{self.path}: {MANIFEST} names {name!r}, which is outside the run folder")
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise BadInput(f"{self.path}: {name} is a link to somewhere outside the run folder")
         return path
 
 
