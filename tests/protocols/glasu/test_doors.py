@@ -24,6 +24,9 @@ class Asking(AggregationServer):
         await self._ask_more(stamp)
         return found
 
+    async def _ask_more(self, stamp):
+        """Ask for what is not due."""
+
     @property
     def _victim(self):
         return self.clients.handle("client-0")
