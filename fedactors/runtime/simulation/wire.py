@@ -135,7 +135,8 @@ class Wire:
         try:
             if not context.alive:
                 raise PartyLost(context.name, f"its process is gone; {door.name} was not done")
-            context.doors.check_named(door, call.sender, context.name, context.actor)
+            if door.only is not None:
+                context.doors.check_named(door, call.sender, context.name, context.actor)
             current_caller.set(call.sender)  # in the task's own variables
             method = getattr(context.actor, door.name)
             reply = await (method() if door.is_bare else method(call.message))
