@@ -10,7 +10,7 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
-from fedactors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, doors
+from fedactors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, Door, doors, spoken
 from fedactors.runtime.base import Ref
 
 THE_DRIVER = "the run's driver"
@@ -32,16 +32,19 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
     shapes: Mapping[str, Mapping[str, Any]] = module.shapes(config) if hasattr(module, "shapes") else {}
     sent = set(module.sent(config)) if hasattr(module, "sent") else None
     receivers: dict[type, dict[str, None]] = {}
-    for message, receiver in _deliveries(actors(config)):
+    senders: dict[type, dict[str, None]] = {}
+    for message, sender, receiver in _deliveries(actors(config)):
         for part in (message, *_parts(message)):
             if sent is None or part in sent or part.__module__ != module.__name__:
                 receivers.setdefault(part, {})[receiver] = None
+                senders.setdefault(part, {})[sender] = None
     described = []
     for message in sorted(receivers, key=lambda cls: cls.__name__):
         known = shapes.get(message.__name__, {})
         described.append(
             {
                 "message": message.__name__,
+                "sender": ", ".join(senders[message]),
                 "receiver": ", ".join(receivers[message]),
                 "control": list(receivers[message]) == [THE_DRIVER],
                 "reveals": message.__message__.reveals,  # type: ignore[attr-defined]
@@ -54,17 +57,20 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
     return described
 
 
-def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str]]:
-    """Yield (message, who receives it) for every door and payload of these kinds of actors."""
+def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str, str]]:
+    """Yield (message, who sends it, who receives it) for every door and payload of these kinds of actors."""
     for kind, cls in actors.items():
         table = doors(cls)
         for door in table.table.values():
-            yield from ((message, kind) for message in door.takes if message is not NoneType)
-            for message in door.gives:
-                if message is not NoneType:
-                    yield from ((message, _caller(caller, actors)) for caller in CALLERS if caller in door.callers)
+            callers = [_caller(caller, door, actors) for caller in CALLERS if caller in door.callers]
+            yield from (
+                (message, caller, kind) for message in door.takes for caller in callers if message is not NoneType
+            )
+            yield from (
+                (message, kind, caller) for message in door.gives for caller in callers if message is not NoneType
+            )
         for payload in table.payloads:
-            yield payload, payload.__message__.readers  # type: ignore[attr-defined]
+            yield payload, kind, payload.__message__.readers  # type: ignore[attr-defined]
 
 
 def _parts(message: type) -> Iterator[type]:
@@ -78,7 +84,9 @@ def _parts(message: type) -> Iterator[type]:
             yield from _parts(hint)
 
 
-def _caller(caller: str, actors: Mapping[str, type]) -> str:
+def _caller(caller: str, door: Door, actors: Mapping[str, type]) -> str:
+    if door.only is not None and caller != DRIVER:
+        return f"its {spoken(door.only)} only"
     named = [kind for kind, cls in actors.items() if getattr(cls, "role", None) == caller]
     return _CALLER_WORDS.get(caller) or ", ".join(named) or f"any {caller}"
 

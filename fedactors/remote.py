@@ -4,6 +4,9 @@
         @remote(caller=CLIENT)                        # who may call: a role, OWN_PARTY, PEERS (any actor) or DRIVER
         async def embed(self, order: EmbedOrder) -> Embedding: ...
 
+        @remote(caller=CLIENT, only="label_party")    # of the clients those whom the property `label_party` names
+        async def follow(self, order: RowOrder) -> None: ...
+
 A door takes one declared message or none, and gives one or none. It is checked when the class is made. One table per
 class (`doors`) is read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`, by the
 ledger and by the conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is no door.
@@ -20,9 +23,8 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, TypeVar, overload
 
-import numpy as np
-
 from fedactors.errors import Refused
+from fedactors.network.fields import UnknownAnnotation, checks_of, in_words, wrong_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,6 +58,8 @@ class Door:
     callers: frozenset[str]
     is_bare: bool = False
     """Whether the method has no parameter."""
+    only: str | None = None
+    """The receiver's attribute that names those of `callers` who are meant; the driver is, in any case."""
 
     def admits(self, sender: str, sender_role: str, receiver: str) -> bool:
         """Say whether an actor, or the driver, may call this door of `receiver`."""
@@ -91,14 +95,35 @@ class Doors:
         if not door.admits(sender, sender_role, receiver):
             allowed = ", ".join(sorted(door.callers))
             raise Refused(sender, f"calls {receiver}.{method}, which is open to: {allowed}; not to {sender}")
-        self.check_parts(sender, value)
         return door
 
-    def check_parts(self, who: str, value: Any) -> None:
-        """Check that what a message carries inside is of the messages that its annotations name."""
-        if value is not None and (stranger := _stranger_in(value)) is not None:
+    def check_named(self, door: Door, sender: str, receiver: str, actor: Any) -> None:
+        """Check, where the receiver is, that `sender` is among those whom a door is open to by name.
+
+        Raises:
+            Refused: naming the sender and those who are.
+        """
+        if door.only is None or sender == DRIVER:
+            return
+        named = getattr(actor, door.only)
+        names = (named,) if isinstance(named, str) else tuple(named)
+        if sender not in names and sender.partition("/")[0] not in names:
             raise Refused(
-                who, f"sends {_word(type(stranger))} inside of {_word(type(value))}, which declares none there"
+                sender,
+                f"calls {receiver}.{door.name}, which is open to its {spoken(door.only)} only: "
+                f"{', '.join(names) or 'nobody'}; not to {sender}",
+            )
+
+    def check_fields(self, sender: str, value: Any) -> None:
+        """Check that all fields of a message that arrived are as its class declares them.
+
+        Raises:
+            Refused: naming the sender, the field, what is there and what is declared.
+        """
+        if value is not None and (wrong := wrong_in(value)) is not None:
+            place, item, declared = wrong
+            raise Refused(
+                sender, f"sends {value.__class__.__name__}{place} as {in_words(item)}; it is declared as {declared}"
             )
 
     def check_reply(self, door: Door, receiver: str, value: Any) -> None:
@@ -111,7 +136,6 @@ class Doors:
             raise Refused(
                 receiver, f"{door.name} returned {_word(type(value))}; it is declared to give {_words(door.gives)}"
             )
-        self.check_parts(receiver, value)
 
     def check_payload(self, owner: str, value: Any) -> None:
         """Check what an actor named `owner` keeps for others.
@@ -122,7 +146,6 @@ class Doors:
         if type(value) not in self.payloads:
             declared = _words(self.payloads) if self.payloads else "none"
             raise Refused(owner, f"{_word(type(value))} is no payload of {self.owner} (declared: {declared})")
-        self.check_parts(owner, value)
 
 
 @overload
@@ -130,15 +153,16 @@ def remote(method: F) -> F: ...
 
 
 @overload
-def remote(*, caller: str | tuple[str, ...] = ...) -> Callable[[F], F]: ...
+def remote(*, caller: str | tuple[str, ...] = ..., only: str | None = ...) -> Callable[[F], F]: ...
 
 
-def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS) -> Any:
+def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS, only: str | None = None) -> Any:
     """Declare a method as a door.
 
     Args:
         method: a coroutine method with at most one parameter; parameter and result are declared messages or None.
         caller: who may call it, one or several of `CALLERS`.
+        only: name of a property of the class that says which actors or parties (a name, or several) are meant.
     """
 
     def mark(function: Any) -> Any:
@@ -147,6 +171,7 @@ def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS) -> Any:
             if one not in CALLERS:
                 raise NoDoor(f"{function.__qualname__}: caller {one!r} is not allowed: use {', '.join(CALLERS)}")
         function.__door_callers__ = frozenset(callers)
+        function.__door_only__ = only
         return function
 
     return mark if method is None else mark(method)
@@ -177,6 +202,7 @@ def make_doors(cls: type) -> Doors:
         facts = getattr(payload, "__message__", None)
         if facts is None or not facts.readers:
             raise NoDoor(f"{cls.__qualname__}.payloads: {_word(payload)} is no @message that states its readers")
+        _prepare(payload)
     return Doors(cls.__qualname__, table, payloads)
 
 
@@ -202,64 +228,33 @@ def _door(cls: type, name: str, function: Any, callers: frozenset[str]) -> Door:
         if parameters[0].name not in hints:
             raise NoDoor(f"{where} is no door: say which message {parameters[0].name} is")
         takes = _types(hints[parameters[0].name], where)
-    return Door(name, takes, _types(hints["return"], where), callers, is_bare=not parameters)
+    only = function.__door_only__
+    if only is not None and not hasattr(cls, only):
+        raise NoDoor(f"{where} is no door: it is open to {only!r} only, which is no property of the class")
+    return Door(name, takes, _types(hints["return"], where), callers, not parameters, only)
 
 
-_LEAVES = frozenset({int, float, bool, str, bytes, NoneType, np.ndarray})
-_CARRIED: dict[type, tuple[tuple[str, frozenset[type] | None], ...]] = {}
-
-
-def _carried(message: type) -> tuple[tuple[str, frozenset[type] | None], ...]:
-    """Return, for each field of a message, the messages that its annotation names; None: any, for it says so."""
-    found = []
-    for name, hint in typing.get_type_hints(message).items():
-        parts, named = [hint], set()
-        while parts:
-            part = parts.pop()
-            if part is Any:
-                break
-            if typing.get_origin(part) is not np.ndarray:  # which holds numbers, whatever it says
-                parts.extend(typing.get_args(part))
-            if isinstance(part, type) and hasattr(part, "__message__"):
-                named.add(part)
-        found.append((name, None if part is Any else frozenset(named)))
-    _CARRIED[message] = tuple(found)
-    return _CARRIED[message]
-
-
-def _stranger_in(value: Any) -> Any:
-    """Return a message inside of `value` that is not of those that the annotations of its field name, or None."""
-    cls = value.__class__
-    for name, named in _CARRIED.get(cls) or _carried(cls):
-        item = getattr(value, name)
-        if item.__class__ not in _LEAVES and (stranger := _stranger_among(item, named)) is not None:
-            return stranger
-    return None
-
-
-def _stranger_among(value: Any, named: frozenset[type] | None) -> Any:
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        kind = item.__class__
-        if kind is tuple or kind is list:
-            stack.extend(inner for inner in item if inner.__class__ not in _LEAVES)
-        elif kind is dict:
-            stack.extend(item.values())
-        elif hasattr(kind, "__message__"):
-            if named is not None and kind not in named:
-                return item
-            if (stranger := _stranger_in(item)) is not None:
-                return stranger
-    return None
+def spoken(attribute: str) -> str:
+    """Return the words that a property's name is made of."""
+    return attribute.replace("_", " ")
 
 
 def _types(hint: Any, where: str) -> tuple[type, ...]:
     parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or _is_union(hint) else (hint,)
     for part in parts:
-        if part is not NoneType and not hasattr(part, "__message__"):
+        if part is NoneType:
+            continue
+        if not hasattr(part, "__message__"):
             raise NoDoor(f"{where} is no door: {_word(part)} is no message; declare it with @message")
+        _prepare(part)
     return tuple(parts)
+
+
+def _prepare(message: type) -> None:
+    try:
+        checks_of(message)
+    except (UnknownAnnotation, NameError) as error:
+        raise NoDoor(f"{message.__qualname__} is no message that could be checked: {error}") from None
 
 
 def _is_union(hint: Any) -> bool:

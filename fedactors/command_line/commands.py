@@ -204,7 +204,9 @@ def inspect_command(args: argparse.Namespace) -> int:
     for is_control, heading in ((False, "Between parties"), (True, "What the run's driver learns")):
         print(f"{heading}\n")
         for entry in (entry for entry in messages if entry["control"] == is_control):
-            print(f"{entry['message']} -> {entry['receiver']}\n  reveals: {entry['reveals']}")
+            print(
+                f"{entry['message']} -> {entry['receiver']}\n  from: {entry['sender']}\n  reveals: {entry['reveals']}"
+            )
             for field in entry["fields"]:
                 shape = "" if field["shape"] is None else f"  {field['shape']}"
                 print(f"  {field['name']}: {field['type']}{shape}")

@@ -82,14 +82,25 @@ class AlignmentPeer(Protocol):
     """What a passive party's actor offers."""
 
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
-        """Return `answer(own ids, question)`."""
+        """Return `answer(own ids, question, as agreed)`."""
 
     async def take_order(self, order: AlignmentOrder) -> None:
         """Keep `follow(own ids, order)`."""
 
 
-def answer(ids_N: Ids, question: AlignmentQuestion) -> AlignmentAnswer:
-    """Answer the label party's question about the passive party's own ids."""
+def answer(ids_N: Ids, question: AlignmentQuestion, agreed: Alignment) -> AlignmentAnswer:
+    """Answer the label party's question about the passive party's own ids.
+
+    Args:
+        ids_N: the party's own ids.
+        question: of the label party.
+        agreed: how all parties have agreed to align.
+
+    Raises:
+        BadInput: it is asked in another way; hashed ids, say, would tell more than was agreed to.
+    """
+    if question.how != agreed:
+        raise BadInput(f"alignment: {question.how!r} is asked for, {agreed!r} was agreed upon")
     if question.how == "already-aligned":
         return AlignmentAnswer((fingerprint(ids_N, question.content),), _NOTHING)
     if question.how == "hash":

@@ -150,8 +150,9 @@ def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
 
     Arrays that anyone could still write to, or that do not lie in one piece, are copied once and made read-only; lists
     become tuples. Arrays, raw bytes, texts (as UTF-8) and integers beyond 64 bits count in full, every other number
-    `SCALAR_BYTES`, the keys of a mapping like its values, and each item of a sequence one byte at least. The first
-    eight numbers that are fields of the message itself travel in its header.
+    `SCALAR_BYTES`, as does each size above 0 of an array without content, the keys of a mapping like its values, and
+    each item of a sequence one byte at least. The first eight numbers that are fields of the message itself travel in
+    its header.
 
     Raises:
         CodecError: a value of a type that may not be sent (a tensor, an undeclared dataclass, an object array).
@@ -176,7 +177,8 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
         if copy and (not value.flags.c_contiguous or _writable_by_anyone(value)):
             value = value.copy()
             value.setflags(write=False)
-        return value, value.nbytes
+        # the shape of an array without content says what its maker wants it to: a number each
+        return value, value.nbytes or SCALAR_BYTES * sum(size > 0 for size in value.shape)
     if cls is bytes or (cls is str and value.isascii()):
         return value, len(value)
     if cls is str:

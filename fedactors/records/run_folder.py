@@ -357,12 +357,14 @@ class RunFolder:
 
     def _inside(self, name: str) -> Path:
         path = self.path / name
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise BadInput(f"{self.path}: {MANIFEST} names {shown(name)}, which is outside the run folder")
         try:
-            inside = ".." not in Path(name).parts and path.resolve().is_relative_to(self.path.resolve())
+            inside = path.resolve().is_relative_to(self.path.resolve())
         except (OSError, RuntimeError, ValueError):
             inside = False
         if not inside:
-            raise BadInput(f"{self.path}: {MANIFEST} names {shown(name)}, which is outside the run folder")
+            raise BadInput(f"{self.path}: {shown(name)} is a link to somewhere outside the run folder")
         return path
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedactors.errors import FedactorsError, OutOfMemory, PartyError, PartyFailed, PartyLost, is_out_of_memory
@@ -16,6 +17,8 @@ _CALLER = "_fedactors_caller"
 """Attribute of an error that came as a reply: the name of whoever made the call."""
 
 
+LAST_SECONDS = 60.0
+"""How long the end of a run waits for calls that nobody awaits."""
 ERROR_ROW = "error"
 """Name under which the ledger records that a call failed and why."""
 
@@ -44,7 +47,24 @@ class UnawaitedCall:
     def __init__(self, stop: Callable[[BaseException], None], handled: Callable[[str], bool]) -> None:
         self._stop = stop
         self._handled = handled
+        self._made: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
         self._failed: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def made(self, reply: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        """Remember a call that was made, and return its reply."""
+        self._made.add(reply)
+        return reply
+
+    async def last_answers(self, made: Iterable[asyncio.Future[Any]] | None = None) -> None:
+        """Wait, `LAST_SECONDS` at most, for calls under way that nobody awaits: one of them may still fail.
+
+        Args:
+            made: the replies of all calls under way; those told to `made` by default.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                while forgotten := [r for r in made or self._made if not r.done() and not r._callbacks]:
+                    await asyncio.wait(forgotten)
 
     def fail(self, reply: asyncio.Future[Any], error: BaseException, caller: str) -> None:
         """End a reply with an error; who made the call is remembered, in case that nobody ever asks."""

@@ -209,6 +209,7 @@ class SimulatedRuntime(Runtime):
             raise self._failure from self._failure.__cause__
         except BaseExceptionGroup as group:
             raise first_error(group) from None
+        await self.unawaited.last_answers([call.reply for call in self.wire.calls.values()])
         self.unawaited.check()
         if self._failure is not None:
             raise self._failure

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_aggregation import FixedPoint, SecureSumClient
@@ -100,6 +100,8 @@ class GraphClient(Client):
         self.best: Parameters = {}
         self.releases = privacy.noised_releases(config)
         self._full: ClientBatch | None = None
+        self._keys: dict[str, bytes] | None = None
+        self._answered: dict[str, tuple[int, int]] = {}
 
     async def load(self) -> None:
         """Load the own share, shuffle the nodes' numbers as all clients do, and draw the first parameters."""
@@ -137,7 +139,14 @@ class GraphClient(Client):
 
     @remote(caller=SERVER)
     async def agree(self, keys: PublicKeys) -> None:
-        """Accept the keys of those with whom sums are masked."""
+        """Accept the keys of those with whom sums are masked.
+
+        Raises:
+            Refused: asked again, with the key of anybody who was not among them before.
+        """
+        if self._keys is not None and not keys.keys.items() <= self._keys.items():
+            raise Refused(self.caller, f"gives {self.name} keys that were not agreed upon at the start")
+        self._keys = dict(keys.keys)
         self._secure.agree(keys.keys)
 
     # --- Algorithm 2 ---
@@ -306,6 +315,7 @@ class GraphClient(Client):
     @remote(caller=SERVER)
     async def predict(self, aggregated: Aggregated) -> Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
+        self._check_score("predict")
         last = algorithm.tensor(aggregated.values)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
@@ -314,7 +324,26 @@ class GraphClient(Client):
     @remote(caller=SERVER)
     async def score(self, averaged: AveragedLogits) -> Scores:
         """Compare the averaged predictions with the labels."""
+        self._check_score("score")
         return self._score(averaged.values)
+
+    def _check_score(self, door: str) -> None:
+        """Check that an accuracy is due: of predictions that somebody chooses freely, each one tells of the labels.
+
+        Raises:
+            Refused: no evaluation is due in this round, or it was answered; only a loss, after which fewer take part,
+                begins it anew.
+        """
+        config, stamp = self._config, self._round.stamp
+        is_due = stamp.round == config.num_rounds or stamp.round % config.evaluate_every == 0
+        if not (stamp.scoring and is_due and 1 <= stamp.round <= config.num_rounds):
+            text = f"calls {self.name}.{door} in round {stamp.round}, which no evaluation is due in"
+            raise Refused(self.caller, text)
+        num_members = len(set(stamp.members))
+        round_, fewest = self._answered.get(door, (0, 0))
+        if stamp.round < round_ or (stamp.round == round_ and num_members >= fewest):
+            raise Refused(self.caller, f"calls {self.name}.{door} again in round {stamp.round}, which was answered")
+        self._answered[door] = (stamp.round, num_members)
 
     def _scored(self, logits: Tensor) -> Floats:
         nodes = self._own.nodes

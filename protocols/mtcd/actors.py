@@ -11,6 +11,7 @@ outdates the copy of the earlier one. Two tokens may be here at once: each works
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -44,9 +45,13 @@ from protocols.mtcd.messages import (
     SquaredNorm,
     SyncTokens,
     Token,
+    seal_of,
 )
 from protocols.mtcd.roaming import next_client, walk_seed
 from protocols.mtcd.transforms import Estimates, Transforms, releases_of, unpack
+
+_MOST_UNDER_WAY = 64
+"""Orders that may overtake each other on their ways."""
 
 
 class Party(Client):
@@ -85,19 +90,18 @@ class Party(Client):
         if self.theta is None:
             self.theta = self._block.initial(self.rng("initialisation"))
 
-    @remote(caller=CLIENT)
+    @property
+    def label_party(self) -> str | tuple[str, ...]:
+        """Who has the labels; nobody in particular where all have them."""
+        return self._part.label_party if isinstance(self._part, VerticalPart) else ()
+
+    @remote(caller=CLIENT, only="label_party")
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
-        """Answer the label party's alignment question, if it is asked in the way that all have agreed upon.
+        """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
+        assert isinstance(self._part, VerticalPart)
+        return answer(self.rows.ids, question, self._part.alignment)
 
-        Raises:
-            Refused: another one asks, or hashed ids are asked for, say, which tell more than was agreed to.
-        """
-        part = self._part
-        if not isinstance(part, VerticalPart) or (self.caller, question.how) != (part.label_party, part.alignment):
-            raise Refused(self.caller, f"asks {self.name} for ids by {question.how!r}, which was not agreed upon")
-        return answer(self.rows.ids, question)
-
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order of rows."""
         self.rows.order(follow(self.rows.ids, order))
@@ -116,7 +120,7 @@ class Party(Client):
         for name in learners:
             await self.peer(name, Party).take_labels(self.rows.labels)
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="label_party")
     async def take_labels(self, labels: Labels) -> None:
         """Take the labels from the label party, once.
 
@@ -171,15 +175,24 @@ class ServedParty(Party):
         seed: shared by all parties, for batches and the split of rows.
         links: its neighbours, as far as it is told, and its way to the server.
         walks: shared by all parties, for walks.
+        order_key: shared with the server alone, which seals with it what others relay.
     """
 
     state: ClassVar[tuple[str, ...]] = (*Party.state, "links", "estimates", "representations", "changes")
 
     def __init__(
-        self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int, links: Links, walks: int
+        self,
+        config: MtcdConfig,
+        part: VerticalPart | PublicPart,
+        seed: int,
+        links: Links,
+        walks: int,
+        order_key: bytes,
     ) -> None:
         super().__init__(config, part, seed)
         self._walks = walks
+        self._order_key = order_key
+        self._followed: set[int] = set()
         self._transforms = Transforms.of(config)
         self.links = links
         self.estimates = Estimates()
@@ -205,13 +218,12 @@ class ServedParty(Party):
         """Pass an order of the server's on to the next station or, at the end of its way, follow it.
 
         Raises:
-            Refused: it would be followed here, where the server's orders come directly.
+            Refused: the server has not given it, or it was followed already.
         """
         if relayed.route:
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
-        if not self.links.uplink:
-            raise Refused(self.caller, f"relays to {self.name} an order of the server's, to which it has a link")
+        self._check_order(relayed)
         table = doors(type(self)).table.values()
         door = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
         if door is None:
@@ -219,6 +231,14 @@ class ServedParty(Party):
             raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
         reply: Representation | SquaredNorm | ProbeImage | None = await getattr(self, door)(relayed.order)
         return reply
+
+    def _check_order(self, relayed: Relayed | RelayedZ) -> None:
+        number, kind = relayed.number, type(relayed.order).__name__
+        if not hmac.compare_digest(relayed.seal, seal_of(self._order_key, number, relayed.order)):
+            raise Refused(self.caller, f"relays to {self.name} a {kind} that the server has not sealed")
+        if number in self._followed or number <= max(self._followed, default=0) - _MOST_UNDER_WAY:
+            raise Refused(self.caller, f"relays to {self.name} a {kind} that was followed already")
+        self._followed = {each for each in self._followed if each > number - _MOST_UNDER_WAY} | {number}
 
     @remote(caller=SERVER)
     async def gather(self, order: Gather) -> Representation:
@@ -269,9 +289,15 @@ class TokenClient(ServedParty):
     trains_theta_0: ClassVar[bool] = False
 
     def __init__(
-        self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int, links: Links, walks: int
+        self,
+        config: MtcdConfig,
+        part: VerticalPart | PublicPart,
+        seed: int,
+        links: Links,
+        walks: int,
+        order_key: bytes,
     ) -> None:
-        super().__init__(config, part, seed, links, walks)
+        super().__init__(config, part, seed, links, walks, order_key)
         self._copies: dict[int, tuple[int, Any]] = {}
         self._copies_round = -1
 

@@ -12,12 +12,13 @@ image of its kernel, knows the column up to that number.
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.network.codec import message
+from fedactors.network.codec import encode, message
 from fedactors.network.transforms import Encoded
 
 if TYPE_CHECKING:
@@ -171,9 +172,15 @@ class Links:
 
 @message(reveals="to every station on the way what the order within reveals, and the way")
 class Relayed:
-    """An order of the server's to a client without a link to it; `route` names the stations still to come."""
+    """An order of the server's to a client without a link to it; `route` names the stations still to come.
+
+    `seal` proves to the client that the server gave this order as its `number`-th (see `seal_of`): no station can give
+    another one, or the same one again.
+    """
 
     route: tuple[str, ...]
+    number: int
+    seal: bytes
     order: Gather | SyncTokens | Links | NormOrder | Probe
 
 
@@ -182,7 +189,14 @@ class RelayedZ:
     """The same of what SVFL sends."""
 
     route: tuple[str, ...]
+    number: int
+    seal: bytes
     order: SyncedZ
+
+
+def seal_of(key: bytes, number: int, order: Any) -> bytes:
+    """Return the HMAC-SHA256 of the server's `number`-th relayed order under the key that its receiver shares."""
+    return hmac.digest(key, encode((number, order)), "sha256")
 
 
 @message(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -221,12 +222,14 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
         plan = plan_roaming(config, graph, runtime.seed)
         roaming = Roaming(plan)
         clusters = roaming.clusters
+        order_keys = [secrets.token_bytes(32) for _ in names]
         for index, name in enumerate(names):
-            links = roaming.links(index, names)
-            handles[name] = runtime.spawn(kinds["clients"], name, config, part_of(data, index), seed, links, plan.seed)
+            known = (config, part_of(data, index), seed, roaming.links(index, names), plan.seed, order_keys[index])
+            handles[name] = runtime.spawn(kinds["clients"], name, *known)
         if "server" in kinds:
-            public = None if isinstance(data, VerticalData) else data
-            server = runtime.spawn(kinds["server"], SERVER, config, names, public, data.num_classes, plan, seed)
+            public, teller = (None, data.label_party) if isinstance(data, VerticalData) else (data, "")
+            facts = (config, names, public, data.num_classes, plan, seed, teller, order_keys)
+            server = runtime.spawn(kinds["server"], SERVER, *facts)
     goes_on = config.on_party_loss == "continue"
     clients = Parties[Any](runtime, handles, on_loss="skip" if goes_on else "stop", timeout=10 * config.visit_timeout)
     for name in state.lost:

@@ -41,6 +41,7 @@ from protocols.mtcd.messages import (
     SyncedZ,
     SyncTokens,
     Token,
+    seal_of,
 )
 from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
 from protocols.mtcd.transforms import Estimates, Transforms, unpack
@@ -60,6 +61,8 @@ class GatheringServer(Server):
         num_classes: for the fusion model of a network.
         plan: who is linked with whom, and who may roam where.
         seed: shared by all parties, for batches.
+        label_party: its name; "" where labels are public.
+        order_keys: shared with each client alone, by number: they seal what others relay.
     """
 
     state: ClassVar[tuple[str, ...]] = (*("labels", "z", "theta_0", "known", "penalties", "roaming", "estimates"),)
@@ -72,9 +75,14 @@ class GatheringServer(Server):
         num_classes: int,
         plan: RoamingPlan,
         seed: int,
+        label_party: str,
+        order_keys: Sequence[bytes],
     ) -> None:
         self._config = config
         self._names = tuple(names)
+        self._label_party = label_party
+        self._order_keys = tuple(order_keys)
+        self._num_relayed = 0
         self._public = public
         self._num_classes = num_classes
         self._seed = seed
@@ -103,7 +111,12 @@ class GatheringServer(Server):
         if self.labels is not None:
             self._build()
 
-    @remote(caller=CLIENT)
+    @property
+    def label_party(self) -> str | tuple[str, ...]:
+        """Who tells the labels; nobody where they are public."""
+        return self._label_party or ()
+
+    @remote(caller=CLIENT, only="label_party")
     async def take_labels(self, labels: Labels) -> None:
         """Take the labels from the label party, once.
 
@@ -204,8 +217,10 @@ class GatheringServer(Server):
             first = self.peer(route[0], ServedParty)
             if len(route) == 1:
                 return await getattr(first, door)(order)
+            self._num_relayed += 1
+            seal = seal_of(self._order_keys[client], self._num_relayed, order)
             envelope = RelayedZ if isinstance(order, SyncedZ) else Relayed
-            return await first.relay(envelope(route[1:], order))
+            return await first.relay(envelope(route[1:], self._num_relayed, seal, order))
         return None
 
     async def _collect(self, door: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import BadInput
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.network import Network
 from fedactors.learning.split_network import Publication, joint_output
@@ -83,6 +83,11 @@ class PartyWorker(Client):
         spec = algorithm.bottom_spec(self.config, self.rows.num_features)
         self._bottom = Network(spec, algorithm.optimizer(self.config), self.party_seed("bottom"))
         self.replica = Replica((self._bottom,), self.config)
+
+    @property
+    def label_party(self) -> str:
+        """The active party: it alone orders rows, asks for embeddings and trains passive workers."""
+        return self._data.label_party
 
     @property
     def server(self) -> AveragingServer | None:
@@ -167,31 +172,14 @@ class PassiveWorker(PartyWorker):
         """Take a noise generator of this process."""
         self._noise = self.noise_rng("embeddings")
 
-    def check_active(self, does: str) -> None:
-        """Check that the active party calls: other passive parties are clients too.
-
-        Raises:
-            Refused: naming the caller.
-        """
-        if self.caller.partition("/")[0] != self._data.label_party:
-            raise Refused(self.caller, f"{does} {self.name}, which only {self._data.label_party} may")
-
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="label_party")
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
-        """Answer the active party's alignment question, if it is asked in the way that all have agreed upon.
+        """Answer the active party's alignment question, if it is asked in the way that all have agreed upon."""
+        return answer(self.rows.block.ids, question, self._data.alignment)
 
-        Raises:
-            BadInput: it is not; hashed ids, say, would tell more than was agreed to.
-        """
-        if question.how != self._data.alignment:
-            raise BadInput(f"alignment: {question.how!r} is asked for, {self._data.alignment!r} was agreed upon")
-        self.check_active("aligns")
-        return answer(self.rows.block.ids, question)
-
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
-        self.check_active("orders the rows of")
         await self._follow_rows(follow(self.rows.block.ids, order))
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
@@ -267,10 +255,9 @@ class PassiveWorker(PartyWorker):
 
     # --- what leaves the party ---
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="label_party")
     async def embed_part(self, request: PartRequest) -> PartEmbedding:
         """Return the embeddings of the validation or test rows, released under the same noise as in training."""
-        self.check_active("asks for embeddings of")
         x_NF = self.rows.part(request.part).features
         work = self._work("bottom-forward", len(x_NF))
         values = await self.compute(algorithm.embed_rows, self._bottom.model, x_NF, work=work)

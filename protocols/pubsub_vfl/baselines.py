@@ -108,10 +108,9 @@ class PairedPassiveWorker(PassiveWorker):
         await super().open()
         self._stepping = stepping(self, ahead=False)
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="label_party")
     async def step_and_embed(self, request: PairRequest) -> Embedding | None:
         """Apply the gradient that the request carries, and return the embedding that it asks for."""
-        self.check_active("trains")
         gradient = request.gradient
         if gradient is not None:
             found = await self._backward(gradient) if len(gradient.values) else None

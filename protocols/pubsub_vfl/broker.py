@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.errors import FedactorsError, Refused
+from fedactors.errors import FedactorsError
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Server
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -349,7 +349,7 @@ class BatchBroker(Server):
     """
 
     def __init__(self, config: PubSubVflConfig, active_party: str, passive_parties: Sequence[str]) -> None:
-        self._parties = frozenset((active_party, *passive_parties))
+        self._parties = (active_party, *passive_parties)
         self._dispatch = Dispatch(config, passive_parties)
         self._parked: dict[str, tuple[Report, asyncio.Future[Orders]]] = {}
         self._over = asyncio.Event()
@@ -375,16 +375,15 @@ class BatchBroker(Server):
                     self._wake()
         return dispatch.counts()
 
-    @remote(caller=CLIENT)
-    async def report(self, report: Report) -> Orders:
-        """Take what the worker that calls has done; return its orders, waiting for some if the report says so.
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Those that take part in the training."""
+        return self._parties
 
-        Raises:
-            Refused: it is of a party that takes no part.
-        """
+    @remote(caller=CLIENT, only="parties")
+    async def report(self, report: Report) -> Orders:
+        """Take what the worker that calls has done; return its orders, waiting for some if the report says so."""
         worker = self.caller
-        if _party(worker) not in self._parties:
-            raise Refused(worker, f"calls {self.name}.report, but its party takes no part in the training")
         self._dispatch.take(worker, report, self.clock.now())
         self._wake()
         orders = self._dispatch.orders(worker, report, self.clock.now())

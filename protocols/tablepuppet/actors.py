@@ -64,8 +64,8 @@ class TableClient(Client):
     """
 
     state: ClassVar[tuple[str, ...]] = (
-        "schemas", "fingerprint", "agreement", "counts", "joined", "test_rows", "theta", "local_theta", "auxiliary",
-        "num_updates", "num_releases", "noise_multiplier", "noise",
+        "schemas", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows", "theta", "local_theta",
+        "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,7 @@ class TableClient(Client):
         self._loss = data.loss_of(config, query)
         self.schemas: Schemas | None = None
         self.fingerprint = b""
+        self.row_order: tuple[int, ...] = ()
         self.agreement: Agreement | None = None
         self.counts: DuplicateCounts | None = None
         self.joined: JoinedRows | None = None
@@ -116,7 +117,7 @@ class TableClient(Client):
         """
         if self.schemas is not None:
             self._resolve(self.schemas)
-            self._own = data.read_rows(self._seat.own.source, self._table, self._seat.index, self.rng("row order"))
+            self._own = data.read_rows(self._seat.own.source, self._table, self._seat.index, self._shuffle)
             if self._own.fingerprint != self.fingerprint:
                 raise data.RowsChangedError(
                     f"{self.name}: the rows of table {self._seat.table!r} are others than when the run began; a run is"
@@ -127,6 +128,23 @@ class TableClient(Client):
         if self.counts is not None or self.joined is not None:
             self._pose()
             self._system = models.prepare_solver(self._config, self._problem)
+
+    # --- who is meant ---
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """All clients of the run, of whom one draws the key of the hashes."""
+        return self._clients
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        """The clients of the own table."""
+        return self._partners
+
+    @property
+    def first_partner(self) -> str:
+        """The client of the own table that merges what its clients know of their columns."""
+        return self._partners[0]
 
     # --- before training: names, rows, keys, labels ---
 
@@ -139,7 +157,9 @@ class TableClient(Client):
     async def prepare(self, schemas: Schemas) -> None:
         """Resolve the query over all schemas, and read the own rows."""
         self._resolve(schemas)
-        args = (self._seat.own.source, self._table, self._seat.index, self.rng("row order"))
+        if self._config.feature_dp is not None or self._config.label_dp is not None:
+            self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
+        args = (self._seat.own.source, self._table, self._seat.index, self._shuffle)
         with self._named():
             self._own = await self.compute(data.read_rows, *args, work=Work("read-table"))
         self.schemas, self.fingerprint = schemas, self._own.fingerprint
@@ -151,14 +171,9 @@ class TableClient(Client):
         others = [self.peer(name, TableClient) for name in self._clients if name != self.name]
         await asyncio.gather(*(other.receive_secret(HashSecret(self._secret)) for other in others))
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="clients")
     async def receive_secret(self, secret: HashSecret) -> None:
-        """Take the key of the hashes.
-
-        Raises:
-            Refused: it is not from a client of the run.
-        """
-        self._expect(self._clients)
+        """Take the key of the hashes."""
         self._secret = secret.key
 
     @remote(caller=SERVER)
@@ -166,14 +181,9 @@ class TableClient(Client):
         """Tell the table's first client what this partition knows of its columns."""
         await self.peer(self._partners[0], TableClient).receive_facts(await self._facts())
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="partners")
     async def receive_facts(self, facts: Facts) -> None:
-        """Take what another partition of the table knows of its columns.
-
-        Raises:
-            Refused: it is not from a partition of the table.
-        """
-        self._expect(self._partners)
+        """Take what another partition of the table knows of its columns."""
         self._found[self.caller] = facts
 
     @remote(caller=SERVER)
@@ -185,23 +195,14 @@ class TableClient(Client):
         self._agree_on(agreement)
         await asyncio.gather(*(self.peer(name, TableClient).accept(agreement) for name in self._partners[1:]))
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, only="first_partner")
     async def accept(self, agreement: Agreement) -> None:
-        """Encode the rows by the table's facts.
-
-        Raises:
-            Refused: they are not from the table's first client.
-        """
-        self._expect(self._partners[:1])
+        """Encode the rows by the table's facts."""
         self._agree_on(agreement)
 
     def _agree_on(self, agreement: Agreement) -> None:
         self.agreement = agreement
         self._encode(agreement)
-
-    def _expect(self, names: tuple[str, ...]) -> None:
-        if self.caller not in names:
-            raise Refused(self.caller, f"speaks to {self.name} in the place of {', '.join(names)}")
 
     @remote(caller=SERVER)
     async def send_keys(self) -> KeyHashes:
@@ -346,6 +347,14 @@ class TableClient(Client):
             self.record_privacy(without_guarantee(record) if self._context.reproducible_noise else record)
 
     # --- inside ---
+
+    @property
+    def _shuffle(self) -> np.random.Generator:
+        """What shuffles rows that are in the order of their keys: who knows it knows the ranks of hashed keys.
+
+        Only under differential privacy is it a secret, and no two runs are alike; else all who know the run's seed do.
+        """
+        return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
 
     @property
     def _num_classes(self) -> int:

@@ -6,7 +6,8 @@
     `JoinSplit`: the mapping's training and test rows; a joined row is a test row if its row of the label's table is one
 
 Row ids are positions: before anything is sent a client shuffles its rows (`data.read_rows`), so that row k of what it
-sends is row k of the table in every later message and tells nothing about the order in its database.
+sends is row k of the table in every later message and tells nothing about the order in its database. Who knows
+the shuffle itself: `TableClient._shuffle`.
 
 Legend: M tables, N joined rows, n_i rows of table i; p_i in [0, n_i)^N; G_ij = |{g : p_i(g) = j}|, sum_j G_ij = N.
 """

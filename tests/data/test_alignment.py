@@ -24,12 +24,12 @@ from fedactors.errors import BadInput
 class Passive:
     """A passive party in this process."""
 
-    def __init__(self, ids: np.ndarray) -> None:
-        self.ids = ids
+    def __init__(self, ids: np.ndarray, agreed: alignment.Alignment) -> None:
+        self.ids, self.agreed = ids, agreed
         self.rows = np.zeros(0, np.int64)
 
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
-        return alignment.answer(self.ids, question)
+        return alignment.answer(self.ids, question, self.agreed)
 
     async def take_order(self, order: AlignmentOrder) -> None:
         self.rows = alignment.follow(self.ids, order)
@@ -37,9 +37,17 @@ class Passive:
 
 def align(ids, label_party, how, rng):
     """Let all parties exchange their messages; return each party's rows in the common order."""
-    peers = {party: Passive(own) for party, own in ids.items() if party != label_party}
+    peers = {party: Passive(own, how) for party, own in ids.items() if party != label_party}
     rows = asyncio.run(alignment.align(ids[label_party], label_party, how, peers, rng))
     return {label_party: rows, **{party: peer.rows for party, peer in peers.items()}}
+
+
+@pytest.mark.parametrize("agreed", ["already-aligned", "hash", "psi"])
+@pytest.mark.parametrize("asked", ["already-aligned", "hash", "psi", "plain"])
+def test_a_question_in_another_way_than_agreed_is_not_answered(asked, agreed):
+    if asked != agreed:
+        with pytest.raises(BadInput, match=f"alignment: '{asked}' is asked for, '{agreed}' was agreed upon"):
+            alignment.answer(np.arange(3), AlignmentQuestion(asked, b"k" * 32), agreed)
 
 
 def three_parties(seed=0, n=120):

@@ -142,6 +142,16 @@ def test_zero_dimensional_and_empty_arrays(array: np.ndarray) -> None:
     assert got.dtype == array.dtype
 
 
+def test_the_shape_of_an_array_without_content_counts() -> None:
+    """Five numbers of somebody's choice would travel in the shape of an array of no bytes."""
+    assert measure(np.zeros((0,))) == 0
+    assert measure(np.zeros((0, 32))) == 8
+    assert measure(np.empty((12, 34, 0, 56))) == 3 * 8
+    assert measure(np.empty((12, 34), "S").view("S1")[:, :0]) == 8
+    assert measure(Numbers("x", np.empty((7, 0)))) == measure(Numbers("x", np.empty((0,)))) + 8
+    assert measure(np.zeros((2, 3))) == 48
+
+
 def test_buffers_are_aligned_and_read_only_views() -> None:
     frame = encode((np.arange(3, dtype=np.int8), np.arange(5.0), np.arange(7, dtype=np.float32)))
     whole = np.frombuffer(frame, np.uint8)

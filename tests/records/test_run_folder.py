@@ -68,6 +68,29 @@ def test_manifest_cannot_point_outside_the_folder(tmp_path):
         RunFolder.open(folder.path).verify()
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_link_does_not_lead_outside_the_folder(tmp_path, is_folder):
+    """Neither is what lies elsewhere read as the run's, nor is anything written there."""
+    folder, secret = make(tmp_path), tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key.json").write_text('{"key": "of another run"}')
+    if is_folder:
+        (folder.path / "notes").symlink_to(secret, target_is_directory=True)
+        name = "notes/key.json"
+    else:
+        (folder.path / "key.json").symlink_to(secret / "key.json")
+        name = "key.json"
+    with pytest.raises(BadInput, match=f"{name} is a link to somewhere outside the run folder"):
+        folder.read_json(name)
+    with pytest.raises(BadInput, match="is a link to somewhere outside the run folder"):
+        folder.write_json(name, {})
+    with pytest.raises(BadInput, match="is a link to somewhere outside the run folder"):
+        folder.stream(name)
+    assert (secret / "key.json").read_text() == '{"key": "of another run"}'
+    (folder.path / "alias.json").symlink_to(folder.path / "config.json")  # within the folder it may lead where it will
+    assert folder.read_json("alias.json") == folder.read_json("config.json")
+
+
 def test_checkpoint_round_trip_one_file_per_actor_in_its_partys_folder(tmp_path):
     folder = make(tmp_path)
     folder.save_checkpoint("round-1", {"bank": b"1", "bank/worker-0": b"2"}, b"driver")

@@ -63,12 +63,26 @@ class Bank(Client):
         await self.clock.sleep(0.01)
         return Say(self.caller)
 
+    @property
+    def partners(self) -> tuple[str, ...]:
+        return "shop", "hub"
+
+    @remote(caller=(CLIENT, SERVER), only="partners")
+    async def order(self, say: Say) -> Say:
+        self.heard.append(say.word)
+        return Say(f"of {self.caller}")
+
     @remote(caller=OWN_PARTY)
     async def parameters(self) -> Say:
         return Say("secret")
 
     @remote(caller=(DRIVER, CLIENT))
     async def fails(self) -> None:
+        raise ZeroDivisionError("in a door")
+
+    @remote(caller=(DRIVER, CLIENT))
+    async def fails_late(self) -> None:
+        await self.clock.sleep(0.3)
         raise ZeroDivisionError("in a door")
 
     @remote(caller=DRIVER)
@@ -93,6 +107,14 @@ class Bank(Client):
     async def release(self, say: Say) -> None:
         self.record_privacy(PrivacyRecord(party=say.word, message_type="Say", mechanism="none"))
 
+    @remote(caller=CLIENT)
+    async def wrong_reply(self) -> Say:
+        return Say(1.0)  # type: ignore[arg-type]
+
+    @remote(caller=CLIENT)
+    async def wrong_payload(self) -> Say:
+        return Say("kept", self.put(Vector((1.0, 2.0)), to="thief"))  # type: ignore[arg-type]
+
     async def raw_gradient(self, say: Say) -> Say:
         """No door."""
         return Say("raw")
@@ -108,6 +130,10 @@ class Hub(Server):
     @remote(caller=DRIVER)
     async def intrude(self) -> None:
         await self.peer("bank", Bank).tell(Say("from a server"))
+
+    @remote(caller=DRIVER)
+    async def orders(self) -> Say:
+        return await self.peer("bank", Bank).order(Say("ordered"))
 
 
 class Thief(Client):
@@ -126,9 +152,23 @@ class Thief(Client):
             "plain value": lambda bank: bank.tell("x"),
             "other message": lambda bank: bank.tell(Vector(np.zeros(3))),
             "nothing": lambda bank: bank.tell(),
+            "number for a text": lambda bank: bank.tell(Say(5)),  # type: ignore[arg-type]
+            "matrix in a text": lambda bank: bank.tell(Say(np.zeros((3, 2)))),  # type: ignore[arg-type]
+            "not named": lambda bank: bank.order(Say("x")),
         }
         await attempts[say.word](self.peer("bank", Bank))
         return Say("it worked")
+
+    @remote(caller=DRIVER)
+    async def mislead(self, say: Say) -> None:
+        """Ask an honest-looking party for what it declares, and get something else."""
+        bank = self.peer("bank", Bank)
+        if say.word == "reply":
+            await bank.wrong_reply()
+        else:
+            found = await bank.wrong_payload()
+            assert found.ref is not None
+            await self.get(found.ref)
 
     @remote(caller=DRIVER)
     async def guess(self, say: Say) -> Say:
@@ -157,6 +197,10 @@ class Thief(Client):
     @remote(caller=DRIVER)
     async def keep_and_forget(self) -> None:
         self.kept = self.peer("bank", Bank).fails()
+
+    @remote(caller=DRIVER)
+    async def forget_a_slow_one(self) -> None:
+        self.peer("bank", Bank).fails_late()  # type: ignore[unused-coroutine]
 
     @remote(caller=DRIVER)
     async def leave_early(self) -> None:
@@ -245,6 +289,9 @@ def test_what_is_no_door_or_not_for_the_caller_is_refused_and_changes_nothing(ma
         "plain value": r"thief: calls bank\.tell with a str; it takes a Say",
         "other message": r"thief: calls bank\.tell with a Vector; it takes a Say",
         "nothing": r"thief: calls bank\.tell with nothing; it takes a Say",
+        "number for a text": r"thief: sends Say\.word as an int; it is declared as str",
+        "matrix in a text": r"thief: sends Say\.word as an array of float64 with 2 dimensions; it is declared as str",
+        "not named": r"thief: calls bank\.order, which is open to its partners only: shop, hub; not to thief",
     }
 
     async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
@@ -253,12 +300,19 @@ def test_what_is_no_door_or_not_for_the_caller_is_refused_and_changes_nothing(ma
                 await thief.attempt(Say(attempt))
         with pytest.raises(Refused, match=r"hub: calls bank\.tell, which is open to: client; not to hub"):
             await hub.intrude()
-        return (await bank.told()).word
+        with pytest.raises(Refused, match=r"bank: sends Say\.word as a float; it is declared as str"):
+            await thief.mislead(Say("reply"))
+        with pytest.raises(Refused, match=r"bank: sends Vector\.values as a tuple; it is declared as ndarray"):
+            await thief.mislead(Say("payload"))
+        heard = (await bank.told()).word
+        assert (await hub.orders()).word == "of hub"
+        return heard
 
     heard, runtime = play_with_bank(make, drive)
     assert heard == ""
     assert runtime.privacy_records == []
-    assert {total.type for total in runtime.ledger.totals()} <= {"Say", "intrude()", "told()", "error"}
+    known = {"Say", "intrude()", "told()", "error", "orders()", "wrong_reply()", "wrong_payload()"}
+    assert {total.type for total in runtime.ledger.totals()} <= known
 
 
 @pytest.mark.parametrize("make", RUNTIMES)
@@ -358,6 +412,20 @@ def test_a_call_that_fails_and_that_nobody_awaits_stops_the_run(make: Any, how: 
         return "the run went on"
 
     with pytest.raises(PartyFailed, match=r"bank: ZeroDivisionError: in a door \(thief, which had called it, did not"):
+        play_with_bank(make, drive)
+
+
+@pytest.mark.parametrize("make", RUNTIMES)
+@pytest.mark.parametrize("who", ["thief", "driver"])
+def test_a_forgotten_call_may_fail_after_the_driver_is_done(make: Any, who: str) -> None:
+    async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
+        if who == "driver":
+            bank.fails_late()  # type: ignore[unused-coroutine]
+        else:
+            await thief.forget_a_slow_one()
+        return "nobody noticed"
+
+    with pytest.raises(PartyFailed, match=rf"bank: ZeroDivisionError: in a door \({who}, which had called it, did not"):
         play_with_bank(make, drive)
 
 

@@ -30,7 +30,7 @@ def lanes_to(socket: Path, me: str = "a", shown: bytes | None = None) -> Lanes:
     lanes = Lanes(me, "here", True, 5.0, UnawaitedCall(lambda error: None, lambda name: True))
     doors = Doors("Echo", {"note": DOOR}, ())
     own = ticket(KEY, me) if shown is None else shown
-    lanes.update({"b": Address("b", "server", "here", str(socket), 1, None, doors, own)})
+    lanes.update({"b": Address("b", "server", "here", str(socket), 1, 1, None, doors, own)})
     return lanes
 
 

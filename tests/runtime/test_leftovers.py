@@ -53,7 +53,7 @@ def test_what_a_killed_driver_left_is_gone_after_the_next_start(tmp_path: Path, 
         [sys.executable, str(script)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == -9, done.stderr
-    (folder,) = own_temp.glob(f"fedactors-ray-{done.stdout.split()[0]}-*")
+    (folder,) = own_temp.glob(f"fedactors-ray-*-{done.stdout.split()[0]}-*")
     assert folder in leftovers.remove_leftovers()
     assert not folder.exists()
     left = []
@@ -68,14 +68,26 @@ def test_what_a_killed_driver_left_is_gone_after_the_next_start(tmp_path: Path, 
 def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     mine = leftovers.make_folder("lane")
-    foreign = [tmp_path / name for name in ("fedactors-notes", "fedactors-ray-x-1-a", "fedactors-pool-1-1-a", "ray")]
-    foreign.append(tmp_path / "fedactors-ray-1-1-1_saved")  # somebody's copy of one
+    foreign = [
+        tmp_path / name
+        for name in (
+            "fedactors-notes",
+            "fedactors-ray-x-1-a",
+            "fedactors-ray-1-1-1",
+            "fedactors-pool-0000-1-1-1",
+            "ray",
+        )
+    ]
+    place = mine.name.split("-")[2]
+    elsewhere = "0000" if place != "0000" else "0001"
+    foreign.append(tmp_path / f"fedactors-ray-{place}-1-1-1_saved")  # somebody's copy of one
+    foreign.append(tmp_path / f"fedactors-ray-{elsewhere}-999999-1-1")  # of a container that shares this folder
     for folder in foreign:
         folder.mkdir()
     target = tmp_path / "target"
     target.mkdir()
-    (tmp_path / "fedactors-lane-1-999-1").symlink_to(target)
-    dead = tmp_path / f"fedactors-lane-{os.getpid()}-1-1"  # a process of this number that began at another time
+    (tmp_path / f"fedactors-lane-{place}-1-999-1").symlink_to(target)
+    dead = tmp_path / f"fedactors-lane-{place}-{os.getpid()}-1-1"  # a process of this number that began at another time
     dead.mkdir()
     assert leftovers.remove_leftovers() == [dead]
     assert mine.is_dir()
@@ -97,7 +109,23 @@ def test_sockets_of_an_embedded_cluster_have_paths_that_are_short_enough(monkeyp
     """On a machine that has been up for a year, with the largest number that a process can have."""
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     monkeypatch.setattr(os, "getpid", lambda: 4_194_303)
-    monkeypatch.setattr(leftovers, "_start_of", lambda _: 3_153_600_000)
+    monkeypatch.setattr(leftovers, "start_of", lambda _: 3_153_600_000)
     folder = leftovers.make_folder("ray")
     folder.rmdir()
     assert len(f"{folder}/session_2026-11-22_07-39-11_123456_4194303/sockets/plasma_store") <= 107
+
+
+def test_a_process_is_ended_only_if_it_is_the_one_that_was_meant() -> None:
+    from fedactors.runtime.ray.supervision import end_process
+
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        began = leftovers.start_of(sleeper.pid)
+        assert began is not None
+        end_process(sleeper.pid, began - 1)  # the number of a process that is gone, and another one's by now
+        assert sleeper.poll() is None
+        end_process(sleeper.pid, began)
+        assert sleeper.wait(timeout=10) == -9
+        end_process(sleeper.pid, began)
+    finally:
+        sleeper.kill()

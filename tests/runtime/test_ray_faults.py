@@ -118,7 +118,7 @@ def test_a_lost_process_leaves_no_folder() -> None:
         await told.get()
 
     _, runtime = lose("continue", drive)
-    folders = [f"{tempfile.gettempdir()}/fedactors-lane-{pid}-*" for pid in runtime.processes.values()]
+    folders = [f"{tempfile.gettempdir()}/fedactors-lane-*-{pid}-*" for pid in runtime.processes.values()]
     assert len(folders) == 2
     assert [found for folder in folders for found in glob.glob(folder)] == []
 

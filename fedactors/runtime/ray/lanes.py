@@ -32,6 +32,8 @@ class Address:
     host: str
     socket: str
     pid: int
+    began: int
+    """When the process began, by its host's count: another one may have its number by now."""
     actor: Any
     doors: Doors
     ticket: bytes
@@ -159,6 +161,7 @@ class Lanes:
         try:
             value = decode_reply(kind, body)
             address.doors.check_reply(door, address.name, value)
+            address.doors.check_fields(address.name, value)
         except Exception as error:
             self._unawaited.fail(reply, error, self._me)
         else:

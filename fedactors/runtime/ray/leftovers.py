@@ -1,22 +1,26 @@
 """What a driver that was killed left on this machine: found at the next start, and removed; nothing that is not ours.
 
-Every folder that a process of ours makes for its own lifetime carries the process's number and start in its name, so
-that it is known whose it was when that process is gone. Ray's own processes of an embedded cluster are known by the
-cluster's folder, which they name on their command lines, and by the program of Ray's that they run.
+Every folder that a process of ours makes for its own lifetime carries in its name where its process is (host and
+namespace of process numbers), the process's number and its start, so that it is known whose it was when that process is
+gone. A folder from elsewhere, a container with the same /tmp say, stays: whether its owner lives cannot be seen here.
+Ray's own processes of an embedded cluster are known by the cluster's folder, which they name on their command lines,
+and by the program of Ray's that they run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
+import socket
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-_NAME = re.compile(r"fedactors-(lane|ray)-(\d+)-(\d+)-\d")
+_NAME = re.compile(r"fedactors-(lane|ray)-([0-9a-f]{4})-(\d+)-([0-9a-f]+)-\d")
 _RAYS_PROGRAM = re.compile(r"/ray/(core|dashboard|_private)/")
 _MOST_WORDS_BEFORE_IT = 4
 _END_SECONDS = 3.0
@@ -29,7 +33,7 @@ def make_folder(kind: str) -> Path:
     """
     pid = os.getpid()
     for number in range(10):
-        folder = Path(tempfile.gettempdir()) / f"fedactors-{kind}-{pid}-{_start_of(pid)}-{number}"
+        folder = Path(tempfile.gettempdir()) / f"fedactors-{kind}-{_place()}-{pid}-{start_of(pid) or 0:x}-{number}"
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
             return folder
@@ -44,9 +48,9 @@ def remove_leftovers() -> list[Path]:
         with suppress(FileNotFoundError):
             if found is None or folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            kind, pid, start = found.group(1), int(found.group(2)), int(found.group(3))
-            if _start_of(pid) == start:
-                continue  # its owner is alive
+            kind, place, pid, start = found.group(1), found.group(2), int(found.group(3)), int(found.group(4), 16)
+            if place != _place() or start_of(pid) == start:
+                continue  # it is not known here whether its owner is alive, or it is
             if kind == "ray":
                 end_processes_of(folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -75,7 +79,13 @@ def end_processes_of(folder: Path) -> None:
     psutil.wait_procs(alive, timeout=_END_SECONDS)
 
 
-def _start_of(pid: int) -> int | None:
+def _place() -> str:
+    """Return four digits for the host and the namespace in which process numbers mean what they mean here."""
+    where = f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+    return hashlib.sha256(where.encode()).hexdigest()[:4]
+
+
+def start_of(pid: int) -> int | None:
     """Return when a process began, in ticks since the machine did; None: there is none of that number."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -36,7 +36,7 @@ from fedactors.runtime.base import NOWHERE, Casting, Context, Job, Ref, Work, ch
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, error_bytes
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
-from fedactors.runtime.ray.leftovers import make_folder
+from fedactors.runtime.ray.leftovers import make_folder, start_of
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 from fedactors.runtime.ray.settings import Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, ticket
@@ -90,10 +90,10 @@ class RayContext(Context):
         parts = encode_parts((method, value))
         delay = self._link_delay(self.name, receiver, kind, size)
         if delay <= 0:
-            return self.lanes.send(address, door, parts)
+            return self.unawaited.made(self.lanes.send(address, door, parts))
         # no task of the caller's: the message is under way even if it stops waiting
         loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Any] = loop.create_future()
+        reply: asyncio.Future[Any] = self.unawaited.made(loop.create_future())
         frame: Parts = [b"".join(parts)]
         loop.call_later(delay, self.lanes.send_for, reply, address, door, frame)
         return reply
@@ -205,6 +205,7 @@ class RayContext(Context):
         readers, value = decode(frame)
         check_reader(self.name, frozenset(readers), ref.owner)
         address.doors.check_payload(ref.owner, value)
+        address.doors.check_fields(ref.owner, value)
         kind = kind_of(ref.owner, address.role, self.name, self._role)
         self.ledger.record(self.clock.now(), ref.owner, self.name, kind, type_name(value, ""), measure(value))
         delay = self._link_delay(ref.owner, self.name, kind, measure(value))
@@ -299,8 +300,8 @@ class ActorProcess:
 
     # --- for the driver, who shows its ticket ---
 
-    async def prepare(self, driver: bytes) -> tuple[str, str, int]:
-        """Construct the actor and listen; return (host, socket path, process id)."""
+    async def prepare(self, driver: bytes) -> tuple[str, str, int, int]:
+        """Construct the actor and listen; return (host, socket path, process id, when the process began)."""
         self._check_driver(driver, Life.CREATED)
         host = ray.get_runtime_context().get_node_id()
         self._context = RayContext(self._casting, self._settings, host)
@@ -314,7 +315,7 @@ class ActorProcess:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(lambda: Incoming(self._recognise, self._serve), path)
         self._life = Life.PREPARED
-        return host, path, os.getpid()
+        return host, path, os.getpid(), start_of(os.getpid()) or 0
 
     async def meet(self, driver: bytes, addresses: dict[str, Address]) -> None:
         """Learn where the other actors live."""
@@ -381,6 +382,11 @@ class ActorProcess:
         """Return what was recorded; see `RayContext.drain`."""
         self._check_driver(driver, Life.PREPARED)
         return self._context.drain()
+
+    async def last_answers(self, driver: bytes) -> None:
+        """Wait for the answers to calls that nobody here awaits; see `UnawaitedCall.last_answers`."""
+        self._check_driver(driver, Life.PREPARED)
+        await self._context.unawaited.last_answers()
 
     async def close(self, driver: bytes) -> bytes | None:
         """Close the actor and everything that its process opened; return an encoded error or None."""
@@ -457,14 +463,16 @@ class ActorProcess:
             try:
                 asked, value = decode(body)
                 door = context.doors.check(asked, caller.name, caller.role, name, value)
+                context.doors.check_fields(caller.name, value)
+                if not self._loaded.is_set():
+                    await self._loaded.wait()
+                context.doors.check_named(door, caller.name, name, self._actor)
             except (Refused, ValueError, TypeError) as error:
                 refusal = (
                     error if isinstance(error, Refused) else Refused(caller.name, f"sends {name} no call: {error}")
                 )
                 self._note_refusal(str(refusal))
                 raise refusal from None
-            if not self._loaded.is_set():
-                await self._loaded.wait()
             current_caller.set(caller.name)
             method = getattr(self._actor, door.name)
             reply = await (method() if door.is_bare else method(value))

@@ -99,6 +99,7 @@ class RayRuntime(Runtime):
             raise BadInput(f"scale: {scale} is not allowed: give a number above 0")
         self._emulated = (network, costs, scale)
         self._settings: Settings
+        self._unawaited: UnawaitedCall
         self._emulate = emulate
         self._address = address
         self._num_cpus = num_cpus
@@ -145,7 +146,7 @@ class RayRuntime(Runtime):
         door = address.doors.check(method, DRIVER, DRIVER, receiver, value)
         size = measure(value)
         self._own_ledger.record(self.clock.now(), DRIVER, receiver, DRIVER_KIND, type_name(value, method), size)
-        return self._lanes.send(address, door, encode_parts((method, value)))
+        return self._unawaited.made(self._lanes.send(address, door, encode_parts((method, value))))
 
     async def start(self) -> None:
         self._castings |= labelled(self._castings, self._labels)
@@ -302,9 +303,9 @@ class RayRuntime(Runtime):
             script_types=(*message_types(script), *plain_types(script)),
         )
         host = ray.get_runtime_context().get_node_id()
-        unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
-        self._loop.set_exception_handler(unawaited)
-        self._lanes = Lanes(DRIVER, host, self._use_sockets, self._call_timeout, unawaited)
+        self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
+        self._loop.set_exception_handler(self._unawaited)
+        self._lanes = Lanes(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
         self._processes = Processes(
             self._lanes,
             placement=self._placement,
@@ -337,7 +338,8 @@ class RayRuntime(Runtime):
                 raise self._failure from None
             raise
         else:
-            unawaited.check()
+            await asyncio.gather(self._unawaited.last_answers(), self._processes.last_answers())
+            self._unawaited.check()
         finally:
             errors = await self._finish()
         if self._failure is not None:

@@ -32,6 +32,7 @@ from fedactors.remote import DRIVER, doors
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
+from fedactors.runtime.ray.leftovers import start_of
 from fedactors.runtime.ray.placement import cause, check_strict
 from fedactors.runtime.ray.process import LEASE, ActorProcess
 from fedactors.runtime.ray.settings import Settings
@@ -114,10 +115,10 @@ class Processes:
             self._starting[casting.name] = remote.remote(casting, settings, key, self._states.of(casting.name))
         fresh: dict[str, Address] = {}
         places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own))
-        for casting, (host, path, pid) in zip(castings, places, strict=True):
+        for casting, (host, path, pid, began) in zip(castings, places, strict=True):
             name, cls = casting.name, casting.cls
             actor = self._actors[name] = self._starting.pop(name)
-            fresh[name] = Address(name, cls.role, host, path, pid, actor, doors(cls), self._ticket(name))
+            fresh[name] = Address(name, cls.role, host, path, pid, began, actor, doors(cls), self._ticket(name))
             self.pids[name] = pid
         others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
@@ -225,9 +226,7 @@ class Processes:
             ray.kill(actor, no_restart=True)
         address = self._lanes.book.get(name)
         if address is not None and self._lanes.is_near(address):
-            # a process that was stopped does not hear Ray, which waits for it
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(address.pid, signal.SIGKILL)
+            end_process(address.pid, address.began)
         self._remove_folder(name)
 
     def _remove_folder(self, name: str) -> None:
@@ -309,6 +308,11 @@ class Processes:
         found = {name: answer.result() for name, answer in asked.items() if answer not in waiting}
         return {name: answer for name, answer in found.items() if answer is not None}
 
+    async def last_answers(self) -> None:
+        """Wait for the answers to all calls that nobody awaits, before anybody is closed."""
+        asked = (actor.last_answers.remote(self._ticket(name)) for name, actor in self._actors.items())
+        await asyncio.gather(*asked, return_exceptions=True)  # who is lost has nothing to wait for
+
     async def close(self) -> list[bytes | None]:
         """Close all actors; return, encoded, what failed at their ends."""
         closing = (actor.close.remote(self._ticket(name)) for name, actor in self._actors.items())
@@ -331,6 +335,20 @@ class Processes:
         self._actors.clear()
         self._starting.clear()
         return left
+
+
+def end_process(pid: int, began: int) -> None:
+    """Kill a process of this host, unless it is gone and its number is another process's by now.
+
+    One that was stopped does not hear Ray, which waits for it.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        handle = os.pidfd_open(pid)  # of this very process, whatever becomes of its number
+        try:
+            if start_of(pid) == began:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
 
 
 def raise_first(errors: Iterable[bytes | None]) -> None:

@@ -139,6 +139,7 @@ class SimulatedContext(Context):
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         self.doors.check_payload(self.name, value)
         frozen, size = freeze(value)
+        self.doors.check_fields(self.name, frozen)
         key = int(self._payload_keys.integers(1, 1 << 62))
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)

@@ -77,9 +77,8 @@ class Wire:
         if door is None or value.__class__ not in door.takes:
             door = context.doors.check(method, sender, runtime.role_of(sender), receiver, value)
             self._admitted[sender, receiver, method] = door
-        elif value is not None:
-            context.doors.check_parts(sender, value)
         frozen, size = freeze(value)
+        context.doors.check_fields(sender, frozen)
         kind, link, shared = route
         loop = runtime.loop
         now = loop.time()
@@ -136,6 +135,8 @@ class Wire:
         try:
             if not context.alive:
                 raise PartyLost(context.name, f"its process is gone; {door.name} was not done")
+            if door.only is not None:
+                context.doors.check_named(door, call.sender, context.name, context.actor)
             current_caller.set(call.sender)  # in the task's own variables
             method = getattr(context.actor, door.name)
             reply = await (method() if door.is_bare else method(call.message))
@@ -164,6 +165,7 @@ class Wire:
     async def _bring_back(self, call: Call, reply: Any) -> Any:
         frozen, size = freeze(reply)
         replier, sender, method = call.receiver.name, call.sender, call.door.name
+        call.receiver.doors.check_fields(replier, frozen)
         kind, link, shared = self.routes.get((replier, sender)) or self._route_back(replier, sender)
         self._runtime.ledger.record(self._runtime.loop.time(), replier, sender, kind, type_name(reply, method), size)
         if shared or link.latency or not math.isinf(link.bandwidth):

@@ -27,7 +27,7 @@ import numpy as np
 from scipy.special import expit
 
 from fedactors.data.partitions import VerticalPart
-from fedactors.errors import CallTimeout, Refused
+from fedactors.errors import CallTimeout
 from fedactors.parties import surviving_loss
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.runtime.base import Work
@@ -207,17 +207,15 @@ class DcpaClient(Party):
         with surviving_loss("the run stops with its name"):
             await self.peer(self._names[neighbour], DcpaClient).take_dual(vector)
 
-    @remote(caller=CLIENT)
-    async def take_dual(self, vector: DualVector) -> None:
-        """Take a neighbour's vector; that of the next iteration may come early and is kept.
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Names of the clients that it exchanges dual vectors with."""
+        return tuple(self._names[client] for client in sorted(self._neighbours))
 
-        Raises:
-            Refused: it is from no neighbour, or in the name of another one.
-        """
-        sender = next((client for client in self._neighbours if self._names[client] == self.caller), None)
-        if sender is None:
-            raise Refused(self.caller, f"sends a dual vector to {self.name}, which is no neighbour of it")
-        self._inbox.setdefault(vector.iteration, {})[sender] = vector.y
+    @remote(caller=CLIENT, only="neighbours")
+    async def take_dual(self, vector: DualVector) -> None:
+        """Take a neighbour's vector; that of the next iteration may come early and is kept."""
+        self._inbox.setdefault(vector.iteration, {})[self._names.index(self.caller)] = vector.y
         self._arrived.set()
 
     async def _received(self, iteration: int) -> dict[int, Any]:

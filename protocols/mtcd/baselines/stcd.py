@@ -13,7 +13,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from fedactors.data.partitions import VerticalPart
-from fedactors.errors import CallTimeout
+from fedactors.errors import CallTimeout, Refused
 from fedactors.parties import surviving_loss
 from fedactors.remote import CLIENT, DRIVER, remote
 from protocols.mtcd.actors import TokenClient
@@ -27,16 +27,26 @@ from protocols.mtcd.transforms import unpack
 class StcdClient(TokenClient):
     """A party on the token's walk; arguments as of `ServedParty`."""
 
-    state: ClassVar[tuple[str, ...]] = (*TokenClient.state, "held")
+    state: ClassVar[tuple[str, ...]] = (*TokenClient.state, "held", "is_in_z", "has_begun")
     trains_theta_0: ClassVar[bool] = True
 
     def __init__(
-        self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int, links: Links, walks: int
+        self,
+        config: MtcdConfig,
+        part: VerticalPart | PublicPart,
+        seed: int,
+        links: Links,
+        walks: int,
+        order_key: bytes,
     ) -> None:
-        super().__init__(config, part, seed, links, walks)
+        super().__init__(config, part, seed, links, walks, order_key)
         self._walk_over: asyncio.Future[TokenAtRest] | None = None
         self.held: Token | None = None
         """The token between two stretches of its walk."""
+        self.is_in_z = False
+        """Whether the own first representation was added to Z: that is done once."""
+        self.has_begun = False
+        """Whether a prelude has ended here, and the walk begun."""
 
     @remote(caller=DRIVER)
     async def walk_on(self, order: WalkOrder) -> TokenAtRest:
@@ -72,7 +82,7 @@ class StcdClient(TokenClient):
 
     async def _begin(self, order: WalkOrder) -> None:
         theta_0 = self._block.initial_theta_0(self.rng("fusion"))
-        z = await self._with_own(self._block.blank(self._block.num_samples))
+        z = await self._with_own(self._block.blank(self._block.num_samples), is_sent=bool(order.tour))
         if not order.tour:
             self.background(self.visit(Token(0, 0, 0, 0, order.num_hops, order.step, self._client, 0, z, theta_0)))
             return
@@ -89,12 +99,28 @@ class StcdClient(TokenClient):
         with surviving_loss("the run stops with its name"):
             await self.peer(self._names[prelude.tour[prelude.place]], StcdClient).take_prelude(prelude)
 
-    @remote(caller=CLIENT)
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Names of the clients that it has links to."""
+        return tuple(self._names[client] for client in self.links.options if client != self._client)
+
+    @remote(caller=CLIENT, only="neighbours")
     async def take_prelude(self, prelude: Prelude) -> None:
-        """Add the own representation to Z if this is the first time, and send the prelude on, or begin the walk."""
+        """Add the own representation to Z if this is the first time, and send the prelude on, or begin the walk.
+
+        Raises:
+            Refused: it does not come along its tour, or comes for what was done already.
+        """
+        place, tour, before = prelude.place, prelude.tour, self._names.index(self.caller)
+        is_new, is_end = not prelude.visited >> self._client & 1, place + 1 == len(tour)
+        if not 0 < place < len(tour) or tour[place - 1 : place + 1] != (before, self._client):
+            raise Refused(self.caller, f"sends {self.name} a prelude that does not come along its tour")
+        if (is_new and self.is_in_z) or (is_end and self.has_begun):
+            raise Refused(self.caller, f"sends {self.name} a prelude, which had its own already")
+        self.has_begun = self.has_begun or is_end
         z = unpack(prelude.z)
-        if not prelude.visited >> self._client & 1:
-            z = await self._with_own(z)
+        if is_new:
+            z = await self._with_own(z, is_sent=True)
         prelude = dataclasses.replace(prelude, z=z, visited=prelude.visited | 1 << self._client)
         if prelude.place + 1 < len(prelude.tour):
             self._lead_on(prelude)
@@ -102,10 +128,13 @@ class StcdClient(TokenClient):
             token = Token(0, 0, 0, 0, prelude.hops_left, prelude.step, prelude.issuer, 0, z, prelude.theta_0)
             await self.visit(token)
 
-    async def _with_own(self, z: Any) -> Any:
-        """Return Z with the own representation in it."""
+    async def _with_own(self, z: Any, *, is_sent: bool) -> Any:
+        """Return Z with the own representation in it, under the configured noise if it is to be sent as it is."""
+        self.is_in_z = True
         with_own = z.copy()
         with_own[self._block.own] += await self._do(self._block.represent(self.theta, None))
+        if is_sent and self._transforms.noise is not None:
+            return self._noised_change(z, with_own, (0, 0, 0))
         return with_own
 
     # --- what differs from a token that syncs ---

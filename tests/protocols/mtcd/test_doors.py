@@ -12,12 +12,14 @@ from fedactors.errors import Refused
 from fedactors.inspection import describe_messages
 from fedactors.network.codec import carry
 from fedactors.plugins import find_protocol
+from fedactors.remote import CLIENT, SERVER, remote
 from fedactors.runtime.base import derived_seed
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.mtcd import messages
 from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.baselines.dcpa import DcpaClient
+from protocols.mtcd.baselines.stcd import StcdClient
 from protocols.mtcd.data import load_data, part_of
 from protocols.mtcd.messages import (
     Gather,
@@ -25,9 +27,13 @@ from protocols.mtcd.messages import (
     Links,
     MeasureOrder,
     NormOrder,
+    Prelude,
+    ProbeImage,
     Relayed,
     RelayedZ,
+    Representation,
     ScoreOrder,
+    SquaredNorm,
     SyncedZ,
     SyncTokens,
 )
@@ -86,11 +92,23 @@ def hostile(door, message, runtime, words="topology=complete"):
         ("close", None, "which is no door"),
         ("load", None, "which is no door"),
         ("_represent", None, "which is no door"),
-        ("answer_alignment", AlignmentQuestion("hash", b"k"), "asks client-0 for ids by 'hash', which was not agreed"),
+        (
+            "answer_alignment",
+            AlignmentQuestion("hash", b"k"),
+            "which is open to its label party only",
+        ),
         ("visit", Gather(0), "with a Gather; it takes a Token"),
-        ("take_labels", Labels(Z, Z), "tells client-0 labels, which it knows already"),
-        ("relay", Relayed((), Gather(0)), "relays to client-0 an order of the server's, to which it has a link"),
-        ("relay", RelayedZ((), SyncedZ(0, 1.0, Z, np.zeros(0), True)), "relays to client-0 an order of the server's"),
+        ("take_labels", Labels(Z, Z), "take_labels, which is open to its label party only: nobody"),
+        (
+            "relay",
+            Relayed((), 1, b"", Gather(0)),
+            "a Gather that the server has not sealed",
+        ),
+        (
+            "relay",
+            RelayedZ((), 1, bytes(32), SyncedZ(0, 1.0, Z, np.zeros(0), True)),
+            "that the server has not sealed",
+        ),
     ],
 )
 def test_a_client_is_refused_what_only_server_or_driver_may_ask(door, message, line):
@@ -99,13 +117,100 @@ def test_a_client_is_refused_what_only_server_or_driver_may_ask(door, message, l
     assert not found.startswith("client-0:")  # who asks is named, not who refuses
 
 
-def test_a_relayed_order_is_followed_only_if_the_server_could_give_it():
-    """Client 2 has no link to the server, so that orders may come over others: but none that is not the server's."""
-    given = RelayedZ(("client-2",), SyncedZ(0, 1.0, Z, np.zeros(0), True))
+def test_a_relayed_order_is_followed_only_if_the_server_gave_it():
+    """Client 2 has no link to the server, so that orders may come over others: but none of others."""
+    given = Relayed(("client-2",), 1, bytes(32), Gather(0))
     words = "topology=path server_links=0,1 num_hops=9"
-    assert "relays to client-2 a SyncedZ, which it does not follow" in hostile(
-        "relay", given, SimulatedRuntime(seed=3), words
-    )
+    assert "relays to client-2 a Gather that the server" in hostile("relay", given, SimulatedRuntime(seed=3), words)
+
+
+class Station(TokenClient):
+    """Gives more than it was given: the same order again, another one under its seal, or the next number."""
+
+    how: ClassVar[str] = ""
+
+    @remote(caller=(SERVER, CLIENT))
+    async def relay(self, relayed: Relayed | RelayedZ) -> Representation | SquaredNorm | ProbeImage | None:
+        if self.name != "client-1" or relayed.route != ("client-2",) or not isinstance(relayed.order, SyncTokens):
+            return await super().relay(relayed)
+        if self.how == "again":
+            await super().relay(relayed)
+        elif self.how == "altered":
+            relayed = dataclasses.replace(relayed, order=dataclasses.replace(relayed.order, weight=1e6))
+        elif self.how == "renumbered":
+            relayed = dataclasses.replace(relayed, number=relayed.number + 1)
+        return await super().relay(relayed)
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("again", "client-1: relays to client-2 a SyncTokens that was followed already"),
+        ("altered", "client-1: relays to client-2 a SyncTokens that the server has not sealed"),
+        ("renumbered", "client-1: relays to client-2 a SyncTokens that the server has not sealed"),
+    ],
+)
+def test_a_station_gives_no_orders_of_its_own(how, line, monkeypatch):
+    import protocols.mtcd.run as module
+
+    config = config_of(merged("num_clients=3 num_tokens=1 topology=path server_links=0,1 num_hops=9 batch_size=10"))
+    data, runtime, made = load_data(config, "synthetic", 3), SimulatedRuntime(seed=3), module.actors
+    station = type("Station", (Station,), {"how": how})
+    monkeypatch.setattr(module, "actors", lambda config: {**made(config), "clients": station})
+    with pytest.raises(Refused, match=line):
+        runtime.execute(lambda: run(config, data, runtime))
+
+
+class Leader(StcdClient):
+    """Client 0, where the prelude begins; it sends another one of its own making."""
+
+    made: ClassVar[tuple[str, dict[str, Any]]] = ("client-1", {})
+
+    async def _with_own(self, z, *, is_sent):
+        found = await super()._with_own(z, is_sent=is_sent)
+        if self.name == "client-0":
+            name, changes = self.made
+            honest = Prelude(1, (0, 1, 0), 0, 4, 0.1, 0, found, self._block.initial_theta_0(self.rng("fusion")))
+            await self.peer(name, StcdClient).take_prelude(dataclasses.replace(honest, **changes))
+        return found
+
+
+PRELUDE = "algorithm=stcd problem=network num_samples=40 network_width=4 topology=path num_clients=3 start=[0]"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "line"),
+    [
+        ("client-2", {}, r"client-0: calls client-2\.take_prelude, which is open to its neighbours only: client-1"),
+        ("client-1", {"place": 2}, "client-0: sends client-1 a prelude that does not come along its tour"),
+        ("client-1", {"tour": (2, 1, 0)}, "client-0: sends client-1 a prelude that does not come along its tour"),
+        ("client-1", {"place": -1}, "client-0: sends client-1 a prelude that does not come along its tour"),
+        # it is taken, and so the honest one is not: whoever asks twice is found out
+        ("client-1", {}, "client-0: sends client-1 a prelude, which had its own already"),
+    ],
+)
+def test_a_prelude_comes_once_and_along_its_tour(name, changes, line, monkeypatch):
+    import protocols.mtcd.run as module
+
+    config = config_of(merged(PRELUDE))
+    data, runtime, made = load_data(config, "synthetic", 3), SimulatedRuntime(seed=3), module.actors
+    leader = type("Leader", (Leader,), {"made": (name, changes)})
+    monkeypatch.setattr(module, "actors", lambda config: {**made(config), "clients": leader})
+    with pytest.raises(Refused, match=line):
+        runtime.execute(lambda: run(config, data, runtime))
+
+
+def test_what_a_prelude_adds_up_is_noised():
+    """The representation that a prelude takes along is under the same noise as what a visit changes."""
+    preludes = {}
+    for noise in ("", "noise=gaussian clip_norm=1.0 noise_multiplier=2.0"):
+        _, _, runtime = simulate(f"{PRELUDE} {noise}", cls=Watched, reproducible_noise=True)
+        preludes[noise] = [sent for _, _, sent in runtime.messages if isinstance(sent, Prelude)]
+    plain, noised = preludes.values()
+    assert len(plain) == len(noised) >= 2
+    changes = [np.asarray(one.z) - np.asarray(other.z) for one, other in zip(noised, plain, strict=True)]
+    assert all(change.std() > 0.5 for change in changes)
+    assert len({change.std() for change in changes}) > 1  # each client adds noise of its own
 
 
 @pytest.mark.parametrize(
@@ -126,7 +231,7 @@ def test_dual_vectors_come_from_neighbours_only(speaks_for, text):
         del near
         await far.run_iterations(messages.IterateOrder(0, 1, 0.1, 0.1, 0.1))
 
-    with pytest.raises(Refused, match="client-1: sends a dual vector to client-0, which is no neighbour of it"):
+    with pytest.raises(Refused, match=r"client-1: calls client-0\.take_dual, which is open to its neighbours"):
         runtime.execute(main)
 
 
@@ -140,7 +245,7 @@ def test_a_client_that_asks_for_a_representation_is_refused_on_ray():
 
     async def main():
         for index, cls in enumerate((TokenClient, Asking)):
-            runtime.spawn(cls, f"client-{index}", config, part_of(data, index), 5, links, 7)
+            runtime.spawn(cls, f"client-{index}", config, part_of(data, index), 5, links, 7, b"key")
         await runtime.start()
         await runtime.handle("client-1", Asking).measure(MeasureOrder("train"))
 
@@ -161,7 +266,7 @@ def test_no_representation_is_measured_where_noise_protects_it():
     runtime = SimulatedRuntime(seed=3)
 
     async def main():
-        client = runtime.spawn(TokenClient, "client-0", config, part_of(data, 0), 5, Links((0, 1), "", -1), 7)
+        client = runtime.spawn(TokenClient, "client-0", config, part_of(data, 0), 5, Links((0, 1), "", -1), 7, b"key")
         await runtime.start()
         await client.measure(MeasureOrder("train"))
 

@@ -28,12 +28,20 @@ ATTEMPTS = [
     ("passive-1/ps", "average", "open to: own party"),
     ("active/worker-0", "evaluate", "open to: driver"),
     ("broker", "lose", "open to: driver"),
-    ("broker", "report", "its party takes no part in the training"),
+    ("broker", "report", "which is open to its parties only: active, "),
 ]
 MISUSED = [
-    ("passive-1/worker-0", "embed_part", "asks for embeddings of passive-1/worker-0, which only active may"),
-    ("passive-1/worker-0", "take_order", "orders the rows of passive-1/worker-0, which only active may"),
-    ("broker", "report", "calls broker.report, but its party takes no part in the training"),
+    (
+        "passive-1/worker-0",
+        "embed_part",
+        "calls passive-1/worker-0.embed_part, which is open to its label party only: active",
+    ),
+    (
+        "passive-1/worker-0",
+        "take_order",
+        "calls passive-1/worker-0.take_order, which is open to its label party only: active",
+    ),
+    ("broker", "report", "calls broker.report, which is open to its parties only: active, passive-1"),
 ]
 RUNS = {
     "one": {},
@@ -87,8 +95,11 @@ def test_a_stranger_is_refused_on_ray():
 def test_hashed_ids_are_not_given_where_none_were_agreed_upon():
     from fedactors.data.alignment import AlignmentQuestion
     from protocols.pubsub_vfl.actors import PassiveWorker
+    from protocols.pubsub_vfl.data import PartyRows
 
-    worker = PassiveWorker(config_of(), arrays("multiclass").part("passive-1"), 0, ("passive-1/worker-0",))
+    config, part = config_of(), arrays("multiclass").part("passive-1")
+    worker = PassiveWorker(config, part, 0, ("passive-1/worker-0",))
+    worker.rows = PartyRows(config, part, 0)
     answer = worker.answer_alignment(AlignmentQuestion("hash", b"key"))
     with pytest.raises(BadInput, match="'hash' is asked for, 'already-aligned' was agreed upon"):
         answer.send(None)

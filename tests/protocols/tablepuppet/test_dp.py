@@ -10,7 +10,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.privacy.accounting import dpsgd_epsilon
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.tablepuppet import models
+from protocols.tablepuppet import data, models
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data
@@ -22,8 +22,8 @@ def execute(reproducible=True, **words):
     config = build(TablePuppetConfig, {"rounds": 2, "batch_size": 512, **words})
     recorder = MemoryRecorder()
     runtime = SimulatedRuntime(seed=0, recorder=recorder, reproducible_noise=reproducible)
-    data = load_data(config, "orders:1000", 0)
-    result = runtime.execute(lambda: run(config, data, runtime))
+    tables = load_data(config, "orders:1000", 0)
+    result = runtime.execute(lambda: run(config, tables, runtime))
     return result, {(r.party, r.message_type): r for r in recorder.privacy_records}, config
 
 
@@ -83,6 +83,34 @@ def test_reproducible_noise_is_stamped():
 def test_noise_is_fresh_in_every_run_unless_made_reproducible():
     runs = [execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")[0] for _ in range(2)]
     assert runs[0].metrics["rmse"] != runs[1].metrics["rmse"]
+
+
+@pytest.mark.parametrize(
+    ("reproducible", "words", "is_secret"),
+    [
+        (False, {"label_dp": 0.5}, True),
+        (False, {"feature_dp": 1.0}, True),
+        (True, {"label_dp": 0.5}, False),
+        (False, {}, False),
+    ],
+)
+def test_under_privacy_nobody_can_derive_the_order_of_rows(monkeypatch, reproducible, words, is_secret):
+    """Rows are shuffled from the order of their keys: whoever could derive it would know the ranks of hashed keys."""
+    read, found = data.read_rows, []
+
+    def listen(*args):
+        rows = read(*args)
+        found.append(rows.data.to_pylist())
+        return rows
+
+    monkeypatch.setattr(data, "read_rows", listen)
+    for _ in range(2):
+        execute(
+            reproducible=reproducible, model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5, rounds=1, **words
+        )
+    first, second = found[: len(found) // 2], found[len(found) // 2 :]
+    assert (first != second) == is_secret
+    assert [sorted(map(str, rows)) for rows in first] == [sorted(map(str, rows)) for rows in second]
 
 
 @pytest.mark.parametrize("mode", ["boyd", "paper_exact"])

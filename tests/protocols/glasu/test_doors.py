@@ -1,0 +1,97 @@
+"""What a server that wants more than its part is told by the clients: accuracies when they are due, and no new keys."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedactors.errors import Refused
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.glasu.aggregation import AggregationServer
+from protocols.glasu.data import load_data
+from protocols.glasu.messages import AveragedLogits, PublicKeys
+from protocols.glasu.run import run
+from tests.protocols.glasu.federation import DATA, settings
+
+
+class Asking(AggregationServer):
+    """A server that has an evaluation, and then goes on asking."""
+
+    async def _evaluate(self, stamp):
+        found = await super()._evaluate(stamp)
+        await self._ask_more(stamp)
+        return found
+
+    async def _ask_more(self, stamp):
+        """Ask for what is not due."""
+
+    @property
+    def _victim(self):
+        return self.clients.handle("client-0")
+
+
+class ScoresAgain(Asking):
+    async def _ask_more(self, stamp):
+        await self._victim.score(AveragedLogits(np.eye(3)[np.zeros(80, int)]))
+
+
+class EvaluatesAgain(Asking):
+    """The whole evaluation over the same parameters, under another attempt."""
+
+    async def _ask_more(self, stamp):
+        await super()._evaluate(dataclasses.replace(stamp, attempt=stamp.attempt + 1))
+
+
+class EvaluatesEarlierRound(Asking):
+    async def _ask_more(self, stamp):
+        if stamp.round == 4:
+            await super()._evaluate(dataclasses.replace(stamp, round=2))
+
+
+class EvaluatesEveryRound(AggregationServer):
+    async def _train(self, stamp):
+        await self._evaluate(dataclasses.replace(stamp, scoring=True))
+        return await super()._train(stamp)
+
+
+class EvaluatesBeyond(Asking):
+    async def _ask_more(self, stamp):
+        await super()._evaluate(dataclasses.replace(stamp, round=100))
+
+
+class ScoresInTraining(AggregationServer):
+    async def _update(self, messages):
+        logits = AveragedLogits(np.zeros((80, 3)))
+        await self.clients.handle("client-0").score(logits)
+        return await super()._update(messages)
+
+
+class OtherKeys(AggregationServer):
+    """Puts itself between the clients when the masks are already agreed upon."""
+
+    async def _train(self, stamp):
+        keys = {name: self.introductions[name].public_key for name in self._agreed}
+        await self.clients.ask(lambda client: client.agree(PublicKeys({**keys, "client-2": bytes(32)})))
+        return await super()._train(stamp)
+
+
+@pytest.mark.parametrize(
+    ("server", "words", "line"),
+    [
+        (ScoresAgain, {}, r"server: calls client-0\.score again in round 2, which was answered"),
+        (EvaluatesAgain, {}, r"server: calls client-\d\.predict again in round 2, which was answered"),
+        (EvaluatesEarlierRound, {}, r"server: calls client-\d\.predict again in round 2, which was answered"),
+        (EvaluatesEveryRound, {}, r"server: calls client-\d\.predict in round 1, which no evaluation is due in"),
+        (EvaluatesBeyond, {}, r"server: calls client-\d\.predict in round 100, which no evaluation is due in"),
+        (ScoresInTraining, {}, r"server: calls client-0\.score in round 1, which no evaluation is due in"),
+        (OtherKeys, {"secure_aggregation": "true"}, r"server: gives client-\d keys that were not agreed upon at the"),
+    ],
+)
+def test_a_server_that_asks_for_more_than_its_part_is_refused(monkeypatch, server, words, line):
+    config = settings(**words)
+    monkeypatch.setattr("protocols.glasu.run.AggregationServer", server)
+    runtime = SimulatedRuntime(seed=0)
+    with pytest.raises(Refused, match=line):
+        runtime.execute(lambda: run(config, load_data(config, DATA, 0), runtime))
