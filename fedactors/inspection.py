@@ -34,7 +34,7 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
     receivers: dict[type, dict[str, None]] = {}
     for message, receiver in _deliveries(actors(config)):
         for part in (message, *_parts(message)):
-            if sent is None or part in sent or part.__module__ != module.__name__:
+            if sent is None or part in sent:
                 receivers.setdefault(part, {})[receiver] = None
     described = []
     for message in sorted(receivers, key=lambda cls: cls.__name__):

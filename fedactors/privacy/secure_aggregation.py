@@ -31,6 +31,7 @@ Pure state machines: no clock, no input or output. Shapes: P numbers of a vector
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -44,6 +45,7 @@ from numpy.typing import NDArray
 from fedactors.errors import FedactorsError
 from fedactors.privacy.discrete_gaussian import discrete_gaussian
 from fedactors.privacy.fixed_point import FixedPoint, Words
+from fedactors.privacy.laws import Gaussian, released
 from fedactors.privacy.secret_sharing import join, split
 from fedactors.privacy.secure_sessions import (
     SEED_BYTES,
@@ -84,6 +86,11 @@ class SecureSumError(FedactorsError):
 
 
 # --- a client ---
+
+
+def noise_part(sigma: float, threshold: int) -> float:
+    """Return the deviation of one client's noise, of which any ``threshold - 1`` together have `sigma`."""
+    return sigma / math.sqrt(threshold - 1)
 
 
 class SecureSumClient:
@@ -197,7 +204,8 @@ class SecureSumClient:
             values: the array.
             point: how its numbers become words, the same for all clients.
             values_id: what these values are; under one id they are summed in one company only. None: their hash.
-            sigma: deviation of the discrete Gaussian noise that this client adds, in the unit of the values.
+            sigma: deviation of the noise that the sum has, even without one member's part and with the fewest members,
+                in the unit of the values; the client's own part of it is discrete Gaussian.
 
         Raises:
             ValueError: a value that fixed point cannot hold; nothing has been masked then.
@@ -206,10 +214,8 @@ class SecureSumClient:
         if not self._ready or slot >= self._call.num_sums:
             self._refuse("it has no keys for another sum")
         flat = np.asarray(values, dtype=np.float64).reshape(-1)
-        words = point.encode(flat, towards_zero=sigma > 0)
-        if sigma > 0:
-            words += discrete_gaussian(point.noise_steps(sigma), len(flat), self._entropy).astype(np.uint32)
-        words += mask_stream(self._seeds[slot], len(flat))
+        words = self._noisy(flat, point, sigma) if sigma > 0 else point.encode(flat)
+        words = words + mask_stream(self._seeds[slot], len(flat))
         for peer in session.neighbours(self.name):
             theirs = session.keys[peer].masking[slot].tobytes()
             stream = mask_stream(pair_seed(self._masking[slot], theirs, session.id, slot, self.name, peer), len(flat))
@@ -253,6 +259,16 @@ class SecureSumClient:
         return Unmasking(shares)
 
     # --- inside ---
+
+    def _noisy(self, flat: NDArray[np.float64], point: FixedPoint, sigma: float) -> Words:
+        """Return words with the own part of the sum's noise: whoever knows its own part still faces `sigma`."""
+
+        def draw() -> Words:
+            noise = discrete_gaussian(point.noise_steps(own), len(flat), self._entropy)
+            return point.encode(flat, towards_zero=True) + noise.astype(np.uint32)
+
+        own = noise_part(sigma, self.threshold)
+        return released(flat, Gaussian(sigma), draw, "masked sum")
 
     def _forget_session(self) -> None:
         self._keys = None

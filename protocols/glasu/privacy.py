@@ -14,9 +14,31 @@ import math
 from collections.abc import Iterator
 
 from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.releases import GaussianReleases
+from fedactors.privacy.secure_aggregation import noise_part
+from fedactors.privacy.secure_sessions import threshold_of
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Report, Representation
+
+SECURE_NOTE = "; server and clients see masked sums only, whose noise is discrete Gaussian and counts without one's own"
+GRADIENT_SHARE = 1 / 64
+"""Range of gradients, as a part of `secure_range`."""
+
+
+def point_of(config: GlasuConfig, what: str) -> FixedPoint:
+    """Return how numbers of one kind (`forward`, `backward`, `classifier`, `logits`) become words of a masked sum."""
+    limit = config.secure_range
+    if what == "backward":
+        limit *= GRADIENT_SHARE
+    elif what == "forward" and config.clip_norm is not None:
+        limit = config.clip_norm + 10 * noise_part(noise_of(config), threshold_of(config.num_clients))
+    return FixedPoint(limit=limit, num_clients=config.num_clients)
+
+
+def noise_of(config: GlasuConfig) -> float:
+    """Return the standard deviation of the noise on a representation, or on the sum of all; 0 is none."""
+    return config.noise_multiplier * config.clip_norm if config.clip_norm is not None else 0.0
 
 
 def reached_rows(max_degree: int, hops: int, num_rows: int) -> int:
@@ -38,17 +60,17 @@ def noised_releases(config: GlasuConfig) -> GaussianReleases:
     return GaussianReleases(
         Representation.__name__,
         clip_norm=clip_norm,
-        sigma=config.noise_multiplier * clip_norm if config.noise_multiplier else 0.0,
+        sigma=noise_of(config),
         delta=config.delta,
         sampling="full" if config.batch_size is None else "known-batches",
-        note=note + ("; the server sees masked sums only" if config.secure_aggregation else ""),
+        note=note + (SECURE_NOTE if config.secure_aggregation else ""),
     )
 
 
 def count_release(releases: GaussianReleases, config: GlasuConfig, hops: int, num_rows: int, *, first: bool) -> None:
     """Count one release of `num_rows` rows over `hops` layers; `first`: the weights have seen no data yet."""
     assert config.max_degree is not None
-    near = num_rows if config.scale_features else reached_rows(config.max_degree, hops, num_rows)
+    near = reached_rows(config.max_degree, hops, num_rows)
     releases.add(near if first else num_rows, nominal_rows=near)
 
 
