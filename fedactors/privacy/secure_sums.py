@@ -6,13 +6,12 @@
 
     class AggregationServer(Server):
         self.sums = SecureSums(self, self.clients)
-        await self.sums.meet()                                         # once in a process's life
         await self.sums.prepare(6)                                     # before a round: so many sums must be ready
-        total = await self.sums.total(parts, point, work)              # parts: the clients' `Masked`, by name
+        total, whose = await self.sums.total(parts, point, work)       # parts: the clients' `Masked`, by name
 
-**How identities are exchanged.** At `meet` every client sends each other one, past the server, its public identity and
-32 random bytes. A greeting is believed because the runtime proves who calls, by tickets that the driver makes: a
-lying server cannot pass for a client, a lying driver could. All members of the first call for keys derive
+**How identities are exchanged.** Before the first sum every client sends each other one, past the server, its public
+identity and 32 random bytes. A greeting is believed because the runtime proves who calls, by tickets that the driver
+makes: a lying server cannot pass for a client, a lying driver could. All members of the first call for keys derive
 ``common_secret`` from their greetings: what they agree upon without the server follows from it.
 
 A client that is lost leaves its sums to the others: they are completed with who is left, if these are enough.
@@ -197,22 +196,17 @@ class SecureSums:
         self._caller, self._clients, self._num_sums = caller, clients, num_sums
         self._number = self._left = 0
         self._server: SecureSumServer | None = None
-
-    async def meet(self) -> None:
-        """Let the clients exchange identities past this server, after the start and after a resume.
-
-        Raises:
-            PartyLost: too few clients are there.
-        """
-        await self._clients.ask(lambda client: client.meet(Meeting(tuple(self._clients.members))))
-        self._check_members()
+        self._have_met = False
 
     async def prepare(self, num_sums: int) -> None:
-        """Make sure that keys for so many sums are ready among those who are there.
+        """Make sure that keys for so many sums are ready among those who are there; at first, let them meet.
 
         Raises:
             PartyLost: too few are left.
         """
+        if not self._have_met:
+            await self._clients.ask(lambda client: client.meet(Meeting(tuple(self._clients.members))))
+            self._have_met = True
         if self._server is not None and self._left >= num_sums and self._server.call.members == self._members:
             return
         while not await self._prepared(max(num_sums, self._num_sums)):
@@ -236,13 +230,17 @@ class SecureSums:
         return self._members == members
 
     async def total(
-        self, parts: Mapping[str, Masked], point: FixedPoint, work: Work
+        self, parts: Mapping[str, Any], point: FixedPoint, work: Work
     ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         """Return the sum of the arrays that arrived, and whose they are.
 
         Raises:
+            Refused: somebody's part has no masks.
             PartyLost: too few arrived, or too few are left to remove the masks.
         """
+        for name, part in parts.items():
+            if not isinstance(part, Masked):
+                raise Refused(name, "its part of a secure sum is bare")
         server = self._server
         if server is None:
             raise SecureSumError(f"{self._caller.name}: no keys were prepared for a sum")

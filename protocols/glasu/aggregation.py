@@ -119,7 +119,6 @@ class AggregationServer(Server):
     async def prepare(self) -> Remarks:
         """Ask every client for what the server must know."""
         if self._config.secure_aggregation:
-            await self._sums.meet()
             await self._sums.prepare(self._num_sums)
         self.introductions = {}
         self.introductions = found = await self.clients.ask(lambda client: client.introduce())
