@@ -64,7 +64,7 @@ RUNS: tuple[tuple[str, Any, str, dict[str, str], tuple[tuple[str, dict[str, str]
 
 def run_once(protocol: Any, data: str, words: dict[str, str]) -> tuple[float, int, int]:
     """Return processor seconds, bytes and messages of a run."""
-    config = build(protocol.config, words)
+    config = build(protocol.Config, words)
     source = protocol.load_data(config, data, 0)
     runtime = SimulatedRuntime(seed=0)
     start = time.process_time()
