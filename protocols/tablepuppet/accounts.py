@@ -192,11 +192,20 @@ def joined_tuple(records: Iterable[PrivacyRecord], delta: float) -> dict[str, An
     return {"epsilon": total, "delta": (delta if mus else 0.0) + sum(deltas), "uncovered": []}
 
 
+_PRESENCE = "row that is there or not"
+
+
 def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     note = "one base row of the table added or removed; a joined tuple has a row in every table: see the joint account"
     note += "; G_i is not covered"
     if config.feature_dp is None or released.noise_multiplier == 0:
-        return PrivacyRecord(party=released.party, message_type="theta", mechanism="none", note=note)
+        return PrivacyRecord(
+            party=released.party,
+            message_type="theta",
+            mechanism="none",
+            neighbour=_PRESENCE,
+            note=note,
+        )
     steps, rate = total_steps(config, released.num_rows, released.num_joined, released.alone)
     epsilon = dpsgd_epsilon(
         noise_multiplier=released.noise_multiplier,
@@ -209,6 +218,7 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         party=released.party,
         message_type="theta",
         mechanism="dp-sgd",
+        neighbour=_PRESENCE,
         clip_norm=config.clip,
         noise_scale=released.noise_multiplier * config.clip,
         releases=steps,

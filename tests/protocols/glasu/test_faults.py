@@ -110,7 +110,6 @@ def lose(monkeypatch, door, names, which):
                 await self.clock.sleep(1.0)
         return await kept(self, given)
 
-    vanish.__door_callers__ = kept.__door_callers__
     monkeypatch.setattr(GraphClient, door, vanish)
     return calls
 
@@ -148,7 +147,6 @@ def test_a_loss_in_an_evaluation_moves_the_parameters_before_the_next_sum(monkey
         advanced.append(self.name)
         return await kept(self)
 
-    listen.__door_callers__ = kept.__door_callers__
     monkeypatch.setattr(GraphClient, "advance", listen)
     lose(monkeypatch, "predict", ("client-1",), 1)
     result, _ = simulate(settings(num_clients="4", num_rounds="2", **SECURE))

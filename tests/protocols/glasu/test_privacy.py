@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors.privacy.accounting import epsilon_of_mu
+from fedactors.privacy.accounting import compose_mu, epsilon_of_mu
+from fedactors.privacy.claims import check_record
+from fedactors.privacy.replay import audit_by_replay
 from fedactors.privacy.secure_sessions import Masked, SumKeys
 from fedactors.privacy.secure_sums import Greeting
 from protocols.glasu import privacy
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer
+from protocols.glasu.data import load_data
 from protocols.glasu.messages import GradientPart, Introduction, Logits, Representation
+from protocols.glasu.plugin import PROTOCOL
 from tests.protocols.glasu.federation import DATA, Eavesdropper, altered, settings, simulate
 
 
@@ -62,7 +66,6 @@ def test_what_the_server_holds_does_not_undo_the_shuffle_or_give_the_first_weigh
     """The attack that succeeded before: all orders and weights from the run's seed, which every actor has."""
     from fedactors.runtime.base import derived_rng, derived_seed
     from protocols.glasu import backbones
-    from protocols.glasu.data import load_data
 
     config, seed = settings(secure_aggregation="true", num_rounds="1"), 0
     common = derived_seed(seed, "all clients", "nodes")
@@ -78,7 +81,6 @@ def test_what_the_server_holds_does_not_undo_the_shuffle_or_give_the_first_weigh
                 first.append((self._network, {name: one.clone() for name, one in self.parameters.items()}))
             return found
 
-        listen.__door_callers__ = kept.__door_callers__
         monkeypatch.setattr(GraphClient, "introduce", listen)
         ear = Eavesdropper(monkeypatch)
         simulate(config)
@@ -143,7 +145,9 @@ def test_the_ledger_accounts_for_every_noised_release(secure):
     near = min(120, 1 + 60 + 60 * 59)
     for record in records:
         assert record.mechanism == "gaussian"
-        assert record.covered
+        assert not record.covered  # losses and predictions have no noise
+        assert set(record.uncovered) == {"Report without noise", "Logits without noise"}
+        assert check_record(record).agrees
         assert record.releases == releases
         assert (record.clip_norm, record.noise_scale) == (1.0, 2.0)
         assert record.nominal_mu == pytest.approx(math.sqrt(releases * row * near))
@@ -153,7 +157,8 @@ def test_the_ledger_accounts_for_every_noised_release(secure):
         assert "degree up to 60" in record.note
         assert ("discrete Gaussian" in record.note) == (secure == "true")
     others = {record.message_type: record for record in memory.records if record.party == "client-0"}
-    assert {name for name, record in others.items() if not record.covered} == {"Report", "Logits"}
+    assert set(others) == {"Representation", "Report", "Logits"}
+    assert not any(record.covered for record in others.values())
     assert result.extra["privacy"]["client-0"]["Representation"]["releases"] == releases
 
 
@@ -247,3 +252,29 @@ def test_a_node_above_the_degree_bound_is_refused():
 
     with pytest.raises(BadInput, match=r"max_degree: 3 is not allowed: client-0 has a node of degree"):
         simulate(settings(**{**NOISY, "max_degree": "3"}))
+
+
+@pytest.mark.parametrize("secure", ["false", "true"])
+def test_a_replay_of_one_node_stays_below_the_account(secure):
+    """What really moves of the noised releases, over rounds of training, against the figure of the ledger."""
+    config = settings(**NOISY, secure_aggregation=secure, num_rounds="2", evaluate_every="2", dropout="0")
+    data = load_data(config, DATA, 0)
+    nodes = privacy.neighbours(config, data, "client-0", 3, 0)
+    audit = audit_by_replay(PROTOCOL, config, data, "client-0", nodes)
+    assert audit.refuted == []
+    _, memory = simulate(settings(**NOISY, secure_aggregation=secure, num_rounds="2", evaluate_every="2", dropout="0"))
+    stated = next(one.rigorous_mu for one in memory.records if one.message_type == "Representation")
+    moved = [compose_mu(shift.mu for shift in replayed.shifts) for replayed in audit.replays]
+    assert 0 < max(moved) <= stated
+
+
+def test_links_show_in_representations_and_less_under_noise():
+    found = {}
+    for name, words in (("open", {}), ("noise", {**NOISY, "noise_multiplier": "200"})):
+        config = settings(**words, num_rounds="6", evaluate_every="3")
+        _, memory = simulate(config)
+        attacks = privacy.surface(config, load_data(config, DATA, 0), memory.snapshots[-1].actors, 0).others
+        assert len(attacks) == 3
+        found[name] = attacks
+    assert all(attack.found > 0.55 and not attack.is_chance for attack in found["open"])
+    assert np.mean([attack.found for attack in found["noise"]]) < 0.55

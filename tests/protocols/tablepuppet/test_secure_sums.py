@@ -135,7 +135,8 @@ def views(monkeypatch, **words):
     return np.array(seen).T, truth, np.array(thetas)
 
 
-def attack_with_known_rows(seen_NR, truth, num_known=8):
+def attack_with_known_rows(view, num_known=8):
+    seen_NR, truth, _ = view
     rows, places = truth["rows"], truth["places"]
     known = np.flatnonzero(places < num_known)
     guess = complete_rows(seen_NR, known, rows[places[known]])
@@ -147,9 +148,9 @@ def attack_with_known_rows(seen_NR, truth, num_known=8):
 
 
 def test_eight_known_rows_give_the_others_of_open_predictions_and_not_of_sums(monkeypatch):
-    opened = attack_with_known_rows(*views(monkeypatch, rounds=5)[:2])
+    opened = attack_with_known_rows(views(monkeypatch, rounds=5))
     assert opened.found > 0.99
-    masked = attack_with_known_rows(*views(monkeypatch, rounds=5, secure_sums=True)[:2])
+    masked = attack_with_known_rows(views(monkeypatch, rounds=5, secure_sums=True))
     assert masked.found < 0.35
     assert masked.found < opened.found / 2
 
@@ -167,15 +168,10 @@ def test_theta_gives_the_rows_of_open_predictions_and_not_of_sums(monkeypatch):
 
 def test_what_sums_alone_do_not_protect_and_noise_does(monkeypatch):
     """Linear sums over more rounds than all tables have features: known rows of one table give its others."""
-    long = attack_with_known_rows(*views(monkeypatch, rounds=16, rho=1.0, secure_sums=True)[:2], num_known=30)
+    long = attack_with_known_rows(views(monkeypatch, rounds=16, rho=1.0, secure_sums=True), num_known=30)
     assert long.found > 0.9
-    noisy = attack_with_known_rows(
-        *views(
-            monkeypatch, rounds=16, secure_sums=True, admm="paper_sgd", feature_dp=8.0, prediction_clip=2.0,
-            prediction_noise=2.0,
-        )[:2],
-        num_known=30,
-    )  # fmt: skip
+    noise = {"admm": "paper_sgd", "feature_dp": 8.0, "prediction_clip": 2.0, "prediction_noise": 2.0}
+    noisy = attack_with_known_rows(views(monkeypatch, rounds=16, secure_sums=True, **noise), num_known=30)
     assert noisy.found < 0.35
 
 
