@@ -77,6 +77,10 @@ from fedactors.privacy.secure_sessions import (
 )
 
 MOST_SUMS = 4096
+MOST_REMEMBERED = 1 << 16
+"""Values of which a client remembers with whom they were summed; the oldest are forgotten."""
+EXACT = "#"
+"""Begins the id that values have by their hash."""
 
 
 class SecureSumError(FedactorsError):
@@ -126,7 +130,7 @@ class SecureSumClient:
         self._masking: list[X25519PrivateKey] = []
         self._seeds: list[bytes] = []
         self._held: dict[str, Bytes] = {}
-        self._ids: list[str] = []
+        self._ids: list[list[str]] = []
         self._confirmed: dict[int, Arrived] = {}
         self._revealed: set[int] = set()
         self._ready = False
@@ -203,7 +207,8 @@ class SecureSumClient:
         Args:
             values: the array.
             point: how its numbers become words, the same for all clients.
-            values_id: what these values are; under one id they are summed in one company only. None: their hash.
+            values_id: what these values are, such as a layer's output under some parameters; values of one id, like
+                equal ones whatever their id, are summed in one company only.
             sigma: deviation of the noise that the sum has, even without one member's part and with the fewest members,
                 in the unit of the values; the client's own part of it is discrete Gaussian.
 
@@ -220,7 +225,8 @@ class SecureSumClient:
             theirs = session.keys[peer].masking[slot].tobytes()
             stream = mask_stream(pair_seed(self._masking[slot], theirs, session.id, slot, self.name, peer), len(flat))
             words = words + stream if self.name < peer else words - stream
-        self._ids.append(values_id if values_id is not None else hashlib.sha256(framed(flat.tobytes())).hexdigest())
+        digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
+        self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
         return Masked(slot, tuple(np.shape(values)), words)
 
     def confirm(self, arrived: Arrived) -> Confirmation:
@@ -232,8 +238,11 @@ class SecureSumClient:
             self._refuse("the survivors are not a sorted list of members with its own name")
         if len(members) < self.threshold:
             self._refuse(f"{len(members)} survivors are not allowed: {self.threshold} at least")
-        if self._company.setdefault(self._ids[slot], members) != members:
+        if any(self._company.get(one, members) != members for one in self._ids[slot]):
             self._refuse("these values were summed before, among others; the difference would show somebody's")
+        self._company |= dict.fromkeys(self._ids[slot], members)
+        for oldest in list(self._company)[: max(0, len(self._company) - MOST_REMEMBERED)]:
+            del self._company[oldest]
         self._confirmed[slot] = arrived
         return Confirmation(self._identity.sign(arrived_text(session.id, arrived)))
 

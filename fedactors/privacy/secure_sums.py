@@ -33,7 +33,13 @@ from fedactors.errors import PartyLost, Refused
 from fedactors.network.codec import message
 from fedactors.parties import Parties
 from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.secure_aggregation import SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
+from fedactors.privacy.secure_aggregation import (
+    EXACT,
+    SecureSumClient,
+    SecureSumError,
+    SecureSumServer,
+    unmasked_sum,
+)
 from fedactors.privacy.secure_sessions import (
     Arrived,
     Confirmation,
@@ -93,7 +99,7 @@ class SecureSummand(Client):
         self.common_secret = b""
         """32 bytes that all clients derive alike once they have met, and that no server learns."""
         self.company: dict[str, tuple[str, ...]] = {}
-        """With whom values were summed, by their id; to be cleared when the values have changed."""
+        """With whom values were summed, by their id."""
         self._greetings: dict[str, Greeting] = {}
         self._own_greeting: Greeting | None = None
         self._summand: SecureSumClient | None = None
@@ -112,6 +118,11 @@ class SecureSummand(Client):
     ) -> Masked:
         """Return an array under the masks of the next sum; see `SecureSumClient.mask`."""
         return self._sums.mask(values, point, values_id, sigma)
+
+    def forget_values(self) -> None:
+        """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""
+        for one in [one for one in self.company if not one.startswith(EXACT)]:
+            del self.company[one]
 
     @property
     def _sums(self) -> SecureSumClient:

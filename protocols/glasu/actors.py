@@ -19,6 +19,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.privacy.releases import without_guarantee
+from fedactors.privacy.secure_aggregation import SecureSumError
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand
 from fedactors.remote import SERVER, remote
@@ -267,7 +268,7 @@ class GraphClient(SecureSummand):
         """Take other parameters: what was summed under the ones before will not be summed again."""
         self.parameters = parameters
         self.num_changes += 1
-        self.company.clear()
+        self.forget_values()
 
     # --- mode joint: the server sends back gradients of the mean loss ---
 
@@ -317,6 +318,8 @@ class GraphClient(SecureSummand):
 
         Who has lost a member after a sum could else be told apart by the next sum over the same values.
         """
+        if not hasattr(self, "_round"):
+            raise SecureSumError(f"{self.name}: was resumed after a loss, and has no joint inference to go on with")
         await self._update(self._stale(), self._round.crosses or None)
 
     def _stale(self) -> list[Stale]:
@@ -353,7 +356,7 @@ class GraphClient(SecureSummand):
             old = self.parameters[name]
             changed[name] = values[start : start + old.numel()].reshape(old.shape).to(old.dtype)
             start += old.numel()
-        self._changed(changed)
+        self.parameters = changed  # no layer below is another: what was summed stays summed
 
     @property
     def _classifier_names(self) -> list[str]:

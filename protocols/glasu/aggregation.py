@@ -226,7 +226,6 @@ class AggregationServer(Server):
         parts = await self._tell(lambda client, stamp: client.classifier(stamp), stamp)
         averaged = AveragedClassifier(average(await self._sum("classifier", parts), len(parts)))
         await self.clients.ask(lambda client: client.take_classifier(averaged))
-        self.summed = ()
 
     # --- evaluation, and what follows it ---
 

@@ -337,6 +337,11 @@ def test_values_are_summed_in_one_company_only_whatever_the_session():
     sums.prepare(left)
     with pytest.raises(SecureSumError, match="summed before, among others"):
         sums.finish(sums.mask(values, of=left))
+    # another name for equal values changes nothing
+    sums = Sums()
+    sums.finish(sums.mask(values, values_id="round 1"))
+    with pytest.raises(SecureSumError, match="summed before, among others"):
+        sums.finish(sums.mask(values, of=left, values_id="round 2"))
     # ids tell values apart that differ and mean the same, such as two dropouts of one representation
     sums = Sums()
     sums.finish(sums.mask(values, values_id="round 1"))

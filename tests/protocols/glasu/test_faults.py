@@ -125,7 +125,7 @@ def test_sums_are_recovered_without_one_or_two_of_five(monkeypatch, door, names,
 
     def listen(self, arrived):
         found = kept(self, arrived)
-        companies.setdefault((self.name, self._ids[arrived.slot]), set()).add(arrived.members)
+        companies.setdefault((self.name, self._ids[arrived.slot][0]), set()).add(arrived.members)
         return found
 
     monkeypatch.setattr(SecureSumClient, "confirm", listen)
