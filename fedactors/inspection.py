@@ -35,7 +35,7 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
     senders: dict[type, dict[str, None]] = {}
     for message, sender, receiver in _deliveries(actors(config)):
         for part in (message, *_parts(message)):
-            if sent is None or part in sent or part.__module__ != module.__name__:
+            if sent is None or part in sent:
                 receivers.setdefault(part, {})[receiver] = None
                 senders.setdefault(part, {})[sender] = None
     described = []

@@ -132,7 +132,8 @@ class Protocol(typing.Protocol):
         """The module that declares everything that leaves a party.
 
         Two functions of it are used where it has them: ``shapes(config)``, from a message's name to the shapes of its
-        fields, and ``sent(config)``, the message classes that a run with this configuration can send.
+        fields, and ``sent(config)``, the message classes, the frame's among them, that a run with this
+        configuration can send.
         """
 
     @property

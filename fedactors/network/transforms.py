@@ -208,12 +208,12 @@ def decode(encoded: Encoded) -> Array:
 class Mask:
     """The hook for secure aggregation: `mask` turns the flat array into words that only a sum makes readable.
 
-    ``mask`` is typically ``lambda flat: masked_vector(flat, name, seeds, own_seed, point)`` from
+    ``mask`` is typically ``lambda flat: client.mask(flat, point).words`` with a client of
     `fedactors.privacy.secure_aggregation`. A mask is the last thing that happens to an array: masked words look
     uniform, so they can be neither compressed nor noised, and dense stages alone may come before.
     """
 
-    mask: Callable[[Array], NDArray[np.uint64]]
+    mask: Callable[[Array], NDArray[np.uint32]]
     """From the flat array to words of the same length."""
     stages: Sequence[ArrayStage] = ()
     """Clipping and noise before the mask."""

@@ -7,7 +7,6 @@ round and is forgotten when the next begins. What depends on chance is derived f
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
@@ -18,19 +17,20 @@ from torch import Tensor
 
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
+from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.privacy.releases import without_guarantee
-from fedactors.privacy.secure_aggregation import FixedPoint, SecureSumClient
+from fedactors.privacy.secure_aggregation import SecureSumError
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import SecureSummand
 from fedactors.remote import SERVER, remote
-from fedactors.roles import Client
 from fedactors.rounds import Remedy
-from fedactors.runtime.base import Work
+from fedactors.runtime.base import Work, derived_seed
 from protocols.glasu import algorithm, backbones, privacy, sampling
 from protocols.glasu.algorithm import ClientBatch, Stale
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphPart, load_client
+from protocols.glasu.data import GraphPart, load_client, renumber
 from protocols.glasu.messages import (
-    FRACTION_BITS,
     Aggregated,
     AveragedClassifier,
     AveragedLogits,
@@ -41,13 +41,9 @@ from protocols.glasu.messages import (
     IndexSet,
     Introduction,
     Logits,
-    Masked,
     Prediction,
-    PublicKeys,
     Report,
     Representation,
-    Revealed,
-    RevealRequest,
     Scores,
     Stamp,
     Targets,
@@ -72,19 +68,31 @@ class Round:
     own_gradient: Tensor | None = None
 
 
-class GraphClient(Client):
+class GraphClient(SecureSummand):
     """One of the M clients.
 
     Args:
         config: the run's settings.
         parts: where its own block is; everybody's in the two centralised baselines.
         position: the own place among the clients.
-        common_seed: shared by the clients; it shuffles the nodes' numbers.
+        common_seed: shared by the clients; it shuffles the nodes' numbers. The server can derive it, as all seeds of
+            the run: with secure aggregation secrets take its place.
+        names: of all clients.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("parameters", "moments", "best", "releases")
+    state: ClassVar[tuple[str, ...]] = (
+        "parameters", "moments", "best", "releases", "own_secret", "num_changes", *SecureSummand.state,
+    )  # fmt: skip
 
-    def __init__(self, config: GlasuConfig, parts: Sequence[GraphPart], position: int, common_seed: int) -> None:
+    def __init__(
+        self,
+        config: GlasuConfig,
+        parts: Sequence[GraphPart],
+        position: int,
+        common_seed: int,
+        names: Sequence[str],
+    ) -> None:
+        super().__init__(names)
         self._config = config
         self._parts = tuple(parts)
         self._position = position
@@ -99,14 +107,19 @@ class GraphClient(Client):
         self.moments = OptimizerState()
         self.best: Parameters = {}
         self.releases = privacy.noised_releases(config)
+        self.num_changes = 0
+        """Of the parameters so far."""
+        self.own_secret = b""
+        """What takes the seed's place where the server may not know what follows from it."""
         self._full: ClientBatch | None = None
-        self._keys: dict[str, bytes] | None = None
         self._answered: dict[str, tuple[int, int]] = {}
+        self._is_ordered = False
 
     async def load(self) -> None:
         """Load the own share, shuffle the nodes' numbers as all clients do, and draw the first parameters."""
         config = self._config
-        self._own, self._remarks = load_client(config, self._parts, self._position, self._common_seed)
+        common_seed = None if self._is_secret else self._common_seed
+        self._own, self._remarks = load_client(config, self._parts, self._position, common_seed)
         highest = int(self._own.graph.degrees.max(initial=0))
         if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
             raise BadInput(
@@ -114,40 +127,60 @@ class GraphClient(Client):
             )
         num_features = self._own.features_NF.shape[1]
         self._network = algorithm.network_of(config, num_features, self._own.num_classes, self._position)
-        self.parameters = backbones.initial_parameters(
-            self._network, self.rng("weights"), np.random.default_rng([self._common_seed, 2]), self._dtype
-        )
+        self.parameters = self._first_parameters(self._common_seed)
+        if self._is_secret:
+            self.own_secret = self.entropy("own secret")(32)
 
     async def open(self) -> None:
-        """Make fresh keys: a run that goes on never masks under the keys of the run before."""
-        reproducible = self._reproducible
-        self._noise = self.rng("noise of representations") if reproducible else self.noise_rng("representations")
-        entropy = self.rng("masks").bytes if reproducible else os.urandom
-        point = FixedPoint(fraction_bits=FRACTION_BITS, num_clients=self._config.num_networks)
-        self._secure = SecureSumClient(self.name, point, entropy)
+        """Take noise from where nobody can repeat it; after a resume, order the nodes as the run began."""
+        self._noise = (
+            self.rng("noise of representations") if self.draws_reproducibly else self.noise_rng("representations")
+        )
+        if self._is_secret and self.common_secret:
+            self._order_nodes()
+
+    def _first_parameters(self, common_seed: int) -> Parameters:
+        rng = np.random.default_rng(self._seed("weights"))
+        return backbones.initial_parameters(self._network, rng, np.random.default_rng([common_seed, 2]), self._dtype)
+
+    # --- what the server may not derive ---
+
+    @property
+    def draws_reproducibly(self) -> bool:
+        """Whether noise and masks follow from the run's seed."""
+        return self._config.reproducible_noise or self._context.reproducible_noise
+
+    @property
+    def _is_secret(self) -> bool:
+        """Whether orders and first weights come from the operating system: the server can derive all seeds."""
+        return self._config.secure_aggregation and not self.draws_reproducibly
+
+    def _seed(self, purpose: str) -> int:
+        return (
+            derived_seed(int.from_bytes(self.own_secret), self.name, purpose) if self.own_secret else self.seed(purpose)
+        )
+
+    def _order_nodes(self) -> None:
+        """Shuffle the nodes' numbers as all clients do, by what they have agreed upon past the server."""
+        order = np.random.default_rng(self._agreed_seed).permutation(self._own.graph.num_nodes)
+        self._own, self._is_ordered = renumber(self._own, order), True
+
+    @property
+    def _agreed_seed(self) -> int:
+        return int.from_bytes(self.common_secret) >> 193
 
     @remote(caller=SERVER)
     async def introduce(self) -> Introduction:
         """Say what the server must know before the first round."""
+        if self._is_secret and not self._is_ordered:
+            self._order_nodes()
+            self.parameters = self._first_parameters(self._agreed_seed)
         return Introduction(
             num_nodes=len(self._own.nodes.labels_N),
             num_classes=self._own.num_classes,
             train=np.sort(self._own.nodes.train),
-            public_key=self._secure.public_key,
             remarks=tuple(self._remarks),
         )
-
-    @remote(caller=SERVER)
-    async def agree(self, keys: PublicKeys) -> None:
-        """Accept the keys of those with whom sums are masked.
-
-        Raises:
-            Refused: asked again, with the key of anybody who was not among them before.
-        """
-        if self._keys is not None and not keys.keys.items() <= self._keys.items():
-            raise Refused(self.caller, f"gives {self.name} keys that were not agreed upon at the start")
-        self._keys = dict(keys.keys)
-        self._secure.agree(keys.keys)
 
     # --- Algorithm 2 ---
 
@@ -166,7 +199,7 @@ class GraphClient(Client):
             current.layers[0] = current.layers[0].with_sources(targets.nodes)
         num_layers = len(self._network.segments[targets.segment])
         work = Work("sample", len(targets.nodes) * num_layers * (num_neighbours or 10))
-        rng = np.random.default_rng(self.seed(f"sample {stamp.round}/{stamp.attempt}/{targets.segment}"))
+        rng = np.random.default_rng(self._seed(f"sample {stamp.round}/{stamp.attempt}/{targets.segment}"))
         arguments = (self._own.graph, targets.nodes, num_layers, num_neighbours, rng)
         current.layers[:0] = await self.compute(sampling.sample_segment, *arguments, work=work)
 
@@ -189,7 +222,7 @@ class GraphClient(Client):
     async def _build(self, targets: Targets) -> None:
         """Make the batch of the round, of the whole graph in an evaluation."""
         stamp = targets.stamp
-        seed = self.seed(f"dropout {stamp.round}/{stamp.attempt}")
+        seed = self._seed(f"dropout {stamp.round}/{stamp.attempt}")
         if stamp.scoring or self._config.batch_size is None:
             self._begin(stamp)
             if self._full is None:  # part of loading, put off until it is needed: it has no cost of its own
@@ -210,27 +243,33 @@ class GraphClient(Client):
         return self._send(index, await self._run("segment", algorithm.segment, *arguments, segments=[index]))
 
     def _send(self, segment: int, part: Tensor) -> Representation | Masked:
-        """Keep the own part as it is; what leaves is noised, then masked, where configured."""
+        """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
         self._round.own.append(part)
         values: Floats = part.numpy()
-        config = self._config
-        if config.noise_multiplier and config.clip_norm is not None:
-            sigma = config.noise_multiplier * config.clip_norm
-            values = values + (sigma * self._noise.standard_normal(values.shape)).astype(values.dtype)
+        config, sigma = self._config, privacy.noise_of(self._config)
+        if sigma > 0:
             hops = len(self._network.segments[segment])
             privacy.count_release(self.releases, config, hops, len(values), first=self.moments.step == 0)
-        return self._masked(self._round.stamp, f"forward/{segment}", values) or Representation(values)
+        if self._is_masked:
+            return self._masked(f"forward/{segment}", values, sigma)
+        return Representation(add_gaussian(values, sigma, self._noise, "Representation"))
 
-    def _masked(self, stamp: Stamp, what: str, values: Floats) -> Masked | None:
-        if not self._config.secure_aggregation:
-            return None
-        return Masked(tuple(values.shape), self._secure.mask(values.reshape(-1), stamp.context(what)))
+    @property
+    def _is_masked(self) -> bool:
+        return self._config.secure_aggregation
 
-    @remote(caller=SERVER)
-    async def reveal(self, request: RevealRequest) -> Revealed:
-        """Help to remove the masks of one sum, once."""
-        found = self._secure.reveal(request.context, request.arrived)
-        return Revealed(found.own_seed, found.dropped_seeds)
+    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
+        point = privacy.point_of(self._config, what.partition("/")[0])
+        try:
+            return self.masked(values, point, f"{self.num_changes}/{what}", sigma)
+        except ValueError as error:
+            raise BadInput(f"secure_range: {self._config.secure_range:g} is too small for {what}: {error}") from None
+
+    def _changed(self, parameters: Parameters) -> None:
+        """Take other parameters: what was summed under the ones before will not be summed again."""
+        self.parameters = parameters
+        self.num_changes += 1
+        self.forget_values()
 
     # --- mode joint: the server sends back gradients of the mean loss ---
 
@@ -259,7 +298,7 @@ class GraphClient(Client):
     def _send_gradient(self, segment: int, gradient: Tensor) -> GradientPart | Masked:
         self._round.own_gradient = gradient
         values: Floats = gradient.numpy()
-        return self._masked(self._round.stamp, f"backward/{segment}", values) or GradientPart(values)
+        return self._masked(f"backward/{segment}", values) if self._is_masked else GradientPart(values)
 
     # --- Algorithm 4 ---
 
@@ -271,9 +310,22 @@ class GraphClient(Client):
             self._take_share(last)
         else:
             current.aggregated.append(algorithm.tensor(last.values))
-        stale = [algorithm.extract(h, own) for h, own in zip(current.aggregated, current.own, strict=True)]
-        losses = await self._update(stale, current.crosses or None)
+        losses = await self._update(self._stale(), current.crosses or None)
         return Report(losses[0], losses[-1])
+
+    @remote(caller=SERVER)
+    async def advance(self) -> None:
+        """Do Q more updates on the last joint inference: the others are fewer now, and no value is summed twice.
+
+        Who has lost a member after a sum could else be told apart by the next sum over the same values.
+        """
+        if not hasattr(self, "_round"):
+            raise SecureSumError(f"{self.name}: was resumed after a loss, and has no joint inference to go on with")
+        await self._update(self._stale(), self._round.crosses or None)
+
+    def _stale(self) -> list[Stale]:
+        current = self._round
+        return [algorithm.extract(h, own) for h, own in zip(current.aggregated, current.own, strict=True)]
 
     async def _update(self, stale: Sequence[Stale], crosses: Sequence[Tensor] | None) -> list[float]:
         config, times = self._config, self._config.num_local_updates
@@ -282,9 +334,10 @@ class GraphClient(Client):
         )
         arguments = (optimizer, self.moments, stale, crosses, times)
         everything = range(len(self._network.segments))
-        self.parameters, self.moments, losses = await self._run(
+        parameters, self.moments, losses = await self._run(
             "update", algorithm.local_updates, *arguments, segments=everything, times=times
         )
+        self._changed(parameters)
         if not np.isfinite(losses).all():
             remedy = Remedy("learning_rate", config.learning_rate)
             raise remedy.error(self._round.stamp.round, f"{self.name}'s loss", losses[-1])
@@ -294,7 +347,7 @@ class GraphClient(Client):
     async def classifier(self, stamp: Stamp) -> Classifier | Masked:
         """Give the classifier to be averaged."""
         values = np.concatenate([self.parameters[name].numpy().reshape(-1) for name in self._classifier_names])
-        return self._masked(stamp, "classifier", values) or Classifier(values)
+        return self._masked("classifier", values) if self._is_masked else Classifier(values)
 
     @remote(caller=SERVER)
     async def take_classifier(self, averaged: AveragedClassifier) -> None:
@@ -304,7 +357,7 @@ class GraphClient(Client):
             old = self.parameters[name]
             changed[name] = values[start : start + old.numel()].reshape(old.shape).to(old.dtype)
             start += old.numel()
-        self.parameters = changed
+        self.parameters = changed  # no layer below is another: what was summed stays summed
 
     @property
     def _classifier_names(self) -> list[str]:
@@ -319,7 +372,9 @@ class GraphClient(Client):
         last = algorithm.tensor(aggregated.values)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
-        return Prediction(self._masked(self._round.stamp, "logits", values) or Logits(values), self._score(values))
+        self._round.aggregated.append(last)
+        part = self._masked("logits", values) if self._is_masked else Logits(values)
+        return Prediction(part, self._score(values))
 
     @remote(caller=SERVER)
     async def score(self, averaged: AveragedLogits) -> Scores:
@@ -365,11 +420,7 @@ class GraphClient(Client):
     async def account(self) -> None:
         """Write the lines of the privacy ledger."""
         for record in privacy.records(self._config, self.party, self.releases):
-            self.record_privacy(without_guarantee(record) if self._reproducible else record)
-
-    @property
-    def _reproducible(self) -> bool:
-        return self._config.reproducible_noise or self._context.reproducible_noise
+            self.record_privacy(without_guarantee(record) if self.draws_reproducibly else record)
 
     async def _run(
         self, kind: str, function: Callable[..., T], *arguments: Any, segments: Sequence[int] = (), times: int = 1

@@ -6,6 +6,8 @@
 
 Who is lost, or does not answer in time, is dropped or ends the run (`Parties`): on_party_loss decides. Before the
 first local update a round that lost a client begins anew under another attempt; after it the others' updates stand.
+With secure aggregation it goes on without the lost client instead: its sums are completed by the others, and none is
+done a second time among fewer. Where that would happen (after an evaluation that lost a client), parameters move first.
 
 Shapes: S nodes of an index set, D hidden size, W width after Agg (D, or M * D for concatenation), M clients.
 Everything goes by name, in the order of the clients' names. A client that is lost leaves its place empty: the average
@@ -19,16 +21,16 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from fedactors.errors import BadInput, PartyLost, Refused
+from fedactors.errors import BadInput, Refused
 from fedactors.parties import Parties
-from fedactors.privacy.secure_aggregation import FixedPoint, Reveal, unmasked_sum
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import DRIVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Work
-from protocols.glasu import sampling
+from protocols.glasu import privacy, sampling
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.messages import (
-    FRACTION_BITS,
     Accuracies,
     Aggregated,
     AveragedClassifier,
@@ -40,14 +42,12 @@ from protocols.glasu.messages import (
     Index,
     Introduction,
     Logits,
-    Masked,
     Progress,
-    PublicKeys,
     Remarks,
     Report,
     Representation,
-    RevealRequest,
     RoundOrder,
+    Scores,
     Stamp,
     Targets,
 )
@@ -94,7 +94,7 @@ class AggregationServer(Server):
         names: the clients' names, in order.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("clients", "introductions")
+    state: ClassVar[tuple[str, ...]] = ("clients", "introductions", "summed")
 
     def __init__(self, config: GlasuConfig, names: Sequence[str]) -> None:
         self._config = config
@@ -104,11 +104,12 @@ class AggregationServer(Server):
             self._names,
             on_loss="drop" if config.on_party_loss == "continue" else "stop",
             timeout=config.client_timeout,
-            when_dropped=self._exchange_keys,
             label="clients",
         )
+        self.summed: tuple[str, ...] = ()
+        """Whose values were summed since the parameters changed."""
+        self._sums = SecureSums(self, self.clients)
         self.introductions: dict[str, Introduction] = {}
-        self._agreed: list[str] = []
         self._last = len(config.resolved_layers) - 1
         """The topmost segment."""
 
@@ -116,7 +117,9 @@ class AggregationServer(Server):
 
     @remote(caller=DRIVER)
     async def prepare(self) -> Remarks:
-        """Ask every client for what the server must know, and pass the public keys on."""
+        """Ask every client for what the server must know."""
+        if self._config.secure_aggregation:
+            await self._sums.prepare(self._num_sums)
         self.introductions = {}
         self.introductions = found = await self.clients.ask(lambda client: client.introduce())
         first = found[self.clients.members[0]]
@@ -131,31 +134,36 @@ class AggregationServer(Server):
                     f"classes of {name}: {one.num_classes} are not allowed: all clients know the same labels, "
                     f"{next(iter(found))} has {first.num_classes}"
                 )
-        await self._exchange_keys([name for name in self._names if name not in found])
         return Remarks(tuple(dict.fromkeys(remark for one in found.values() for remark in one.remarks)))
 
-    async def _exchange_keys(self, lost: Sequence[str]) -> None:
-        """Let those who are left agree on keys for masked sums, at the start and after each loss."""
-        if not (self._config.secure_aggregation and self.introductions):
+    @property
+    def _num_sums(self) -> int:
+        """How many sums a round or an evaluation has at most."""
+        return 2 * (self._last + 1) + 1
+
+    async def _begin(self) -> None:
+        """Make ready for the masked sums of a round: keys, and values that were not summed among others before."""
+        if not self._config.secure_aggregation:
             return
-        self._agreed = self.clients.members
-        if len(self._agreed) < 3:
-            raise PartyLost(lost[0], "it was lost, and too few clients are left: secure aggregation needs three")
-        keys = PublicKeys({name: self.introductions[name].public_key for name in self._agreed})
-        await self.clients.ask(lambda client: client.agree(keys))
+        if self.summed and self.summed != tuple(sorted(self.clients.members)):
+            await self.clients.ask(lambda client: client.advance())
+            self.summed = ()
+        await self._sums.prepare(self._num_sums)
 
     # --- one round ---
 
     @remote(caller=DRIVER)
     async def train(self, order: RoundOrder) -> Progress:
         """Do one round of Algorithm 1."""
-        return await self.clients.repeat(lambda: self._train(self._stamp(order.round, scoring=False)))
+        return await self.clients.repeat(lambda: self._train(order.round))
 
-    async def _train(self, stamp: Stamp) -> Progress:
+    async def _train(self, number: int) -> Progress:
+        await self._begin()
+        stamp = self._stamp(number, scoring=False)
         targets = await self._sample(stamp)
         aggregated = await self._infer(stamp, targets)
         if self._config.mode == "joint":
-            reports = await self._update(await self._backpropagate(stamp, aggregated))
+            reports = await self._update(await self._backpropagate(aggregated))
         else:
             reports = await self._update(dict.fromkeys(stamp.members, aggregated))
         if self._config.average_classifiers:
@@ -180,31 +188,29 @@ class AggregationServer(Server):
         """Algorithm 3: one exchange for each aggregation layer; the last aggregate is still to be sent."""
         parts = await self._tell(lambda client, lowest: client.infer_lowest(lowest), Targets(stamp, 0, targets))
         for segment in range(self._last):
-            aggregated = await self._aggregate(stamp, segment, parts)
+            aggregated = await self._aggregate(segment, parts)
             parts = await self._tell(lambda client, aggregated: client.infer(aggregated), aggregated)
-        return await self._aggregate(stamp, self._last, parts)
+        return await self._aggregate(self._last, parts)
 
-    async def _aggregate(self, stamp: Stamp, segment: int, parts: Mapping[str, Representation | Masked]) -> Aggregated:
+    async def _aggregate(self, segment: int, parts: Mapping[str, Representation | Masked]) -> Aggregated:
         if self._config.aggregation == "average":
-            total = await self._sum(stamp, f"forward/{segment}", parts)
+            total = await self._sum(f"forward/{segment}", parts)
             return Aggregated(segment, average(total, len(parts)))
         values = {name: part.values for name, part in parts.items() if isinstance(part, Representation)}
         work = Work("aggregate", sum(value.size for value in values.values()))
         return Aggregated(segment, await self.compute(concatenate, values, self._names, work=work))
 
-    async def _backpropagate(self, stamp: Stamp, aggregated: Aggregated) -> dict[str, GradientShare]:
+    async def _backpropagate(self, aggregated: Aggregated) -> dict[str, GradientShare]:
         """Mode joint: sum the clients' gradients at every aggregation, from the last down, and send the shares back."""
         parts = await self._tell(lambda client, last: client.head_gradient(last), aggregated)
-        shares = await self._shares(stamp, self._last, parts)
+        shares = await self._shares(self._last, parts)
         for segment in range(self._last - 1, -1, -1):
-            parts = await self.clients.ask_each(lambda client, share: client.pass_gradient(share), shares, whole=True)
-            shares = await self._shares(stamp, segment, parts)
+            parts = await self._tell_each(lambda client, share: client.pass_gradient(share), shares)
+            shares = await self._shares(segment, parts)
         return shares
 
-    async def _shares(
-        self, stamp: Stamp, segment: int, parts: Mapping[str, GradientPart | Masked]
-    ) -> dict[str, GradientShare]:
-        total = await self._sum(stamp, f"backward/{segment}", parts)
+    async def _shares(self, segment: int, parts: Mapping[str, GradientPart | Masked]) -> dict[str, GradientShare]:
+        total = await self._sum(f"backward/{segment}", parts)
         if self._config.aggregation == "average":
             return dict.fromkeys(parts, GradientShare(segment, average(total, len(parts))))
         width = self._config.hidden_size
@@ -212,11 +218,13 @@ class AggregationServer(Server):
 
     async def _update(self, messages: Mapping[str, Aggregated | GradientShare]) -> dict[str, Report]:
         """Algorithm 4 at every client; who is lost now has not held up the others, whose updates stand."""
-        return await self.clients.ask_each(lambda client, last: client.update(last), messages)
+        reports = await self.clients.ask_each(lambda client, last: client.update(last), messages)
+        self.summed = ()
+        return reports
 
     async def _average_classifiers(self, stamp: Stamp) -> None:
         parts = await self._tell(lambda client, stamp: client.classifier(stamp), stamp)
-        averaged = AveragedClassifier(average(await self._sum(stamp, "classifier", parts), len(parts)))
+        averaged = AveragedClassifier(average(await self._sum("classifier", parts), len(parts)))
         await self.clients.ask(lambda client: client.take_classifier(averaged))
 
     # --- evaluation, and what follows it ---
@@ -224,15 +232,19 @@ class AggregationServer(Server):
     @remote(caller=DRIVER)
     async def evaluate(self, order: RoundOrder) -> Accuracies:
         """Infer on the whole graph and let the clients compare their own and the averaged logits with the labels."""
-        return await self.clients.repeat(lambda: self._evaluate(self._stamp(order.round, scoring=True)))
+        return await self.clients.repeat(lambda: self._evaluate(order.round))
 
-    async def _evaluate(self, stamp: Stamp) -> Accuracies:
+    async def _evaluate(self, number: int) -> Accuracies:
+        await self._begin()
+        stamp = self._stamp(number, scoring=True)
         aggregated = await self._infer(stamp, np.empty(0, dtype=np.int64))
         predictions = await self._tell(lambda client, last: client.predict(last), aggregated)
-        total = await self._sum(stamp, "logits", {name: one.part for name, one in predictions.items()})
-        averaged = {stamp.members[0]: AveragedLogits(average(total, len(predictions)))}
-        scored = await self.clients.ask_each(lambda client, logits: client.score(logits), averaged, whole=True)
-        scores, each = scored[stamp.members[0]], [one.scores.test for one in predictions.values()]
+        total = await self._sum("logits", {name: one.part for name, one in predictions.items()})
+        averaged, scored = AveragedLogits(average(total, len(predictions))), dict[str, Scores]()
+        while not scored:
+            first = {self.clients.members[0]: averaged}
+            scored = await self._tell_each(lambda client, logits: client.score(logits), first)
+        (scores,), each = scored.values(), [one.scores.test for one in predictions.values()]
         return Accuracies(scores.validation, scores.test, mean(each), min(each))
 
     @remote(caller=DRIVER)
@@ -251,10 +263,16 @@ class AggregationServer(Server):
         return Stamp(round_index, self.clients.attempt, scoring, tuple(self.clients.members))
 
     async def _tell(self, call: Callable[[GraphClient, M], Awaitable[T]], message: M) -> dict[str, T]:
-        """Send all members one message; nothing is returned unless everybody has answered."""
-        return await self.clients.ask_each(call, dict.fromkeys(self.clients.members, message), whole=True)
+        """Send all members one message."""
+        return await self._tell_each(call, dict.fromkeys(self.clients.members, message))
 
-    async def _sum(self, stamp: Stamp, what: str, parts: Mapping[str, Part]) -> Floats:
+    async def _tell_each(
+        self, call: Callable[[GraphClient, M], Awaitable[T]], messages: Mapping[str, M]
+    ) -> dict[str, T]:
+        """Send each member its message; nothing is returned unless everybody has answered, or sums are masked."""
+        return await self.clients.ask_each(call, messages, whole=not self._config.secure_aggregation)
+
+    async def _sum(self, what: str, parts: Mapping[str, Part]) -> Floats:
         """Return the sum of the members' arrays, in the order of names; masks are removed with the members' help."""
         masked = {name: part for name, part in parts.items() if isinstance(part, Masked)}
         for name in parts:
@@ -264,15 +282,10 @@ class AggregationServer(Server):
         if not masked:
             values = [part.values for part in parts.values() if not isinstance(part, Masked)]
             return await self.compute(add, values, work=Work("aggregate", sum(value.size for value in values)))
-        request = RevealRequest(stamp.context(what), tuple(masked))
-        found = await self._tell(lambda client, request: client.reveal(request), request)
-        reveals = {name: Reveal(own_seed=one.own_seed, dropped_seeds=one.dropped_seeds) for name, one in found.items()}
-        words = {name: part.words for name, part in masked.items()}
-        point = FixedPoint(fraction_bits=FRACTION_BITS, num_clients=self._config.num_networks)
-        work = Work("unmask", sum(one.size for one in words.values()))
-        total = await self.compute(unmasked_sum, words, reveals, self._agreed, point, work=work)
-        shape = masked[stamp.members[0]].shape
-        return total.reshape(shape).astype(np.float64 if self._config.float64 else np.float32)
+        point = privacy.point_of(self._config, what.partition("/")[0])
+        work = Work("unmask", sum(one.words.size for one in masked.values()))
+        total, self.summed = await self._sums.total(masked, point, work)
+        return total.astype(np.float64 if self._config.float64 else np.float32)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -102,7 +102,8 @@ class GlasuConfig:
     """What the learning rate is multiplied by then."""
 
     scale_features: bool = True
-    """Whether each client scales its feature block, by one number, to rows of a common mean length."""
+    """Whether each client scales its feature block, by one number, to rows of a common mean length; with noise each row
+    on its own, since a mean lets one node move all rows."""
 
     average_classifiers: bool = False
     """Whether the clients' classifiers are averaged after every round; with stale updates they drift apart."""
@@ -115,6 +116,10 @@ class GlasuConfig:
 
     secure_aggregation: bool = False
     """Whether the server sees only the masked sum; needs `average` and at least three clients."""
+
+    secure_range: float = Field(64.0, gt=0)
+    """Largest absolute value of a number under masks: representations without a clip norm, logits, classifiers; a
+    64th of it for gradients. The error of a sum of M numbers is at most M^2 2^-32 times that; larger is an error."""
 
     noise_multiplier: float = Field(0.0, ge=0)
     """Standard deviation of the Gaussian noise on sent representations, in units of the clip norm."""

@@ -128,7 +128,8 @@ def load_client(
     if config.special_case != "vfl":
         lonely = [one.name for one in loaded if one.graph.indices.size == 0]
         remarks += [f"{name} has no edges: its layers see each node alone" for name in lonely]
-    return scale_features(own) if config.scale_features else own, remarks
+    by_row = config.noise_multiplier > 0
+    return scale_features(own, by_row=by_row) if config.scale_features else own, remarks
 
 
 def client_graph(name: str, block: GraphBlock) -> ClientGraph:
@@ -213,12 +214,16 @@ def arrange(special_case: SpecialCase, clients: Sequence[ClientGraph]) -> list[C
     return list(clients)
 
 
-def scale_features(own: ClientGraph, length: float = 2.5) -> ClientGraph:
-    """Multiply a client's block by one number so that its rows are `length` long on average.
+def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = False) -> ClientGraph:
+    """Multiply a client's block by one number so that its rows are `length` long on average; `by_row`: each row.
 
     A client can do this alone; it lets one learning rate and weight decay serve bags of words and weighted words alike.
     """
-    mean = float(np.linalg.norm(own.features_NF, axis=1).mean())
+    lengths_N = np.linalg.norm(own.features_NF, axis=1)
+    if by_row:
+        factors_N = (length / np.where(lengths_N > 0, lengths_N, 1.0)).astype(np.float32)
+        return replace(own, features_NF=own.features_NF * factors_N[:, None])
+    mean = float(lengths_N.mean())
     return own if mean == 0.0 else replace(own, features_NF=own.features_NF * np.float32(length / mean))
 
 

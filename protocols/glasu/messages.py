@@ -1,8 +1,10 @@
 """Everything that the driver, the clients and the server of GLASU tell one another: this file is the privacy review.
 
-No message holds a feature, an edge or a label. Nodes travel under numbers that the clients have shuffled by the run's
-seed, which hides them from who does not know it. Shapes: S nodes of an index set, D hidden size, W width after Agg,
-C classes.
+No message holds a feature, an edge or a label. Nodes travel under shuffled numbers: with secure aggregation in an order
+that the clients have agreed upon past the server, else in one that follows from the run's seed, which the server has
+too. What masked sums send besides is declared in `fedactors.privacy.secure_sessions` and `secure_sums`.
+
+Shapes: S nodes of an index set, D hidden size, W width after Agg, C classes.
 """
 
 from __future__ import annotations
@@ -14,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.network.codec import message
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import MESSAGES
 
 if TYPE_CHECKING:
     from protocols.glasu.config import GlasuConfig
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.int64]
-
-FRACTION_BITS = 40
-"""Bits after the point under masks: representations and the far smaller gradients both keep single precision."""
 
 # --- between the run's driver and the server, or a client that works alone ---
 
@@ -72,27 +73,15 @@ class Stamp:
     scoring: bool
     members: tuple[str, ...]
 
-    def context(self, what: str) -> bytes:
-        """Return what tells one masked sum from all others of the run."""
-        return f"{self.round}/{self.attempt}/{int(self.scoring)}/{what}".encode()
 
-
-@message(reveals="the number of nodes and classes, the training nodes' shuffled numbers, a public key, and `Remarks`")
+@message(reveals="the number of nodes and classes, the training nodes' shuffled numbers, and `Remarks`")
 class Introduction:
     """A client's answer at the start of a run."""
 
     num_nodes: int
     num_classes: int
     train: Index
-    public_key: bytes
     remarks: tuple[str, ...]
-
-
-@message(reveals="the clients' public keys for secure aggregation")
-class PublicKeys:
-    """Everyone's key, by name."""
-
-    keys: dict[str, bytes]
 
 
 @message(reveals="which nodes other clients sampled, merged over all of them")
@@ -139,30 +128,6 @@ class GradientShare:
 
     segment: int
     values: Floats
-
-
-@message(reveals="nothing alone: uniformly random words; only the sum over the clients is readable")
-class Masked:
-    """A representation, gradient, classifier or logits under masks (secure aggregation); words (flat)."""
-
-    shape: tuple[int, ...]
-    words: NDArray[np.uint64]
-
-
-@message(reveals="whose vectors arrived")
-class RevealRequest:
-    """The server asks for the seeds that remove the masks of one sum."""
-
-    context: bytes
-    arrived: tuple[str, ...]
-
-
-@message(reveals="the seed of a mask that only hides a vector together with the pair masks")
-class Revealed:
-    """A client's own mask seed, and those it shares with clients that dropped out."""
-
-    own_seed: bytes
-    dropped_seeds: dict[str, bytes]
 
 
 @message(reveals="the client's mean training loss before its first and its last local update")
@@ -223,8 +188,7 @@ def sent(config: GlasuConfig) -> tuple[type, ...]:
     if config.works_alone:
         return to_driver
     always = (Stamp, Introduction, Targets, Aggregated, Report, Prediction, Scores, AveragedLogits)
-    masks = (PublicKeys, Masked, RevealRequest, Revealed)
-    found = [*to_driver, *always, *(masks if config.secure_aggregation else (Representation, Logits))]
+    found = [*to_driver, *always, *(MESSAGES if config.secure_aggregation else (Representation, Logits))]
     if config.mode == "joint":
         found += [GradientShare] if config.secure_aggregation else [GradientPart, GradientShare]
     if config.average_classifiers:

@@ -11,12 +11,46 @@ the first update one node may move every row of a release, and only the account 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.client_graphs import GraphBlock
+from fedactors.network.codec import plain
+from fedactors.plugins import Neighbour
 from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.privacy.attacks.link_stealing import pair_scores, sample_pairs
+from fedactors.privacy.attacks.suite import Surface
+from fedactors.privacy.audit import attack_by_auc
+from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.releases import GaussianReleases
+from fedactors.privacy.secure_aggregation import noise_part
+from fedactors.privacy.secure_sessions import threshold_of
 from protocols.glasu.config import GlasuConfig
+from protocols.glasu.data import GraphPart, GraphSource
 from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Report, Representation
+
+SECURE_NOTE = "; server and clients see masked sums only, whose noise is discrete Gaussian and counts without one's own"
+GRADIENT_SHARE = 1 / 64
+"""Range of gradients, as a part of `secure_range`."""
+
+
+def point_of(config: GlasuConfig, what: str) -> FixedPoint:
+    """Return how numbers of one kind (`forward`, `backward`, `classifier`, `logits`) become words of a masked sum."""
+    limit = config.secure_range
+    if what == "backward":
+        limit *= GRADIENT_SHARE
+    elif what == "forward" and config.clip_norm is not None:
+        limit = config.clip_norm + 10 * noise_part(noise_of(config), threshold_of(config.num_clients))
+    return FixedPoint(limit=limit, num_clients=config.num_clients)
+
+
+def noise_of(config: GlasuConfig) -> float:
+    """Return the standard deviation of the noise on a representation, or on the sum of all; 0 is none."""
+    return config.noise_multiplier * config.clip_norm if config.clip_norm is not None else 0.0
 
 
 def reached_rows(max_degree: int, hops: int, num_rows: int) -> int:
@@ -38,33 +72,118 @@ def noised_releases(config: GlasuConfig) -> GaussianReleases:
     return GaussianReleases(
         Representation.__name__,
         clip_norm=clip_norm,
-        sigma=config.noise_multiplier * clip_norm if config.noise_multiplier else 0.0,
+        sigma=noise_of(config),
         delta=config.delta,
         sampling="full" if config.batch_size is None else "known-batches",
-        note=note + ("; the server sees masked sums only" if config.secure_aggregation else ""),
+        note=note + (SECURE_NOTE if config.secure_aggregation else ""),
     )
 
 
 def count_release(releases: GaussianReleases, config: GlasuConfig, hops: int, num_rows: int, *, first: bool) -> None:
     """Count one release of `num_rows` rows over `hops` layers; `first`: the weights have seen no data yet."""
     assert config.max_degree is not None
-    near = num_rows if config.scale_features else reached_rows(config.max_degree, hops, num_rows)
+    near = reached_rows(config.max_degree, hops, num_rows)
     releases.add(near if first else num_rows, nominal_rows=near)
 
 
 def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iterator[PrivacyRecord]:
     """Yield a client's lines of the privacy ledger, the representations' first."""
-    if config.noise_multiplier:
-        yield releases.record(party)
     if config.works_alone:
         return
-    bare: list[type] = [] if config.noise_multiplier else [Representation]
-    bare += [Report, Logits, *([GradientPart] if config.mode == "joint" else [])]
+    bare: list[type] = [Report, Logits, *([GradientPart] if config.mode == "joint" else [])]
     bare += [Classifier] if config.average_classifiers else []
     bare += [IndexSet] if config.batch_size is not None else []
+    if config.noise_multiplier:
+        uncovered = tuple(f"{cls.__name__} without noise" for cls in bare)
+        yield replace(releases.record(party, uncovered=uncovered), neighbour="node")
+    else:
+        bare.insert(0, Representation)
     for cls in bare:
         hidden = config.secure_aggregation and cls not in (Report, IndexSet)
         mechanism = "secure-sum" if hidden else "none"
         yield PrivacyRecord(
-            party=party, message_type=cls.__name__, mechanism=mechanism, epsilon=math.inf, note="no noise: not covered"
+            party=party,
+            message_type=cls.__name__,
+            mechanism=mechanism,
+            neighbour="node",
+            epsilon=math.inf,
+            note="no noise: not covered",
         )
+
+
+# --- what audits change, and what attackers see ---
+
+
+@plain(eq=False)
+class OtherNode:
+    """A client's part with other features of one node."""
+
+    part: Any
+    node: int
+    features: NDArray[np.float32]
+
+    @property
+    def party(self) -> str:
+        """The client's name."""
+        name: str = self.part.party
+        return name
+
+    def load(self) -> GraphBlock:
+        """Load the block and change the one row."""
+        block: GraphBlock = self.part.load()
+        features = block.features.copy()
+        features[self.node] = self.features
+        return replace(block, features=features)
+
+
+@dataclass(frozen=True)
+class OtherGraph:
+    """A graph in which one client's part is another."""
+
+    source: GraphSource
+    other: OtherNode
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The clients' names, in order."""
+        return self.source.parties
+
+    def part(self, party: str) -> GraphPart:
+        """Return what the actor of `party` is built with."""
+        return self.other if party == self.other.party else self.source.part(party)
+
+
+def neighbours(config: GlasuConfig, data: GraphSource, party: str, count: int, seed: int) -> Sequence[Neighbour]:
+    """Return `count` neighbours of kind ``node``: another node's features, zeros, or a million in each column."""
+    part = data.part(party)
+    block, rng = part.load(), np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        node, other = rng.integers(0, block.num_nodes, 2).tolist()
+        row, what = (
+            (block.features[other], f"those of node {other}"),
+            (np.zeros_like(block.features[node]), "zeros"),
+            (np.full_like(block.features[node], 1e6), "a million each"),
+        )[number % 3]
+        changed = OtherGraph(data, OtherNode(part=part, node=node, features=row))
+        found.append(Neighbour(label=f"features of node {node} by {what}", kind="node", data=changed))
+    return found
+
+
+def surface(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes], seed: int) -> Surface:
+    """Return what a server sees of the first aggregation of a trained model, and link stealing on it.
+
+    The attacker has each client's own representation (without secure aggregation) or their sum, with the noise of the
+    configuration drawn anew, and looks for that client's edges.
+    """
+    from protocols.glasu.serving import first_representations
+
+    parts, edges = first_representations(config, data, states)
+    rng, sigma = np.random.default_rng(seed), noise_of(config)
+    total = sum(parts.values()) + sigma * rng.standard_normal(next(iter(parts.values())).shape)
+    attacks = []
+    for name, own in parts.items():
+        seen = total if config.secure_aggregation else own + sigma * rng.standard_normal(own.shape)
+        pairs, truth = sample_pairs(edges[name], len(own), 2000, seed)
+        attacks.append(attack_by_auc(f"link stealing: {name}", truth, pair_scores(seen, pairs)))
+    return Surface(others=tuple(attacks))

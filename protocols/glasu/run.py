@@ -57,7 +57,7 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
     is_fresh = await rounds.start()
     for name in state.lost:
         federation.leave(name)
-    if is_fresh or config.secure_aggregation:  # the keys of the run before are in no checkpoint
+    if is_fresh or config.secure_aggregation:  # keys are in no checkpoint
         async with rounds.aside("introductions"):
             found = await federation.ask(lambda one: one.prepare())
         state.remarks = tuple(dict.fromkeys(text for one in found.values() for text in one.texts))
@@ -102,7 +102,7 @@ def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> Partie
     cls = LoneClient if config.works_alone else GraphClient
     clients: dict[str, Any] = {}
     for place, name in enumerate(names):
-        arguments = (config, parts_of(config, data, name), place, common_seed)
+        arguments = (config, parts_of(config, data, name), place, common_seed, tuple(names))
         clients[name] = runtime.spawn(cls, name, *arguments, resources=Resources(num_cpus=0.1))
     runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
     if config.works_alone:

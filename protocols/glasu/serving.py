@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from protocols.glasu.aggregation import add, average, concatenate
 from protocols.glasu.algorithm import ClientBatch
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphSource, load_client, parts_of
+from protocols.glasu.data import ClientGraph, GraphSource, load_client, parts_of
 from protocols.glasu.messages import Floats
 
 Member = tuple[Parameters, Network, ClientBatch]
@@ -29,15 +30,7 @@ def predict(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes])
 
     A client that was lost in the run has no checkpoint and is left out, as it was in the run.
     """
-    members: dict[str, Member] = {}
-    for position, name in enumerate(data.parties):
-        if name not in states:
-            continue
-        own, _ = load_client(config, parts_of(config, data, name), position)
-        network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, position)
-        dtype = torch.float64 if config.float64 else torch.float32
-        batch = algorithm.full_batch(own, config.num_layers, dtype)
-        members[name] = (best_parameters(name, states), replace(network, dropout=0.0), batch)
+    members = {name: member for name, (member, _) in _members(config, data, states).items()}
     if config.works_alone:
         logits = [algorithm.local_forward(*member, [])[0].numpy() for member in members.values()]
     else:
@@ -45,6 +38,31 @@ def predict(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes])
         logits = [algorithm.classify(parameters, last).numpy() for parameters, _, _ in members.values()]
     classes: NDArray[np.int64] = add(logits).argmax(axis=1)
     return classes
+
+
+def first_representations(
+    config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes]
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.int64]]]:
+    """Return what each client would send of all nodes at the first aggregation (N x D), and its edges (2 x E)."""
+    members = _members(config, data, states)
+    parts = {name: algorithm.first_segment(*member)[0].numpy() for name, (member, _) in members.items()}
+    return parts, {name: own.graph.edges for name, (_, own) in members.items()}
+
+
+def _members(
+    config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes]
+) -> dict[str, tuple[Member, ClientGraph]]:
+    """Return the clients that have a checkpoint, on the whole graph."""
+    found: dict[str, tuple[Member, ClientGraph]] = {}
+    for position, name in enumerate(data.parties):
+        if name not in states:
+            continue
+        own, _ = load_client(config, parts_of(config, data, name), position)
+        network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, position)
+        dtype = torch.float64 if config.float64 else torch.float32
+        batch = algorithm.full_batch(own, config.num_layers, dtype)
+        found[name] = ((best_parameters(name, states), replace(network, dropout=0.0), batch), own)
+    return found
 
 
 def _joint_inference(config: GlasuConfig, names: Sequence[str], members: Mapping[str, Member]) -> Tensor:

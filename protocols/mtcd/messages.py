@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
 from fedactors.network.codec import encode, message
 from fedactors.network.transforms import Encoded
 
@@ -321,10 +322,13 @@ class FusionParameters:
 _CONTROL = (RowCount, MeasureOrder, Measured, ScoreOrder, Quality)
 
 
+_ALIGNMENT = (AlignmentQuestion, AlignmentAnswer, AlignmentOrder)
+
+
 def sent(config: MtcdConfig) -> tuple[type, ...]:
-    """Return the messages that a run with this configuration can send, but for those that align rows."""
+    """Return the messages that a run with this configuration can send."""
     linear = config.problem != "network"
-    common = (Labels, *((NormOrder, SquaredNorm) if linear else (FusionParameters,)), *_CONTROL)
+    common = (Labels, *((NormOrder, SquaredNorm) if linear else (FusionParameters,)), *_CONTROL, *_ALIGNMENT, Encoded)
     if config.algorithm == "dcpa":
         return (*common, DualVector, IterateOrder)
     if config.algorithm == "stcd":

@@ -16,15 +16,25 @@ from numpy.typing import NDArray
 
 from fedactors.data.partitions import RelationalQuery
 from fedactors.data.relational import SourceError
-from fedactors.errors import FedactorsError, Refused
+from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import without_guarantee
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import SecureSummand
 from fedactors.remote import CLIENT, DRIVER, SERVER, remote
-from fedactors.roles import Client
 from fedactors.runtime.base import Work
 from protocols.tablepuppet import data, models
 from protocols.tablepuppet.accounts import Released, privacy_records
-from protocols.tablepuppet.algorithm import Array, combine_gradients, gradient_step, mean_loss, score_rows
+from protocols.tablepuppet.algorithm import (
+    Array,
+    batch_rows,
+    combine_gradients,
+    gradient_step,
+    linear_term,
+    mean_loss,
+    score_rows,
+)
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.mapping import hash_rows
 from protocols.tablepuppet.messages import (
@@ -38,6 +48,7 @@ from protocols.tablepuppet.messages import (
     Facts,
     HashSecret,
     JoinedRows,
+    JoinPlaces,
     KeyHashes,
     Labels,
     LocalParameters,
@@ -52,7 +63,7 @@ from protocols.tablepuppet.messages import (
 )
 
 
-class TableClient(Client):
+class TableClient(SecureSummand):
     """One client with one horizontal partition of one table.
 
     Args:
@@ -65,7 +76,7 @@ class TableClient(Client):
 
     state: ClassVar[tuple[str, ...]] = (
         "schemas", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows", "theta", "local_theta",
-        "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise",
+        "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise", "places", *SecureSummand.state,
     )  # fmt: skip
 
     def __init__(
@@ -76,8 +87,10 @@ class TableClient(Client):
         partners: tuple[str, ...],
         clients: tuple[str, ...],
     ) -> None:
+        super().__init__(clients)
         self._config, self._query, self._seat = config, query, seat
-        self._partners, self._clients = partners, clients
+        self.places: JoinPlaces | None = None
+        self._partners = partners
         self._loss = data.loss_of(config, query)
         self.schemas: Schemas | None = None
         self.fingerprint = b""
@@ -132,11 +145,6 @@ class TableClient(Client):
     # --- who is meant ---
 
     @property
-    def clients(self) -> tuple[str, ...]:
-        """All clients of the run, of whom one draws the key of the hashes."""
-        return self._clients
-
-    @property
     def partners(self) -> tuple[str, ...]:
         """The clients of the own table."""
         return self._partners
@@ -168,7 +176,7 @@ class TableClient(Client):
     async def share_secret(self) -> None:
         """Draw the key of the hashes and give it to the other clients, never to the server."""
         self._secret = self.noise_rng("hash key").bytes(32)
-        others = [self.peer(name, TableClient) for name in self._clients if name != self.name]
+        others = [self.peer(name, TableClient) for name in self.clients if name != self.name]
         await asyncio.gather(*(other.receive_secret(HashSecret(self._secret)) for other in others))
 
     @remote(caller=CLIENT, only="clients")
@@ -189,8 +197,10 @@ class TableClient(Client):
     @remote(caller=SERVER)
     async def agree(self) -> None:
         """Merge what the table's partitions know of their columns, and tell them; for a table's first client."""
-        others = [self._found[name] for name in self._partners[1:]]
-        merged = data.merge_facts([await self._facts(), *others])
+        if self._config.declared_facts:
+            merged = await self._facts()
+        else:
+            merged = data.merge_facts([await self._facts(), *(self._found[name] for name in self._partners[1:])])
         agreement = Agreement(merged, self.seed("theta"))
         self._agree_on(agreement)
         await asyncio.gather(*(self.peer(name, TableClient).accept(agreement) for name in self._partners[1:]))
@@ -230,6 +240,11 @@ class TableClient(Client):
         await self._begin_training()
 
     @remote(caller=SERVER)
+    async def receive_places(self, places: JoinPlaces) -> None:
+        """Take the own row of every joined row, for predictions that are summed under masks."""
+        self.places = places
+
+    @remote(caller=SERVER)
     async def receive_joined_rows(self, joined: JoinedRows) -> None:
         """Take p_i and hold the vertical slice of the joined table (VFL-SGD, VFL-ADMM)."""
         self.joined = joined
@@ -249,19 +264,22 @@ class TableClient(Client):
     # --- training ---
 
     @remote(caller=SERVER)
-    async def predict_all(self) -> Predictions:
+    async def predict_all(self) -> Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
-        return Predictions(await self._predict(self._x))
+        return self._send(await self._predict(self._x), self._train_places)
 
     @remote(caller=SERVER)
-    async def exchange(self, derivatives: Derivatives) -> Predictions:
+    async def exchange(self, derivatives: Derivatives) -> Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
         if derivatives.batch_size:
             gradient = await self._gradient(derivatives)
             mean = combine_gradients([gradient], derivatives.batch_size)
             self.theta = gradient_step(self.theta, mean, self._config.learning_rate)
-        self._batch = derivatives.next_rows
-        return Predictions(await self._predict(self._x[self._batch]))
+        self._batch, places = derivatives.next_rows, None
+        if self._config.secure_sums:
+            rows = batch_rows(self._batch.astype(np.int64), np.empty(len(self._x), dtype=np.int64))
+            self._batch, places = rows.rows_u, rows.place_B
+        return self._send(await self._predict(self._x[self._batch]), places)
 
     @remote(caller=SERVER)
     async def partial(self, derivatives: Derivatives) -> PartialGradient:
@@ -277,10 +295,15 @@ class TableClient(Client):
         return Predictions(await self._predict(self._x[self._batch]))
 
     @remote(caller=SERVER)
-    async def solve(self, auxiliary: Auxiliary) -> Predictions:
+    async def solve(self, auxiliary: Auxiliary) -> Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
-        self.theta = await self._solve(auxiliary.values, self.theta, None)
-        return Predictions(await self._predict(self._x))
+        Y_nC, config, problem = auxiliary.values, self._config, self._problem
+        if config.secure_sums:  # the server does not know the own predictions, which Eq. 14 takes away
+            work = Work("predict", float(len(self._x) * problem.model.num_parameters))
+            own_nC = await self.compute(models.predict, problem.model, self.theta, self._x, work=work)
+            Y_nC = linear_term(config.admm, Y_nC, problem.G_n, own_nC, config.rho, len(self._plan.tables))
+        self.theta = await self._solve(Y_nC, self.theta, None)
+        return self._send(await self._predict(self._x), self._train_places)
 
     @remote(caller=SERVER)
     async def receive_auxiliary(self, auxiliary: Auxiliary) -> None:
@@ -307,9 +330,10 @@ class TableClient(Client):
     # --- evaluation, the centralised baseline, accounts ---
 
     @remote(caller=SERVER)
-    async def predict_test(self) -> TestPredictions:
+    async def predict_test(self) -> TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
-        return TestPredictions(await self._predict(self._x_test))
+        values = await self._predict(self._x_test)
+        return self._mask(values, self.places.test) if self.places is not None else TestPredictions(values)
 
     @remote(caller=SERVER)
     async def score(self, outputs: TestOutputs) -> Score:
@@ -357,6 +381,21 @@ class TableClient(Client):
         return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
 
     @property
+    def _train_places(self) -> NDArray[Any] | None:
+        return None if self.places is None else self.places.train
+
+    def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
+        return Predictions(values_nC) if places is None else self._mask(values_nC, places)
+
+    def _mask(self, values_nC: Array, places_N: NDArray[Any]) -> Masked:
+        """Return the predictions of the joined rows that the own rows stand in, under masks."""
+        limit = self._config.secure_range
+        try:
+            return self.masked(values_nC[places_N], FixedPoint(limit=limit, num_clients=len(self.clients)))
+        except ValueError as error:
+            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+
+    @property
     def _num_classes(self) -> int:
         return len(self._classes) if self._loss == "softmax" else 1
 
@@ -376,9 +415,12 @@ class TableClient(Client):
     async def _facts(self) -> Facts:
         rows, table = self._own.data, self._table
         is_class = table.label is not None and self._loss == "softmax"
+        if self._config.declared_facts:
+            return data.declared_facts(self._config.declared_facts, table.features, table.label if is_class else None)
         classes = data.label_classes(rows.column(table.label)) if is_class else ()
         args = (rows, table.features, classes)
-        return await self.compute(data.column_facts, *args, work=self._work("encode"))
+        found = await self.compute(data.column_facts, *args, work=self._work("encode"))
+        return data.check_facts(found, self._seat.table)
 
     def _encode(self, agreement: Agreement) -> None:
         rows, table, facts = self._own.data, self._table, agreement.facts

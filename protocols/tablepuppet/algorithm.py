@@ -278,7 +278,11 @@ def sgd_server_step(
     loss: Loss, predictions: list[Array], touched: list[BatchRows], y_B: NDArray[Any]
 ) -> tuple[float, list[Array]]:
     """Return a batch's summed loss, and for each table the derivatives summed over its rows' partners (Eq. 4, 10)."""
-    total_BC = gather_join(predictions, [t.place_B for t in touched])
+    return sgd_sum_step(loss, gather_join(predictions, [t.place_B for t in touched]), touched, y_B)
+
+
+def sgd_sum_step(loss: Loss, total_BC: Array, touched: list[BatchRows], y_B: NDArray[Any]) -> tuple[float, list[Array]]:
+    """Return what `sgd_server_step` does, from the sums of the predictions alone."""
     derivative_BC = loss_gradient(loss, total_BC, y_B)
     summed = [scatter_join(derivative_BC, t.place_B, len(t.rows_u)) for t in touched]
     return mean_loss(loss, total_BC, y_B) * len(y_B), summed

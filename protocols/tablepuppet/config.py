@@ -22,7 +22,7 @@ class TablePuppetConfig:
         "centralised": "Method",
         "standardise": "Data",
         "lou_coordinator": "Placement",
-        "label_dp": "Privacy",
+        "secure_sums": "Privacy",
         "threads": "Table mapping",
         "on_party_loss": "Lost parties",
     }
@@ -73,10 +73,18 @@ class TablePuppetConfig:
     """How the baseline trains on the joined table: ridge or L-BFGS, or mini-batch SGD as the SGD algorithms do."""
     standardise: bool = True
     """Whether numeric features get mean 0 and deviation 1 over their table."""
+    declared_facts: tuple[str, ...] = ()
+    """What rows are encoded by instead of the tables' own facts, for every feature: ``column=LOW:HIGH`` for numbers,
+    ``column=A|B|C`` for categories and for the label of a multiclass task. No facts of the rows leave or count then."""
     lou_coordinator: Literal["server", "organisation"] = "server"
     """Where the LoU operator lives; in the organisation the server never sees theta."""
     server_in: str | None = None
     """Table whose first client also hosts the server (Section 3); an independent server if none."""
+    secure_sums: bool = False
+    """Whether the server sees only the sum of the tables' predictions, under masks; for three tables or more of one
+    partition each. Joined rows that differ in one table only still tell its differences: a warning says how many."""
+    secure_range: float = Field(default=100.0, gt=0)
+    """Largest absolute prediction under masks; the error of a sum over M tables is at most M^2 2^-32 times that."""
     label_dp: float | None = Field(default=None, gt=0)
     """Standard deviation lambda of the Laplace noise on labels (paper: 0.5); none adds no noise."""
     label_range: tuple[float, float] | None = None
@@ -108,6 +116,8 @@ class TablePuppetConfig:
             raise ValueError("feature_dp: the centralised baseline has none; leave it out")
         if self.memory_limit is not None and _bytes(self.memory_limit) < _LEAST_MEMORY:
             raise ValueError(f"memory_limit: {self.memory_limit} is not allowed: at least 16MB")
+        if self.secure_sums and self.algorithm not in ("rfl-admm-v", "rfl-sgd-v"):
+            raise ValueError(f"secure_sums: only with rfl-admm-v and rfl-sgd-v, not with {self.algorithm}")
         if self.label_range is not None and not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is not allowed: the first number must be the smaller")
         if self.prediction_noise > 0 and self.prediction_clip is None:

@@ -273,6 +273,9 @@ def noisy_labels(
     return randomised_values(y_n, low, high, config.label_dp, rng)
 
 
+MOST_CATEGORIES = 10_000
+"""Of one column: `Facts` name all of them to the other partitions of a table."""
+
 # --- rows as numbers -----------------------------------------------------------------------------------------------
 
 
@@ -292,6 +295,58 @@ def column_facts(data: pa.Table, features: Sequence[Feature], classes: Sequence[
             categories.append(())
             numbers[:, i] = len(values), values.sum(), values @ values
     return Facts(tuple(categories), numbers[0].astype(np.int64), numbers[1], numbers[2], tuple(classes))
+
+
+def declared_facts(declared: Sequence[str], features: Sequence[Feature], label: str | None) -> Facts:
+    """Return facts that the configuration states, so that none of the rows' own are used.
+
+    A range stands for a uniform distribution: mean and deviation are its.
+
+    Args:
+        declared: see the configuration.
+        features: of the table.
+        label: the label's column where its classes are needed.
+
+    Raises:
+        BadInput: an entry that cannot be read, or a feature without one.
+    """
+    stated: dict[str, str] = {}
+    for entry in declared:
+        name, equals, value = entry.partition("=")
+        if not equals or not value:
+            raise BadInput(f"declared_facts: {entry!r} is not allowed: use column=LOW:HIGH or column=A|B|C")
+        stated[name] = value
+    missing = [f.column for f in features if f.column not in stated] + (
+        [label] if label and label not in stated else []
+    )
+    if missing:
+        raise BadInput(f"declared_facts: {missing[0]} is missing: every feature needs an entry, or none has one")
+    categories: list[tuple[str, ...]] = []
+    numbers = np.zeros((2, len(features)))
+    for i, feature in enumerate(features):
+        value = stated[feature.column]
+        categories.append(tuple(sorted(value.split("|"))) if feature.encoding == "one_hot" else ())
+        if feature.encoding != "one_hot":
+            try:
+                low, high = map(float, value.split(":"))
+            except ValueError:
+                raise BadInput(f"declared_facts: {value!r} of {feature.column} is no range LOW:HIGH") from None
+            mean = (low + high) / 2
+            numbers[:, i] = mean, mean * mean + (high - low) ** 2 / 12
+    classes = merge_classes([stated[label].split("|")]) if label else ()
+    return Facts(tuple(categories), np.ones(len(features), dtype=np.int64), numbers[0], numbers[1], classes)
+
+
+def check_facts(facts: Facts, table: str) -> Facts:
+    """Refuse facts that would tell rows one by one: a category for each is no category.
+
+    Raises:
+        BadInput: more categories than `MOST_CATEGORIES` in a column.
+    """
+    most = max((len(one) for one in (*facts.categories, facts.classes)), default=0)
+    if most > MOST_CATEGORIES:
+        raise BadInput(f"features of {table}: {most} categories in one column, at most {MOST_CATEGORIES} are allowed")
+    return facts
 
 
 def merge_facts(parts: Sequence[Facts]) -> Facts:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.network.codec import message
+from fedactors.privacy.secure_sums import MESSAGES
 from protocols.tablepuppet.config import TablePuppetConfig
 
 Floats = NDArray[np.float64]
@@ -112,6 +113,16 @@ class JoinedRows:
 
 
 @message(
+    reveals="how often each of its rows occurs in the join; joined rows come in a random order of the server's",
+)
+class JoinPlaces:
+    """p_i(j) of the training join (N) and of the test join, for predictions that are summed under masks."""
+
+    train: Integers
+    test: Integers
+
+
+@message(
     reveals="one number for each row and output; together with theta over d rounds the linear features themselves",
 )
 class Predictions:
@@ -135,7 +146,8 @@ class TestPredictions:
 class Derivatives:
     """Y_u of the last batch (u x C, none at an epoch's start), its size, and the rows that the next batch touches (u').
 
-    Each row number is sent once in a batch; row numbers are four bytes, derivatives eight.
+    Each row number is sent once in a batch, or once for each joined row of it where predictions are summed under masks;
+    row numbers are four bytes, derivatives eight.
     """
 
     values: Floats
@@ -164,7 +176,7 @@ class AggregatedGradient:
     reveals="for each row a sum over its partners of duals and residuals: of labels and other tables' predictions",
 )
 class Auxiliary:
-    """Y_i of Eq. 14 (n_i x C)."""
+    """Y_i of Eq. 14 (n_i x C); where predictions are summed under masks without the receiver's own term."""
 
     values: Floats
 
@@ -267,7 +279,8 @@ def sent(config: TablePuppetConfig) -> tuple[type, ...]:
         found += [Facts, Agreement]
     if config.algorithm == "centralised":
         return (*found, DesignMatrix)
-    found += [Predictions, TestPredictions, Auxiliary if config.is_admm else Derivatives]
+    found += [JoinPlaces, *MESSAGES] if config.secure_sums else [Predictions, TestPredictions]
+    found += [Auxiliary if config.is_admm else Derivatives]
     if may_be_partitioned:
         found += [Consensus, LocalParameters] if config.is_admm else [PartialGradient, AggregatedGradient]
     return tuple(found)
@@ -282,6 +295,8 @@ def shapes(config: TablePuppetConfig) -> dict[str, dict[str, Any]]:
         "Labels": {"train": "n without test rows", "is_test": "n"},
         "DuplicateCounts": {"train": "n", "in_test": "n"},
         "JoinedRows": {"train": "N", "test": "joined test rows"},
+        "JoinPlaces": {"train": "N", "test": "joined test rows"},
+        "Masked": {"words": "N C" if config.is_admm else "rows of the batch x C, flat"},
         "Predictions": {"values": rows if config.is_admm else batch},
         "TestPredictions": {"values": "rows in the test join x C"},
         "Derivatives": {"values": batch, "next_rows": "distinct rows of the next batch"},

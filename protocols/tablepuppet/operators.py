@@ -13,6 +13,7 @@ Who waits for whom: the server waits for every table in each batch or round; tab
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -21,6 +22,9 @@ from numpy.typing import NDArray
 
 from fedactors.data.partitions import RelationalQuery
 from fedactors.network.codec import plain
+from fedactors.parties import Parties
+from fedactors.privacy.fixed_point import FixedPoint
+from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import DRIVER, SERVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Work, derived_rng
@@ -39,6 +43,7 @@ from protocols.tablepuppet.messages import (
     DuplicateCounts,
     JoinedRows,
     JoinFacts,
+    JoinPlaces,
     KeyHashes,
     Labels,
     Predictions,
@@ -54,6 +59,7 @@ from protocols.tablepuppet.messages import (
 
 C = TypeVar("C")
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _NOTHING = np.zeros(0, dtype=np.int32)
 
 
@@ -196,8 +202,13 @@ class UnionOperator:
         return DesignMatrix(train, test, parts[0].theta)
 
 
-def _gather(parts: Sequence[Predictions | TestPredictions]) -> Predictions:
-    return Predictions(algorithm.gather_union([part.values for part in parts]))
+def _gather(parts: Sequence[Any]) -> Predictions:
+    return Predictions(algorithm.gather_union(_bare(parts)))
+
+
+def _bare(parts: Sequence[Any]) -> list[Array]:
+    """Return predictions that came without masks, in order."""
+    return [part.values for part in parts]
 
 
 class UnionCoordinator(UnionOperator, Server):
@@ -235,7 +246,7 @@ class JoinServer(Server):
 
     state: ClassVar[tuple[str, ...]] = (
         "train_rows", "test_rows", "num_rows", "label_index", "y", "num_outputs", "dual", "predictions", "thetas",
-        "memory", "matrices",
+        "memory", "matrices", "total",
     )  # fmt: skip
 
     def __init__(
@@ -254,6 +265,9 @@ class JoinServer(Server):
         self.thetas: list[Array] = []
         self.memory: dict[str, dict[str, Any]] = {}
         self.matrices: list[DesignMatrix] = []
+        self.total = np.zeros((0, 1))
+        """h of every joined row, where predictions are summed under masks."""
+        self._sums = SecureSums(self, Parties(self, [name for side in sides for name in side.clients], timeout=600.0))
 
     async def open(self) -> None:
         """Make an operator for each vertical table, and what follows from a restored mapping."""
@@ -283,7 +297,9 @@ class JoinServer(Server):
         self._plan = data.resolve_plan(self._query, schemas)
         self.label_index = self._plan.tables.index(self._plan.label_table)
         await _all(everybody, lambda client: client.prepare(schemas))
-        await _all([c for clients in self._clients.values() for c in clients[1:]], lambda client: client.tell_facts())
+        if not self._config.declared_facts:
+            rest = [client for clients in self._clients.values() for client in clients[1:]]
+            await _all(rest, lambda client: client.tell_facts())
         await _all([clients[0] for clients in self._clients.values()], lambda client: client.agree())
 
     @remote(caller=DRIVER)
@@ -308,16 +324,21 @@ class JoinServer(Server):
         else:
             sent = [DuplicateCounts(c, t, len(self.y), self.num_outputs) for c, t in split.counts()]
             await _each(tables, lambda table, counts: table.receive_counts(counts), sent)
-        await label_table.receive_test_rows(TestRows(split.test[self.label_index]))
+        self._scored = split.test[self.label_index]
+        await label_table.receive_test_rows(TestRows(self._scored))
         joined = split.vertical_slices() if config.is_vertical else split.renumbered()
+        if config.secure_sums:
+            joined, self.y = await self._places(joined)
         self.train_rows, self.test_rows, self.num_rows = list(joined.train), list(joined.test), list(joined.num_rows)
         self._index()
         self.dual = np.zeros((len(self.y), self.num_outputs)) if config.is_admm else np.zeros((0, 1))
         if config.algorithm == "centralised":
             self.matrices = await _all(tables, lambda table: table.give_rows())
             self.thetas = [matrix.theta for matrix in self.matrices]
+        elif config.secure_sums and config.is_admm:
+            self.total = await self._ask_sum(lambda table, _: table.predict_all(), tables)
         elif config.is_admm:
-            self.predictions = [p.values for p in await _all(tables, lambda table: table.predict_all())]
+            self.predictions = _bare(await _all(tables, lambda table: table.predict_all()))
         return JoinFacts(
             joined_rows=len(self.y),
             joined_test_rows=len(self.test_rows[0]),
@@ -326,6 +347,26 @@ class JoinServer(Server):
             rows_that_join=dict(zip(sizes, self.num_rows, strict=True)),
             rows_with_null_keys={name: k.num_null for name, k in zip(names, keys, strict=True)},
         )
+
+    async def _places(self, joined: JoinSplit) -> tuple[JoinSplit, NDArray[Any]]:
+        """Tell each client which of its rows stands in which joined row, in a random order of these."""
+        for side, share in zip(self._sides, joined.comparable_rows(), strict=True):
+            if share > 0:
+                _log.warning("secure_sums: sums tell differences of %.0f %% of the rows of %s", 100 * share, side.table)
+        ordered, train, test = joined.shuffled(self.noise_rng("order of joined rows"))
+        await self._clients[self._sides[self.label_index].table][0].receive_test_rows(TestRows(self._scored[test]))
+        given = [JoinPlaces(a, b) for a, b in zip(ordered.train, ordered.test, strict=True)]
+        whole = [clients[0] for clients in self._clients.values()]
+        await _each(whole, lambda client, places: client.receive_places(places), given)
+        return ordered, self.y[train]
+
+    async def _ask_sum(self, call: Callable[[Any, Any], Awaitable[Any]], messages: Iterable[Any]) -> Array:
+        """Call every table and return the sum of their predictions, in which the parts do not show."""
+        await self._sums.prepare(1)
+        found = await _each(self._tables, call, messages)
+        parts = {side.clients[0]: part for side, part in zip(self._sides, found, strict=True)}
+        point = FixedPoint(limit=self._config.secure_range, num_clients=len(parts))
+        return (await self._sums.total(parts, point, self._work("server-step")))[0]
 
     # --- training (Algorithm 1) ---
 
@@ -341,6 +382,8 @@ class JoinServer(Server):
     async def _admm_round(self) -> float:
         """RFL-ADMM(-V), VFL-ADMM: LoJ gathers, updates z and lambda, scatters Y; the tables solve for theta."""
         config, loss = self._config, self._loss
+        if config.secure_sums:
+            return await self._admm_round_of_sums()
         total_NC = await self._join(self.predictions)
         args = (loss, self.y, self.dual, total_NC, config.rho)
         self.dual, shared_NC = await self.compute(algorithm.admm_server_step, *args, work=self._work("server-step"))
@@ -349,9 +392,20 @@ class JoinServer(Server):
             args_i = (config.admm, shared_NC, self._rows[i], self._G[i], h_nC, config.rho, len(self._tables))
             sent.append(Auxiliary(await self.compute(algorithm.scatter_auxiliary, *args_i, work=self._work("scatter"))))
         found = await _each(self._tables, lambda table, auxiliary: table.solve(auxiliary), sent)
-        self.predictions = [p.values for p in found]
+        self.predictions = _bare(found)
         total_NC = await self._join(self.predictions)
         return algorithm.mean_loss(loss, total_NC, self.y)
+
+    async def _admm_round_of_sums(self) -> float:
+        """The same round with the sums alone: each table takes its own term of Eq. 14 away itself."""
+        args = (self._loss, self.y, self.dual, self.total, self._config.rho)
+        self.dual, shared_NC = await self.compute(algorithm.admm_server_step, *args, work=self._work("server-step"))
+        sent = []
+        for rows, size in zip(self._rows, self.num_rows, strict=True):
+            work = self._work("scatter")
+            sent.append(Auxiliary(await self.compute(algorithm.scatter_join, shared_NC, rows, size, work=work)))
+        self.total = await self._ask_sum(lambda table, auxiliary: table.solve(auxiliary), sent)
+        return algorithm.mean_loss(self._loss, self.total, self.y)
 
     async def _sgd_epoch(self, number: int) -> float:
         """RFL-SGD(-V), VFL-SGD: for each batch LoJ gathers, differentiates the loss and scatters."""
@@ -359,18 +413,24 @@ class JoinServer(Server):
         batches = algorithm.epoch_batches(len(self.y), self._config.batch_size, order)
         scratch = [np.empty(n, dtype=np.int64) for n in self.num_rows]
         touched = await self._touch(batches[0], scratch)
-        sent = [Derivatives(np.zeros((0, self.num_outputs)), 0, t.rows_u.astype(np.int32)) for t in touched]
-        loss_sum = 0.0
+        nothing = np.zeros((0, self.num_outputs))
+        sent = [Derivatives(nothing, 0, rows) for rows in self._rows_of(batches[0], touched)]
+        loss_sum, exchange = 0.0, lambda table, given: table.exchange(given)
+
         for index, batch in enumerate(batches):
-            found = await _each(self._tables, lambda table, given: table.exchange(given), sent)
-            args = (self._loss, [f.values for f in found], touched, self.y[batch])
             work = self._work("server-step", len(batch))
-            value, Y = await self.compute(algorithm.sgd_server_step, *args, work=work)
+            if self._config.secure_sums:
+                args = (self._loss, await self._ask_sum(exchange, sent), touched, self.y[batch])
+                value, Y = await self.compute(algorithm.sgd_sum_step, *args, work=work)
+            else:
+                found = _bare(await _each(self._tables, exchange, sent))
+                open_args = (self._loss, found, touched, self.y[batch])
+                value, Y = await self.compute(algorithm.sgd_server_step, *open_args, work=work)
             loss_sum += value
             touched = await self._touch(batches[index + 1], scratch) if index + 1 < len(batches) else []
-            following = [t.rows_u.astype(np.int32) for t in touched] or [_NOTHING] * len(Y)
+            following = self._rows_of(batches[index + 1], touched) if touched else [_NOTHING] * len(Y)
             sent = [Derivatives(y, len(batch), rows) for y, rows in zip(Y, following, strict=True)]
-        await _each(self._tables, lambda table, given: table.exchange(given), sent)
+        await (self._ask_sum(exchange, sent) if self._config.secure_sums else _each(self._tables, exchange, sent))
         return loss_sum / len(self.y)
 
     async def _train_centralised(self, number: int) -> float:
@@ -398,7 +458,9 @@ class JoinServer(Server):
             matrices = [matrix.test for matrix in self.matrices]
             predictions = centralised.predict_tables(self._joined_table.models, self.thetas, matrices)
         else:
-            predictions = [p.values for p in await _all(self._tables, lambda table: table.predict_test())]
+            if self._config.secure_sums:
+                return await self._score(await self._ask_sum(lambda table, _: table.predict_test(), self._tables))
+            predictions = _bare(await _all(self._tables, lambda table: table.predict_test()))
         work = self._work("gather", len(self._test_rows[0]))
         return await self._score(await self.compute(algorithm.gather_join, predictions, self._test_rows, work=work))
 
@@ -413,6 +475,12 @@ class JoinServer(Server):
         return TestScore(algorithm.mean_score(self._loss, found.total, found.count), found.loss / found.count)
 
     # --- inside ---
+
+    def _rows_of(self, batch: NDArray[Any], touched: list[algorithm.BatchRows]) -> list[NDArray[np.int32]]:
+        """Return which rows each table is told of a batch: distinct ones, or one for each joined row under masks."""
+        if self._config.secure_sums:
+            return [rows[batch].astype(np.int32) for rows in self._rows]
+        return [t.rows_u.astype(np.int32) for t in touched]
 
     async def _join(self, predictions: list[Array]) -> Array:
         return await self.compute(algorithm.gather_join, predictions, self._rows, work=self._work("gather"))

@@ -22,9 +22,10 @@ from fedactors.data.partitions import RelationalData
 from fedactors.errors import BadInput
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
+from fedactors.privacy.secure_sessions import FEWEST
 from fedactors.rounds import Remedy, Rounds, RunState
 from fedactors.runtime.base import Runtime, derived_seed
-from protocols.tablepuppet.accounts import account_communication, default_costs
+from protocols.tablepuppet.accounts import account_communication, default_costs, joined_tuple
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -73,7 +74,7 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
             **facts,
             "task": data.task,
             "curve": state.curve,
-            "privacy": guarantees(config, len(state.facts.rows), runtime),
+            "privacy": guarantees(config, runtime),
             "communication": communication,
         },
     )
@@ -103,6 +104,9 @@ def assemble(
     tables: dict[str, tuple[str, ...]] = {}
     for seat in seats:
         tables[seat.table] = (*tables.get(seat.table, ()), seat.name)
+    if config.secure_sums and (len(tables) < FEWEST or any(len(own) > 1 for own in tables.values())):
+        sizes = ", ".join(f"{table} {len(own)}" for table, own in tables.items())
+        raise BadInput(f"secure_sums: {FEWEST} tables of one partition each are needed at least, there are {sizes}")
     server_name = "server"
     if config.server_in is not None:
         if config.server_in not in tables:
@@ -138,11 +142,11 @@ def remedy(config: TablePuppetConfig) -> Remedy:
     return Remedy("rho", config.rho, "larger")
 
 
-def guarantees(config: TablePuppetConfig, num_tables: int, runtime: Runtime) -> dict[str, Any]:
-    """Return the budgets by party, and that of a joined tuple, which has a row in every table: the sums."""
+def guarantees(config: TablePuppetConfig, runtime: Runtime) -> dict[str, Any]:
+    """Return the budgets by party, and that of a joined tuple, which composes all of them."""
     made: dict[str, Any] = dict(budgets(runtime.privacy_records))
-    if config.feature_dp is not None:
-        made["joined tuple"] = {"epsilon": num_tables * config.feature_dp, "delta": num_tables * config.feature_delta}
+    if config.feature_dp is not None or config.label_dp is not None:
+        made["joined tuple"] = joined_tuple(runtime.privacy_records, config.feature_delta)
     if config.algorithm == "centralised":
         made["centralised"] = "every feature was given away"
     if runtime.reproducible_noise:

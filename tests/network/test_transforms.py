@@ -6,14 +6,8 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.network import codec
 from fedactors.network.transforms import Clip, Encoded, Mask, Noise, Pipeline, Quantise, TopK, decode, dense
-from fedactors.privacy.secure_aggregation import (
-    FixedPoint,
-    Reveal,
-    masked_vector,
-    new_key_pair,
-    pair_seeds,
-    unmasked_sum,
-)
+from fedactors.privacy.secure_sessions import Masked
+from tests.privacy.test_secure_aggregation import Sums
 
 
 def rng(seed=0):
@@ -129,24 +123,15 @@ def test_full_top_k_keeps_the_order():
 
 
 def test_mask_hook_sums_to_the_plain_sum():
-    source = rng(8)
-    names, point = ("a", "b"), FixedPoint(num_clients=2)
-    keys = {name: new_key_pair(source.bytes) for name in names}
-    public = {name: pair.public for name, pair in keys.items()}
-    arrays = {name: source.normal(size=(3, 2)) for name in names}
-    own = {name: source.bytes(32) for name in names}
-    masked: dict[str, Encoded] = {}
-    for name in names:
-        seeds = pair_seeds(name, keys[name], public, b"round")
-        hook = Mask(
-            mask=lambda flat, name=name, seeds=seeds: masked_vector(flat, name, seeds, own[name], point),  # type: ignore[misc]
-            stages=(Clip(clip_norm=100.0),),
-        )
-        masked[name] = hook.encode(arrays[name], rng())
-        assert masked[name].shape == (3, 2)
-    reveals = {name: Reveal(own_seed=own[name], dropped_seeds={}) for name in names}
-    total = unmasked_sum({n: decode(e).reshape(-1) for n, e in masked.items()}, reveals, names, point)
-    np.testing.assert_allclose(total.reshape(3, 2), arrays["a"] + arrays["b"], atol=2**-24)
+    source, sums = rng(8), Sums(("a", "b", "c"), num_sums=1)
+    arrays = {name: source.normal(size=(3, 2)) for name in sums.names}
+    encoded: dict[str, Encoded] = {}
+    for name, client in sums.clients.items():
+        hook = Mask(mask=lambda flat, client=client: client.mask(flat, sums.point).words, stages=(Clip(clip_norm=9.0),))  # type: ignore[misc]
+        encoded[name] = hook.encode(arrays[name], rng())
+        assert encoded[name].shape == (3, 2)
+    total = sums.finish({name: Masked(0, one.shape, decode(one).reshape(-1)) for name, one in encoded.items()})
+    np.testing.assert_allclose(total.reshape(3, 2), sum(arrays.values()), atol=sums.point.error(3))
 
 
 def test_the_travelling_form_passes_the_codec():

@@ -1,4 +1,4 @@
-"""What a server that wants more than its part is told by the clients: accuracies when they are due, and no new keys."""
+"""What a server that wants more than its part is told by the clients: accuracies when they are due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedactors.errors import Refused
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu.aggregation import AggregationServer
 from protocols.glasu.data import load_data
-from protocols.glasu.messages import AveragedLogits, PublicKeys
+from protocols.glasu.messages import AveragedLogits
 from protocols.glasu.run import run
 from tests.protocols.glasu.federation import DATA, settings
 
@@ -68,15 +68,6 @@ class ScoresInTraining(AggregationServer):
         return await super()._update(messages)
 
 
-class OtherKeys(AggregationServer):
-    """Puts itself between the clients when the masks are already agreed upon."""
-
-    async def _train(self, stamp):
-        keys = {name: self.introductions[name].public_key for name in self._agreed}
-        await self.clients.ask(lambda client: client.agree(PublicKeys({**keys, "client-2": bytes(32)})))
-        return await super()._train(stamp)
-
-
 @pytest.mark.parametrize(
     ("server", "words", "line"),
     [
@@ -86,7 +77,6 @@ class OtherKeys(AggregationServer):
         (EvaluatesEveryRound, {}, r"server: calls client-\d\.predict in round 1, which no evaluation is due in"),
         (EvaluatesBeyond, {}, r"server: calls client-\d\.predict in round 100, which no evaluation is due in"),
         (ScoresInTraining, {}, r"server: calls client-0\.score in round 1, which no evaluation is due in"),
-        (OtherKeys, {"secure_aggregation": "true"}, r"server: gives client-\d keys that were not agreed upon at the"),
     ],
 )
 def test_a_server_that_asks_for_more_than_its_part_is_refused(monkeypatch, server, words, line):

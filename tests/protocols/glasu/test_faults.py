@@ -3,11 +3,13 @@
 import pytest
 
 from fedactors.errors import CallTimeout, PartyFailed, PartyLost, Refused
+from fedactors.privacy.secure_aggregation import SecureSumClient, SecureSumError
 from fedactors.runtime.base import Costs
 from protocols.glasu.actors import GraphClient
-from protocols.glasu.messages import Masked, Prediction, Revealed
+from protocols.glasu.aggregation import AggregationServer
+from protocols.glasu.messages import Representation
 from protocols.glasu.run import default_costs
-from tests.protocols.glasu.federation import Eavesdropper, settings, simulate
+from tests.protocols.glasu.federation import settings, simulate
 
 VARIANTS = [
     {},
@@ -93,49 +95,82 @@ def test_a_lost_server_stops_the_run():
     assert error.value.party == "server"
 
 
-def test_a_client_that_drops_between_masking_and_the_sum_costs_only_a_new_attempt(monkeypatch):
-    config = settings(num_clients="4", secure_aggregation="true", num_rounds="2", on_party_loss="continue")
-    plain = settings(num_clients="4", num_rounds="2", on_party_loss="continue")
-    kept, hit = GraphClient.reveal, []
+SECURE = {"secure_aggregation": "true", "on_party_loss": "continue", "evaluate_every": "1", "dropout": "0"}
 
-    async def vanish(self, request):
-        if self.name == "client-2" and request.context.startswith(b"1/0/0/forward/1") and not hit:
-            hit.append(self.name)
-            self._context._runtime.kill("client-2")
-            await self.clock.sleep(1.0)
-        return await kept(self, request)
 
-    monkeypatch.setattr(GraphClient, "reveal", vanish)
-    ear = Eavesdropper(monkeypatch)
-    result, memory = simulate(config)
-    assert hit
-    assert memory.rounds[-1]["num_members"] == 3
-    masked = [*ear.of(Masked), *(one.part for one in ear.of(Prediction))]
-    assert len(masked) == len(ear.of(Revealed)) + 1
-    assert {one.dropped_seeds == {} for one in ear.of(Revealed)} == {True}
-    monkeypatch.undo()
-    hit.clear()
-    # without masks, a loss in the same attempt leads to the same numbers
-    kept_infer = GraphClient.infer
+def lose(monkeypatch, door, names, which):
+    """Let clients vanish while they answer the `which`-th call of a door."""
+    kept, calls = getattr(GraphClient, door), dict.fromkeys(names, 0)
 
-    async def vanish_plainly(self, aggregated):
-        if self.name == "client-2" and not hit:
-            hit.append(self.name)
-            self._context._runtime.kill("client-2")
-            await self.clock.sleep(1.0)
-        return await kept_infer(self, aggregated)
+    async def vanish(self, given):
+        if self.name in calls:
+            calls[self.name] += 1
+            if calls[self.name] == which:
+                self._context._runtime.kill(self.name)
+                await self.clock.sleep(1.0)
+        return await kept(self, given)
 
-    monkeypatch.setattr(GraphClient, "infer", vanish_plainly)
-    _, expected = simulate(plain)
-    for one, two in zip(memory.rounds, expected.rounds, strict=True):
-        assert one == pytest.approx(two, rel=1e-5)
+    monkeypatch.setattr(GraphClient, door, vanish)
+    return calls
+
+
+@pytest.mark.parametrize("door", ["infer_lowest", "infer", "confirm_sum", "unmask_sum", "take_shares", "predict"])
+@pytest.mark.parametrize("names", [("client-2",), ("client-1", "client-4")], ids=["one", "two"])
+@pytest.mark.parametrize("which", [1, 2])
+def test_sums_are_recovered_without_one_or_two_of_five(monkeypatch, door, names, which):
+    if door == "take_shares" and which == 2:
+        pytest.skip("keys are prepared once")
+    calls = lose(monkeypatch, door, names, which)
+    companies, kept = {}, SecureSumClient.confirm
+
+    def listen(self, arrived):
+        found = kept(self, arrived)
+        companies.setdefault((self.name, self._ids[arrived.slot][0]), set()).add(arrived.members)
+        return found
+
+    monkeypatch.setattr(SecureSumClient, "confirm", listen)
+    result, memory = simulate(settings(num_clients="5", num_rounds="3", **SECURE))
+    assert set(calls.values()) == {which}
+    assert result.rounds == 3
+    assert memory.rounds[-1]["num_members"] == 5 - len(names)
+    assert result.metrics["accuracy"] > 0
+    # no client was ever summed with two companies over the same values
+    assert companies
+    assert {len(seen) for seen in companies.values()} == {1}
+
+
+def test_a_loss_in_an_evaluation_moves_the_parameters_before_the_next_sum(monkeypatch):
+    """Without dropout the next round would sum the same representations again, with one client less."""
+    advanced, kept = [], GraphClient.advance
+
+    async def listen(self):
+        advanced.append(self.name)
+        return await kept(self)
+
+    monkeypatch.setattr(GraphClient, "advance", listen)
+    lose(monkeypatch, "predict", ("client-1",), 1)
+    result, _ = simulate(settings(num_clients="4", num_rounds="2", **SECURE))
     assert result.rounds == 2
+    assert sorted(advanced) == ["client-0", "client-2", "client-3"]
+
+
+def test_a_server_that_sums_the_same_values_among_fewer_is_refused(monkeypatch):
+    """The attack that succeeded before: repeat an evaluation without one client, and take the difference."""
+
+    async def never(self):
+        self.summed = ()
+        await self._sums.prepare(self._num_sums)
+
+    monkeypatch.setattr(AggregationServer, "_begin", never)
+    lose(monkeypatch, "predict", ("client-1",), 1)
+    with pytest.raises(SecureSumError, match="summed before, among others"):
+        simulate(settings(num_clients="4", num_rounds="2", **SECURE))
 
 
 def test_masked_sums_of_two_clients_are_refused_by_name():
     config = settings(secure_aggregation="true", on_party_loss="continue")
     for moment in moments(config):
-        with pytest.raises(PartyLost, match=r"client-2: .*secure aggregation needs three") as error:
+        with pytest.raises(PartyLost, match=r"client-2: .*secure aggregation needs 3") as error:
             simulate(config, faults={"client-2": moment})
         assert error.value.party == "client-2"
 
@@ -143,7 +178,11 @@ def test_masked_sums_of_two_clients_are_refused_by_name():
 def test_a_part_without_masks_is_refused_with_its_clients_name(monkeypatch):
     kept = GraphClient._masked
     monkeypatch.setattr(
-        GraphClient, "_masked", lambda self, *args: None if self.name == "client-1" else kept(self, *args)
+        GraphClient,
+        "_masked",
+        lambda self, what, values, *rest: (
+            Representation(values) if self.name == "client-1" else kept(self, what, values, *rest)
+        ),
     )
     with pytest.raises(Refused, match="client-1: its part of forward/0 is bare"):
         simulate(settings(secure_aggregation="true"))

@@ -43,7 +43,12 @@ def on_ray(config, memory=None, source=None, resume=None):
     [
         {"mode": "joint", "num_local_updates": "2", "batch_size": "20", "num_neighbours": "2"},
         {"aggregation": "concatenation", "backbone": "gcn", "aggregation_layers": "3", "num_local_updates": "2"},
-        {"secure_aggregation": "true", "average_classifiers": "true", "mode": "joint"},
+        {
+            "secure_aggregation": "true",
+            "average_classifiers": "true",
+            "mode": "joint",
+            "reproducible_noise": "true",
+        },
     ],
     ids=["sampled", "concatenation", "secure"],
 )

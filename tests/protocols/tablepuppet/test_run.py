@@ -15,6 +15,7 @@ from fedactors.data.relational import in_memory as rows_in_memory
 from fedactors.errors import PartyLost, Refused
 from fedactors.network.codec import message_types
 from fedactors.privacy.attacks.least_squares import reconstruct_features
+from fedactors.privacy.secure_sums import MESSAGES
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.remote import DRIVER, remote
 from fedactors.roles import Client, Server
@@ -167,6 +168,7 @@ CONFIGURATIONS = [{"algorithm": name} for name in ALGORITHMS] + [
     {"algorithm": "rfl-admm", "lou_coordinator": "organisation", "server_in": "orders"},
     {"algorithm": "centralised", "num_partitions": 2},
     {"algorithm": "rfl-sgd", "task": "multiclass", "model": "auto"},
+    {"algorithm": "rfl-admm-v", "secure_sums": True},
 ]
 
 
@@ -183,7 +185,7 @@ def test_what_is_sent_is_what_the_configuration_says(words):
 
 def test_every_message_is_sent_in_some_configuration():
     known = {cls for words in CONFIGURATIONS for cls in messages.sent(settings(**words))}
-    assert known == set(message_types(messages))
+    assert known == {*message_types(messages), *MESSAGES}
 
 
 def test_an_actor_is_built_with_its_own_sources_only(monkeypatch):

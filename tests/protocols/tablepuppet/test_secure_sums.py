@@ -1,0 +1,257 @@
+"""Predictions summed under masks: the numbers of the open mode, and attacks that succeed against it and fail here."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fedactors.errors import BadInput, PartyLost
+from fedactors.inspection import describe_messages
+from fedactors.privacy.attacks.least_squares import complete_rows, reconstruct_features
+from fedactors.privacy.audit import attack_by_share
+from fedactors.privacy.secure_sessions import Masked
+from protocols.tablepuppet import messages
+from protocols.tablepuppet.accounts import joined_tuple
+from protocols.tablepuppet.actors import TableClient
+from protocols.tablepuppet.data import stated
+from protocols.tablepuppet.mapping import JoinSplit
+from protocols.tablepuppet.operators import JoinServer
+from protocols.tablepuppet.plugin import PROTOCOL
+from tests.protocols.tablepuppet.test_run import execute, in_memory, sent_values, settings
+
+NUM_ITEMS, NUM_FEATURES = 60, 2
+
+
+def shop(seed=0):
+    """Orders, items and cards: two features each, every order once in the join."""
+    rng = np.random.default_rng(seed)
+    count = 400
+    weight, price = rng.normal(size=NUM_ITEMS), rng.normal(size=NUM_ITEMS)
+    items = pa.table({"item": np.arange(NUM_ITEMS), "weight": weight, "price": price})
+    cards = pa.table({"card": np.arange(40), "limit_": rng.normal(size=40), "age": rng.normal(size=40)})
+    item, card = rng.permutation(np.arange(count) % NUM_ITEMS), rng.integers(0, 40, count)
+    amount, hour = rng.normal(size=count), rng.normal(size=count)
+    y = amount + price[item] - cards["age"].to_numpy()[card] + 0.1 * rng.normal(size=count)
+    orders = pa.table({"item": item, "card": card, "amount": amount, "hour": hour, "y": y})
+    return stated(
+        "SELECT y, amount, hour, weight, price, limit_, age FROM orders JOIN items ON orders.item = items.item "
+        "JOIN cards ON orders.card = cards.card",
+        in_memory(orders=orders, items=items, cards=cards),
+        label="orders.y",
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
+@pytest.mark.parametrize("model", ["linear", "neural"])
+def test_sums_under_masks_train_as_open_predictions_do(algorithm, model):
+    words = {"algorithm": algorithm, "model": model, "rounds": 2, "batch_size": 10_000, "lbfgs_iterations": 5}
+    plain, _, _ = execute(settings(**words), shop())
+    masked, _, _ = execute(settings(**words, secure_sums=True), shop())
+    assert masked.metrics["rmse"] == pytest.approx(plain.metrics["rmse"], rel=1e-5)
+    assert masked.metrics["train_loss"] == pytest.approx(plain.metrics["train_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
+def test_what_is_sent_is_what_inspection_says_and_no_prediction_is_among_it(algorithm, monkeypatch):
+    config = settings(algorithm=algorithm, secure_sums=True)
+    _, _, runtime = execute(config, shop())
+    types = {total.type for total in runtime.ledger.totals() if not total.type.endswith("()")}
+    assert types == {cls.__name__ for cls in messages.sent(config)}
+    told = {entry["message"] for entry in describe_messages(PROTOCOL, config)}
+    assert "Masked" in told
+    assert not {"Predictions", "TestPredictions"} & (types | told)
+    assert "Masked" not in {entry["message"] for entry in describe_messages(PROTOCOL, settings(algorithm=algorithm))}
+
+
+def test_a_resumed_run_goes_on_exactly():
+    config = settings(secure_sums=True)
+    whole, recorder, _ = execute(config, shop())
+    resumed, _, _ = execute(config, shop(), resume=recorder.snapshots[1])
+    assert resumed.metrics == whole.metrics
+
+
+def test_a_killed_client_ends_the_run_with_its_name():
+    _, recorder, _ = execute(settings(secure_sums=True), shop())
+    end = max(span[4] for span in recorder.spans) if recorder.spans else 1.0
+    with pytest.raises(PartyLost) as error:
+        execute(settings(secure_sums=True), shop(), faults={"items": end / 2})
+    assert error.value.party == "items"
+
+
+@pytest.mark.parametrize("words", [{"algorithm": "rfl-admm"}, {"algorithm": "vfl-sgd"}, {"algorithm": "centralised"}])
+def test_other_algorithms_have_no_masked_sums(words):
+    with pytest.raises(BadInput, match="secure_sums: only with rfl-admm-v and rfl-sgd-v"):
+        settings(**words, secure_sums=True)
+
+
+def test_two_tables_are_too_few():
+    orders = pa.table({"k": np.arange(80) % 9, "y": np.arange(80.0)})
+    items = pa.table({"k": np.arange(9), "x": np.arange(9.0)})
+    sql = "SELECT y, x FROM orders JOIN items ON orders.k = items.k"
+    data = stated(sql, in_memory(orders=orders, items=items), label="y")
+    with pytest.raises(BadInput, match="secure_sums: 3 tables of one partition each are needed"):
+        execute(settings(secure_sums=True), data)
+
+
+def test_predictions_beyond_the_range_are_named():
+    with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for predictions of"):
+        execute(settings(secure_sums=True, secure_range=1e-6, algorithm="rfl-sgd-v"), shop())
+
+
+# --- attacks of a server that knows 8 rows of items and who joins with whom -----------------------------------------
+
+
+def views(monkeypatch, **words):
+    """Return what the server sees of items over the rounds, and each row's true features, in the server's numbers."""
+    seen, truth, thetas = [], {}, []
+    kept_ask, kept_solve = JoinServer._ask_sum, TableClient._solve
+
+    async def listen(self, call, given):
+        found = await kept_ask(self, call, given)
+        if len(found) == len(self._rows[0]):
+            seen.append(found[:, 0])
+            truth["places"] = self._rows[1]
+        return found
+
+    async def look(self, *args):
+        found = await kept_solve(self, *args)
+        if self.name == "items":
+            truth["rows"] = self._x
+            thetas.append(found)
+        return found
+
+    monkeypatch.setattr(JoinServer, "_ask_sum", listen)
+    monkeypatch.setattr(TableClient, "_solve", look)
+    values = sent_values(monkeypatch)
+    execute(settings(**words), shop())
+    monkeypatch.undo()
+    if not words.get("secure_sums"):
+        seen = [given.values[:, 0] for s, r, given in values if type(given).__name__ == "Predictions" and s == "items"]
+        truth["places"] = np.arange(len(seen[0]))
+    return np.array(seen).T, truth, np.array(thetas)
+
+
+def attack_with_known_rows(view, num_known=8):
+    seen_NR, truth, _ = view
+    rows, places = truth["rows"], truth["places"]
+    known = np.flatnonzero(places < num_known)
+    guess = complete_rows(seen_NR, known, rows[places[known]])
+    found = np.stack([guess[places == row].mean(axis=0) for row in range(num_known, len(rows))])
+    hits = np.abs(found - rows[num_known:]) < 0.1
+    # who knows nothing guesses the mean; rows are standardised
+    chance = float((np.abs(rows[num_known:] - rows[:num_known].mean(axis=0)) < 0.1).mean())
+    return attack_by_share("reconstruction from predictions", "share of features within 0.1", hits, chance)
+
+
+def test_eight_known_rows_give_the_others_of_open_predictions_and_not_of_sums(monkeypatch):
+    opened = attack_with_known_rows(views(monkeypatch, rounds=5))
+    assert opened.found > 0.99
+    masked = attack_with_known_rows(views(monkeypatch, rounds=5, secure_sums=True))
+    assert masked.found < 0.35
+    assert masked.found < opened.found / 2
+
+
+def test_theta_gives_the_rows_of_open_predictions_and_not_of_sums(monkeypatch):
+    """The server is given theta of items in every round, which it does not see."""
+    seen, truth, thetas = views(monkeypatch, rounds=5)
+    found = reconstruct_features(thetas[: len(seen.T) - 1], seen.T[1:])
+    assert np.abs(found - truth["rows"]).max() < 1e-6
+    seen, truth, thetas = views(monkeypatch, rounds=5, secure_sums=True)
+    found = reconstruct_features(thetas[: len(seen.T) - 1], seen.T[1:])
+    rows = np.stack([found[truth["places"] == row].mean(axis=0) for row in range(len(truth["rows"]))])
+    assert (np.abs(rows - truth["rows"]) < 0.1).mean() < 0.35
+
+
+def test_what_sums_alone_do_not_protect_and_noise_does(monkeypatch):
+    """Linear sums over more rounds than all tables have features: known rows of one table give its others."""
+    long = attack_with_known_rows(views(monkeypatch, rounds=16, rho=1.0, secure_sums=True), num_known=30)
+    assert long.found > 0.9
+    noise = {"admm": "paper_sgd", "feature_dp": 8.0, "prediction_clip": 2.0, "prediction_noise": 2.0}
+    noisy = attack_with_known_rows(views(monkeypatch, rounds=16, secure_sums=True, **noise), num_known=30)
+    assert noisy.found < 0.35
+
+
+def test_rows_whose_differences_show_are_counted_and_warned_of(caplog):
+    one = JoinSplit((np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])), (np.zeros(0, int),) * 2, (4, 2))
+    assert one.comparable_rows() == [1.0, 0.0]
+    with caplog.at_level(logging.WARNING):
+        execute(settings(secure_sums=True))
+    assert any("sums tell differences of" in record.message for record in caplog.records)
+
+
+# --- the joint account ----------------------------------------------------------------------------------------------
+
+NOISY = {
+    "algorithm": "rfl-sgd-v", "feature_dp": 1.0, "prediction_clip": 2.0, "prediction_noise": 20.0, "label_dp": 0.5,
+    "label_range": (-3.0, 3.0), "rounds": 2, "batch_size": 512,
+}  # fmt: skip
+DECLARED = ("amount=-3:3", "hour=-3:3", "weight=-3:3", "price=-3:3", "limit_=-3:3", "age=-3:3")
+
+
+def test_the_joint_account_of_a_joined_tuple_composes_all_lines_of_all_tables():
+    result, recorder, _ = execute(settings(**NOISY, declared_facts=DECLARED), shop())
+    joint, lines = result.extra["privacy"]["joined tuple"], recorder.privacy_records
+    assert joint["uncovered"] == []
+    assert {line.message_type for line in lines} == {"theta", "Predictions", "Labels"}
+    # never less than any of its parts, and than what they are together as independent Gaussians
+    assert joint["epsilon"] > max(line.epsilon for line in lines)
+    label = next(line.epsilon for line in lines if line.message_type == "Labels")
+    predictions = [line.rigorous_mu for line in lines if line.message_type == "Predictions"]
+    assert joint["epsilon"] > label + max(line.epsilon for line in lines if line.message_type == "Predictions")
+    assert math.hypot(*predictions) > max(predictions)
+    assert joint == joined_tuple(lines, 1e-5)
+
+
+@pytest.mark.parametrize("missing", ["declared_facts", "prediction_noise", "label_dp"])
+def test_one_line_without_noise_leaves_the_joint_account_without_a_guarantee(missing):
+    words = {**NOISY, "declared_facts": DECLARED}
+    del words[missing]
+    result, _, _ = execute(settings(**words), shop())
+    joint = result.extra["privacy"]["joined tuple"]
+    assert joint["epsilon"] == math.inf
+    kind = {"declared_facts": "Facts", "prediction_noise": "Predictions", "label_dp": "Labels"}[missing]
+    assert any(line.endswith(f"/{kind}") for line in joint["uncovered"])
+
+
+def test_declared_facts_keep_the_rows_own_from_leaving(monkeypatch):
+    seen = sent_values(monkeypatch)
+    execute(settings(algorithm="rfl-admm", declared_facts=DECLARED), shop())
+    assert not [given for _, _, given in seen if type(given).__name__ == "Facts"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        (DECLARED[1:], "amount is missing"),
+        (("amount", *DECLARED[1:]), "'amount' is not allowed"),
+        (("amount=low", *DECLARED[1:]), "is no range"),
+    ],
+)
+def test_declared_facts_that_do_not_fit_are_named(entries, why):
+    with pytest.raises(BadInput, match=why):
+        execute(settings(declared_facts=entries), shop())
+
+
+def test_too_many_categories_are_no_facts():
+    rng = np.random.default_rng(0)
+    orders = pa.table({"k": np.arange(12_000), "name": [f"n{i}" for i in range(12_000)], "y": rng.normal(size=12_000)})
+    items = pa.table({"k": np.arange(12_000), "x": rng.normal(size=12_000)})
+    data = stated(
+        "SELECT y, name, x FROM orders JOIN items ON orders.k = items.k",
+        in_memory(orders=orders, items=items),
+        label="y",
+    )
+    with pytest.raises(BadInput, match="features of orders: 12000 categories in one column, at most 10000"):
+        execute(settings(), data)
+
+
+def test_masked_words_look_like_noise(monkeypatch):
+    seen = sent_values(monkeypatch)
+    execute(settings(secure_sums=True), shop())
+    words = np.concatenate([given.words for _, _, given in seen if isinstance(given, Masked)])
+    counts = np.bincount((words >> np.uint32(24)).astype(np.int64), minlength=256)
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 255 + 6 * math.sqrt(2 * 255)
