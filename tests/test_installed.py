@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUILT_IN = ["glasu", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"]
+BUILT_IN = ["glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"]
 
 
 @pytest.fixture(scope="module")

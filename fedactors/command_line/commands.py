@@ -216,7 +216,7 @@ def predict_command(args: argparse.Namespace) -> int:
     from fedactors.records.metrics import jsonable
     from fedactors.records.storage import local_path, write_atomic
 
-    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    protocol, config, folder, states = _trained(args.run, args.checkpoint, args.trust)
     if protocol.predict is None:
         raise BadInput(f"predict: {protocol.name} cannot predict")
     data = load_data(protocol, config, args.data, folder.config["seed"])
@@ -246,7 +246,7 @@ def export_command(args: argparse.Namespace) -> int:
     """Write one party's part of the trained model."""
     from fedactors.records.storage import disk_errors, local_path
 
-    protocol, config, folder, states = _trained(args.run, args.checkpoint)
+    protocol, config, folder, states = _trained(args.run, args.checkpoint, args.trust)
     if protocol.export is None:
         raise BadInput(f"export: {protocol.name} cannot export")
     parties = sorted({name.partition("/")[0] for name in states})
@@ -340,8 +340,11 @@ def _print_datasets(datasets: Sequence[Any]) -> None:
     print_table(["data set", "layouts", "task", "rows", "files", "terms"], rows)
 
 
-def _trained(run: str, label: str | None) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
+def _trained(
+    run: str, label: str | None, trusted: Sequence[str]
+) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
     from fedactors.launch import restore_config
+    from fedactors.named_code import check_trusted
     from fedactors.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
@@ -349,7 +352,9 @@ def _trained(run: str, label: str | None) -> tuple[Protocol, Any, RunFolder, Map
     protocol = find_protocol(str(stored.get("protocol")))
     labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
     chosen = label or ("best" if "best" in labels else None)
-    return protocol, restore_config(protocol, folder), folder, folder.load_checkpoint(chosen).actors
+    config = restore_config(protocol, folder)
+    check_trusted(config, trusted, str(folder.path))
+    return protocol, config, folder, folder.load_checkpoint(chosen).actors
 
 
 def _read_profile(path: str) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fedactors import __version__
 from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
-from fedactors.command_line.options import Parser, add_format_flag, add_run_flags, add_words
+from fedactors.command_line.options import Parser, add_format_flag, add_run_flags, add_trust_flag, add_words
 from fedactors.command_line.sweep import SUMMARY as SWEEP
 from fedactors.command_line.sweep import add_sweep_flags
 from fedactors.command_line.terminal import guarded
@@ -130,6 +130,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     predict.add_argument("--data", required=True, metavar="NAME|FILE", help="what to predict on")
     predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
     predict.add_argument("--to", metavar="FILE", help="write the predictions here (.npy or .csv)")
+    add_trust_flag(predict)
     add_format_flag(predict)
 
     export = add("export", "write one party's part of the trained model")
@@ -137,6 +138,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     export.add_argument("--party", required=True, metavar="P", help="name of the party")
     export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
     export.add_argument("--to", metavar="DIR", help="default: exported/ in the run folder")
+    add_trust_flag(export)
     add_format_flag(export)
 
     new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")

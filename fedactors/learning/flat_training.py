@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from fedactors.learning.averaging import batches
+from fedactors.learning.averaging import batches, draws, smallest_batch
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -71,8 +71,8 @@ class _Workspace:
         self.module = module
         entries = [v for v in module.state_dict(keep_vars=True).values() if v.is_floating_point()]
         self.counters = [b for b in module.buffers() if not b.is_floating_point()]
-        self.smallest_batch = 2 if any(isinstance(m, nn.BatchNorm2d) for m in module.modules()) else 1
-        self.draws = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        self.smallest_batch = smallest_batch(module)
+        self.draws = draws(module)
         self.size: int = sum(entry.numel() for entry in entries)
         self.flat_P, self.gradient_P, self.momentum_P = (torch.zeros(self.size) for _ in range(3))
         start = 0

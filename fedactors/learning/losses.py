@@ -19,8 +19,13 @@ def output_width(task: Task, num_classes: int = 2) -> int:
     return num_classes if task == "multiclass" else 1
 
 
-def task_loss(task: Task, output_BO: Tensor, target_B: Tensor, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
-    """Return cross-entropy with logits (``binary``, ``multiclass``) or the squared error (``regression``), a scalar."""
+def task_loss(
+    task: Task, output_BO: Tensor, target_B: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
+) -> Tensor:
+    """Return cross-entropy with logits (``binary``, ``multiclass``) or the squared error (``regression``).
+
+    A scalar, or with ``none`` the loss of each sample (B).
+    """
     if task == "multiclass":
         return functional.cross_entropy(output_BO, target_B.long(), reduction=reduction)
     flat_B = output_BO.squeeze(-1)

@@ -27,6 +27,18 @@ def float_entries(module: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
 
 
+def trained_places(module: nn.Module) -> list[tuple[nn.Parameter, slice]]:
+    """Return the parameters that are trained, each once, and where they are in the module's flat vector."""
+    found: dict[int, tuple[nn.Parameter, slice]] = {}
+    start = 0
+    for value in module.state_dict(keep_vars=True).values():
+        if value.is_floating_point():
+            if isinstance(value, nn.Parameter) and value.requires_grad:
+                found.setdefault(id(value), (value, slice(start, start + value.numel())))
+            start += value.numel()
+    return list(found.values())
+
+
 def num_values(module: nn.Module) -> int:
     """Return the length of the module's flat vector."""
     return sum(value.numel() for value in float_entries(module).values())

@@ -14,7 +14,7 @@ import asyncio
 from typing import Any, ClassVar
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalPart
+from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.averaging import weighted_mean
 from fedactors.parties import surviving_loss
@@ -46,8 +46,6 @@ from protocols.nebulafl.training import (
     Trainings,
     evaluate,
     initial_parameters,
-    rows_key,
-    rows_of,
     run_model,
     train,
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData
+from fedactors.data.horizontal import HorizontalData, forget_rows
 from fedactors.errors import PartyLost
 from fedactors.learning.flat_training import num_parameters
 from fedactors.network.codec import HEADER_BYTES
@@ -36,7 +36,7 @@ from protocols.nebulafl.messages import (
     PresentCenters,
     RunStart,
 )
-from protocols.nebulafl.training import TRAINING, Site, make_module, rows_of, run_model
+from protocols.nebulafl.training import TRAINING, Site, make_module, run_model
 
 EVALUATION_SECONDS = 1.0
 MODEL_MESSAGES = (
@@ -60,7 +60,7 @@ class State(RunState):
 
 async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train until the duration (or the number of rounds) is over; a round of the records is a measurement."""
-    rows_of.cache_clear()  # files may have changed since an earlier run of this process
+    forget_rows()
     catalogue = read_catalogue(config.catalogue)
     state = State()
 

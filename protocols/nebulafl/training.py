@@ -16,23 +16,21 @@ Shapes: P length of the flat vector, N samples, K classes.
 
 from __future__ import annotations
 
-import importlib
 import secrets
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, Rows
+from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput
 from fedactors.learning import flat_training
 from fedactors.learning.flat_training import Sgd
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
-from fedactors.network.codec import decode, encode, plain
+from fedactors.named_code import load_code
+from fedactors.network.codec import plain
 from fedactors.runtime.base import Work, derived_seed
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.config import NebulaFLConfig
@@ -52,18 +50,6 @@ Attestation = Callable[[str, bytes], bool]
 # --- rows and models ---
 
 
-def rows_key(source: Rows) -> bytes:
-    """Return a name of rows under which every process of the run finds them."""
-    return encode(source, arguments=True)
-
-
-@cache
-def rows_of(key: bytes) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the samples and classes that a key names, loaded once in this process and run."""
-    block = decode(key, arguments=True).load()
-    return block.features, np.asarray(block.labels, np.int64)
-
-
 def run_model(config: NebulaFLConfig, data: HorizontalData | HorizontalPart, shape: tuple[int, ...] = ()) -> Model:
     """Return the model of a run; `shape` is that of a sample where the data's description has none."""
     return model_name(config, data.shape), tuple(data.shape or shape), max(data.num_classes, 2), config.normalisation
@@ -77,11 +63,7 @@ def model_spec(model: Model) -> ModelSpec:
 
 def make_module(model: Model) -> nn.Module:
     """Build the module that a model's name stands for, to be filled with parameters."""
-    spec = model_spec(model)
-    module = build_skeleton(spec, device="cpu")
-    # models for tables and ``linear`` take flat samples
-    flat = ("linear", "mlp", "top-mlp", "residual-mlp")
-    return module if spec.name not in flat else nn.Sequential(nn.Flatten(), module)
+    return build_skeleton(model_spec(model), device="cpu")
 
 
 def initial_parameters(model: Model, run_seed: int) -> Floats:
@@ -392,12 +374,5 @@ def attestation_hook(address: str) -> Attestation | None:
     """
     if not address:
         return None
-    module, _, name = address.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
-        found = None
-    if not callable(found):
-        raise BadInput(f"attestation: {address!r} is not allowed: give package.module:function that can be imported")
-    hook: Attestation = found
+    hook: Attestation = load_code("attestation", address)
     return hook

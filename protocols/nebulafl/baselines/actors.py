@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedactors.data.horizontal import HorizontalPart
+from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput
 from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
@@ -49,8 +49,6 @@ from protocols.nebulafl.training import (
     Trainings,
     distil,
     initial_parameters,
-    rows_key,
-    rows_of,
     run_model,
     train,
 )

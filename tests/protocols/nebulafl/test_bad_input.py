@@ -38,7 +38,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
         ("catalogue=elsewhere", f"catalogue: 'elsewhere' is neither an example ({', '.join(EXAMPLES)}) nor a file"),
         ("network=elsewhere", "network: 'elsewhere' is neither an example"),
         ("num_training=5000", "num_training: 5000 is not allowed: digits has 1437 to deal"),
-        ("num_validation=1437", "num_proxy + num_validation: 1437 is not allowed: digits has 1437 training rows"),
+        ("num_validation=1437", "num_validation: 1437 is not allowed: digits has 1437 training rows"),
         ("outages=oregon", "outages: 'oregon' is not allowed"),
         ("outages=paris/0@1-2", "outages: center 'paris' is not allowed: the centers are oregon, virginia"),
         ("outages=oregon/10@1-2", "outages: oregon/10 is not allowed: oregon has containers 0 to 9"),
