@@ -21,6 +21,6 @@ PROTOCOL = LazyProtocol(
     export_at=f"{_HERE}.serving:export",
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="continue",
-    smoke={"num_clients": 4, "num_rounds": 3},
+    smoke={"num_rounds": 2},
     full={"num_clients": 100, "clients_per_round": 10, "num_rounds": 200},
 )

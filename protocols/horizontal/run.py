@@ -14,7 +14,7 @@ from fedactors.runtime.base import Costs, Runtime
 from protocols.horizontal.actors import Coordinator, Site
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
-from protocols.horizontal.messages import RoundOrder
+from protocols.horizontal.messages import Progress, RoundOrder
 
 SERVER = "server"
 
@@ -53,16 +53,26 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         await rounds.checkpoint()
     async for t in rounds:
         order = RoundOrder(t)
-        progress = (await server.ask(lambda one, order=order: one.train(order)))[SERVER]
+        progress = await train(server, order)
         rounds.record({"train_loss": progress.loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
-            scores = (await server.ask(lambda one, order=order: one.measure(order)))[SERVER]
-            state.scores = dict(zip(scores.names, scores.values, strict=True))
+            state.scores = await measure(server, order)
             rounds.judge(state.scores)
             rounds.record(state.scores)
     metrics = {**state.scores, f"best_{watch.metric}": state.best, "best_round": state.best_round}
     extra = {"clients": state.num_clients, "parameters": state.num_parameters}
     return await rounds.result(metrics, extra)
+
+
+async def train(server: Parties[Coordinator], order: RoundOrder) -> Progress:
+    """Let a round be done."""
+    return (await server.ask(lambda one: one.train(order)))[SERVER]
+
+
+async def measure(server: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+    """Let the model be measured; return its metrics by name."""
+    scores = (await server.ask(lambda one: one.measure(order)))[SERVER]
+    return dict(zip(scores.names, scores.values, strict=True))
 
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:
@@ -74,6 +84,6 @@ def default_costs() -> Costs:
     """Return seconds for each kind of work on one core: calls x overhead + units x rate.
 
     Units are rows that a step or a measurement goes through, or vectors added, times the numbers of the model.
-    Measured on one core with the two networks for images; ``scenarios/benchmarks/horizontal_together.py`` has them.
+    Measured on one core with the two networks for images; ``scenarios/benchmarks/clients_together.py`` has them.
     """
     return Costs({"train": (2e-3, 3e-9), "measure": (1e-3, 1e-9), "aggregate": (1e-5, 3e-9)})

@@ -70,7 +70,7 @@ def _models(config: NebulaFLConfig, states: Mapping[str, bytes]) -> list[tuple[M
 
     Which model it is the configuration says, never a checkpoint: a name may stand for code.
     """
-    found = []
+    found: list[tuple[Model, Floats]] = []
     for actor in sorted(states):
         state = actor_state(states, actor)
         if "model_facts" not in state:

@@ -53,9 +53,9 @@ class CutRecorder(MemoryRecorder):
         super().__init__()
         self.after, self.runtime = after, None
 
-    def record_round(self, number, metrics, usage):
-        super().record_round(number, metrics, usage)
-        if number == self.after:
+    def record_round(self, index, metrics):
+        super().record_round(index, metrics)
+        if index == self.after:
             self.runtime.request_stop(143)
 
 

@@ -19,7 +19,7 @@ def gradient(w, x, y):
     return np.concatenate([(p.T @ x).ravel(), p.sum(axis=0)])
 
 
-def client_update(w, x, y, seed, config, rate, more=lambda w: 0.0):
+def client_update(w, x, y, seed, config, rate, more):
     """Mini-batch descent from w; returns the end and the number of steps."""
     w, order, steps, momentum = w.copy(), np.random.default_rng(seed), 0, 0.0
     for _ in range(config.num_epochs):
@@ -31,6 +31,21 @@ def client_update(w, x, y, seed, config, rate, more=lambda w: 0.0):
             w = w - rate * momentum
             steps += 1
     return w, steps
+
+
+def extra(config, x, c, own):
+    """What a method adds to a client's gradients."""
+
+    def more(w):
+        if config.algorithm == "fedprox":
+            return config.proximal * (w - x)
+        return c - own if config.algorithm == "scaffold" else np.zeros_like(w)
+
+    return more
+
+
+def seed_of(client, t):
+    return derived_seed(0, f"client {client}", f"rows {t}")
 
 
 def by_hand(config, start):
@@ -51,12 +66,7 @@ def by_hand(config, start):
             rate *= config.decay_factor ** ((t - 1) // config.decay_every)
         ends, lengths = {}, {}
         for i in chosen:
-            more = {
-                "fedprox": lambda w, x=x: config.proximal * (w - x),
-                "scaffold": lambda w, i=i, c=c: c - own[i],
-            }.get(config.algorithm, lambda w: 0.0)
-            seed = derived_seed(0, f"client {i}", f"rows {t}")
-            ends[i], steps = client_update(x, *rows[i], seed, config, rate, more)
+            ends[i], steps = client_update(x, *rows[i], seed_of(i, t), config, rate, extra(config, x, c, own[i]))
             lengths[i] = steps * rate
         if config.algorithm == "scaffold":
             delta = np.mean([ends[i] - x for i in chosen], axis=0)
