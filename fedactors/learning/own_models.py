@@ -13,10 +13,25 @@ import torch
 from torch import Tensor
 
 from fedactors.errors import BadInput
-from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.averaging import draws
+from fedactors.learning.models import MODEL_NAMES, ModelSpec, build_model, build_skeleton
 from fedactors.named_code import is_code, load_code
 
 _BATCH = 2
+
+
+def check_name(name: str) -> None:
+    """Check all that can be checked of a model before the shape of a sample is known.
+
+    Raises:
+        BadInput: it names code that cannot be imported, or nothing that is known.
+    """
+    if is_code(name):
+        load_code("model", name)
+    elif name and name not in MODEL_NAMES:
+        raise BadInput(
+            f"model: {name!r} is not known (known: {', '.join(MODEL_NAMES)}; your own: package.module:function)"
+        )
 
 
 def check_model(spec: ModelSpec, *, split: bool = False) -> None:
@@ -30,8 +45,7 @@ def check_model(spec: ModelSpec, *, split: bool = False) -> None:
         BadInput: one line that says what is wrong with it.
     """
     if not spec.inputs:
-        if is_code(spec.name):
-            load_code("model", spec.name)
+        check_name(spec.name)
         return
     if not is_code(spec.name):
         build_skeleton(spec)
@@ -47,6 +61,10 @@ def check_model(spec: ModelSpec, *, split: bool = False) -> None:
         raise BadInput(
             f"{where} in a split network: buffer {names[0]!r} (running statistics, for instance) would let samples "
             "influence one another; use group or layer normalisation"
+        )
+    if split and draws(module):
+        raise BadInput(
+            f"{where} in a split network: it draws at random (dropout), and activations may be computed again"
         )
     frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
     if frozen:

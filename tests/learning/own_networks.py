@@ -13,6 +13,10 @@ def normalised(inputs, outputs):
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(torch.Size(inputs).numel()), good(inputs, outputs))
 
 
+def dropping(inputs, outputs):
+    return nn.Sequential(good(inputs, outputs), nn.Dropout(0.5))
+
+
 def too_wide(inputs, outputs):
     return good(inputs, outputs + 1)
 

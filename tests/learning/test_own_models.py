@@ -44,10 +44,13 @@ def test_it_trains_and_works_as_a_part_of_a_split_network():
     assert Model(spec("good"), result.vector).output(x).shape == (20, 10)
 
 
-def test_running_statistics_are_refused_in_a_split_network_only():
+def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
     check_model(spec("normalised"))
     with pytest.raises(BadInput, match=r"in a split network: buffer '1.running_mean'"):
         check_model(spec("normalised"), split=True)
+    check_model(spec("dropping"))
+    with pytest.raises(BadInput, match="in a split network: it draws at random"):
+        check_model(spec("dropping"), split=True)
 
 
 @pytest.mark.parametrize(
