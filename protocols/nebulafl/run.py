@@ -140,12 +140,15 @@ class Federation:
         names = catalogue.first_centers(config.num_centers)
         self._exchange_name = exchange_name(config)
         units = {name: sum(catalogue.centers[name].values()) for name in names}
-        self.auditor: Auditor = runtime.spawn(Auditor, AUDITOR, config, data.part(test=True), units)
+        self.auditor: Auditor = runtime.spawn(
+            Auditor, AUDITOR, config, data.part(test=True), units, resources=Resources(num_gpus=config.num_gpus)
+        )
         self.centers: dict[str, NebulaCenter | OrderCenter] = {}
         for place, name in enumerate(names):
             if name in state.gone:
                 continue
             resources = Resources(
+                num_gpus=config.num_gpus,
                 labels={f"dc-{name}": 0.001} if config.place_by_label else {},
                 # the center itself lets its hardware; a training that was given up may still hold a core
                 simulated_cores=units[name] + 2 * config.center_sizes[place],

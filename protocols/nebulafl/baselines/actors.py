@@ -437,6 +437,7 @@ class RoundExchange(DataCenter):
             target_NK,
             self.seed(f"distillation {self.round}"),
             (config.distillation_epochs, config.batch_size, config.learning_rate, config.momentum),
+            config.device,
             work=Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs)),
         )
 
