@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -19,6 +19,9 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors.errors import BadInput
 
 T = TypeVar("T")
+DEVICE_PATTERN = r"auto|cpu|cuda|cuda:\d+"
+Device = Annotated[str, Field(pattern=f"^({DEVICE_PATTERN})$")]
+"""Where an actor computes; `fedactors.learning.devices.find_device` finds it."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, Field))

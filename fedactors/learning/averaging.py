@@ -23,7 +23,7 @@ from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
-from fedactors.learning.parameters import Array, as_tensor, load_vector, to_vector, trained_places
+from fedactors.learning.parameters import Array, load_vector, placed, to_vector, trained_places
 
 _MEAN_BLOCK = 32768
 """Parameters that `weighted_mean` adds at a time."""
@@ -61,8 +61,8 @@ class LocalResult:
 def train_locally(
     spec: ModelSpec,
     vector_P: Array,
-    x_N: Array,
-    y_N: Array,
+    x_N: Array | Tensor,
+    y_N: Array | Tensor,
     *,
     seed: int,
     training: LocalTraining,
@@ -74,12 +74,12 @@ def train_locally(
     Args:
         spec: the model.
         vector_P: where to start.
-        x_N: samples.
+        x_N: samples; tensors on the device stay there, arrays are copied to it.
         y_N: targets.
         seed: of the order of samples, and of dropout where the model has it.
         training: passes, steps and loss.
         correction_P: added to each gradient (SCAFFOLD's c - c_i); where the vector holds no parameter it is ignored.
-        device: where to compute; all arrays are the host's.
+        device: where to compute; the vector and what is returned are the host's.
 
     Raises:
         BadInput: no samples, or a single one with batch normalisation.
@@ -91,10 +91,10 @@ def train_locally(
     start = [parameter.detach().clone() for parameter in parameters] if training.proximal else []
     correction: list[Tensor] = []
     if correction_P is not None:
-        whole_P = as_tensor(correction_P, spec.dtype).to(device)
+        whole_P = placed(correction_P, device, spec.dtype)
         correction = [whole_P[place].view(p.shape) for p, place in zip(parameters, places, strict=True)]
     moments = OptimizerState()
-    x, y = as_tensor(x_N, spec.dtype).to(device), as_tensor(y_N).to(device)
+    x, y = placed(x_N, device, spec.dtype), placed(y_N, device)
     smallest = smallest_batch(module)
     if len(x) < smallest:
         raise BadInput("local training: batch normalisation needs at least two samples")
@@ -123,7 +123,7 @@ def train_locally(
 def evaluate_model(
     spec: ModelSpec,
     vector_P: Array,
-    x_N: Array,
+    x_N: Array | Tensor,
     y_N: Array,
     *,
     task: Task = "multiclass",
@@ -135,13 +135,13 @@ def evaluate_model(
 
 
 def model_outputs(
-    spec: ModelSpec, vector_P: Array, x_N: Array, *, batch_size: int = 1024, device: str | torch.device = "cpu"
+    spec: ModelSpec, vector_P: Array, x_N: Array | Tensor, *, batch_size: int = 1024, device: str | torch.device = "cpu"
 ) -> Array:
     """Return the outputs (N x O) of the model in evaluation mode."""
     module = _loaded(spec, vector_P, device).eval()
     with torch.no_grad():
         parts = [
-            module(as_tensor(x_N[first : first + batch_size], spec.dtype).to(device)).cpu().numpy()
+            module(placed(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
             for first in range(0, len(x_N), batch_size)
         ]
     return np.concatenate(parts) if parts else np.zeros((0, spec.outputs))

@@ -11,10 +11,8 @@ import re
 
 import torch
 
+from fedactors.config import DEVICE_PATTERN
 from fedactors.errors import BadInput
-
-PATTERN = r"auto|cpu|cuda|cuda:\d+"
-"""What a configuration may say."""
 
 
 def find_device(text: str) -> torch.device:
@@ -23,7 +21,7 @@ def find_device(text: str) -> torch.device:
     Raises:
         BadInput: another word, or a GPU that this process does not see.
     """
-    if not re.fullmatch(PATTERN, text):
+    if not re.fullmatch(DEVICE_PATTERN, text):
         raise BadInput(f"device: {text!r} is not allowed: use auto, cpu, cuda or cuda:N")
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if text == "auto":

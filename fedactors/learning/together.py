@@ -35,12 +35,12 @@ from fedactors.learning.averaging import LocalResult, LocalTraining, batches, dr
 from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
-from fedactors.learning.parameters import Array, as_tensor, trained_places
+from fedactors.learning.parameters import Array, placed, trained_places
 
 MOST_TOGETHER = 64
 """Clients of one batched call by default: more are trained in several, so that a step's rows stay in the cache."""
-Rows = tuple[Array, Array]
-"""A client's samples and targets, both with N rows."""
+Rows = tuple[Array | Tensor, Array | Tensor]
+"""A client's samples and targets, both with N rows; tensors on the device stay there."""
 _NORM_EPSILON = 1e-6
 _log = logging.getLogger(__name__)
 
@@ -151,8 +151,8 @@ def _train(
     corrections = None if corrections_CP is None else _split(corrections_CP, places, spec, device)
     optimizer, clip_norm = _without_clipping(training.optimizer)
     index_TCB, weight_TCB, steps_C = _padded(clients, plans)
-    x_N = torch.cat([as_tensor(x, spec.dtype) for x, _ in clients]).to(device)
-    y_N = torch.cat([as_tensor(y) for _, y in clients]).to(device)
+    x_N = torch.cat([placed(x, device, spec.dtype) for x, _ in clients])
+    y_N = torch.cat([placed(y, device) for _, y in clients])
     index, weight = torch.from_numpy(index_TCB).to(device), torch.from_numpy(weight_TCB).to(device, spec.dtype)
     last_epoch = np.array([len(plan) - len(plan) // training.num_epochs for plan in plans])
     losses_C = torch.zeros(len(clients), dtype=spec.dtype, device=device)
@@ -227,7 +227,7 @@ def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
 def _split(
     vectors_CP: Array, places: Sequence[tuple[nn.Parameter, slice]], spec: ModelSpec, device: torch.device
 ) -> list[Tensor]:
-    whole = as_tensor(vectors_CP, spec.dtype).to(device)
+    whole = placed(vectors_CP, device, spec.dtype)
     return [whole[:, place].reshape(len(whole), *parameter.shape) for parameter, place in places]
 
 

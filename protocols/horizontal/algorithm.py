@@ -16,6 +16,7 @@ Shapes: P parameters, C clients of a site that answer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from fedactors.data.horizontal import rows_of
 from fedactors.learning.averaging import LocalTraining, evaluate_model
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.parameters import placed
 from fedactors.learning.together import train_clients
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats
@@ -43,6 +45,13 @@ class SiteResult:
     change: Floats
     controls: tuple[Floats, ...]
     control_change: Floats
+
+
+@functools.cache
+def rows_on(key: bytes, device: str) -> tuple[Any, Any]:
+    """Return the rows that a key names, as tensors that stay on the device; on the CPU the arrays themselves."""
+    rows = rows_of(key)
+    return rows if device == "cpu" else (placed(rows[0], device), placed(rows[1], device))
 
 
 def train(
@@ -75,7 +84,7 @@ def train(
     results = train_clients(
         spec,
         [model_P] * len(keys),
-        [rows_of(key) for key in keys],
+        [rows_on(key, device) for key in keys],
         seeds=seeds,
         training=training,
         corrections=corrections,
@@ -109,7 +118,8 @@ def next_control(own_P: Floats, control_P: Floats, start_P: Floats, end_P: Float
 
 def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> dict[str, float]:
     """Return the metrics of the model on some rows."""
-    return evaluate_model(spec, model_P, *rows_of(key), task=task, device=device)
+    x_N, _ = rows_on(key, device)
+    return evaluate_model(spec, model_P, x_N, rows_of(key)[1], task=task, device=device)
 
 
 def participants(present: Sequence[int], per_round: int | None, generator: np.random.Generator) -> list[int]:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import config
+from fedactors.config import Device, config
 from fedactors.learning.optimizers import OptimizerSpec, Schedule
 from fedactors.named_code import NamedCode
 
@@ -99,7 +99,7 @@ class HorizontalConfig:
     """Training rows held out to measure on instead of the test rows, for choosing settings."""
     together: bool = True
     """Train a site's clients in one batched call where the model allows it, else one after the other."""
-    device: str = Field(default="cpu", pattern=r"^(auto|cpu|cuda|cuda:\d+)$")
+    device: Device = "cpu"
     """Where sites and server compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Share of a GPU that each process asks Ray for."""

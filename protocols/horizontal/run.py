@@ -12,6 +12,7 @@ from fedactors.resources import Resources
 from fedactors.rounds import Rounds, RunState, Watch
 from fedactors.runtime.base import Costs, Runtime
 from protocols.horizontal.actors import Coordinator, Site
+from protocols.horizontal.algorithm import rows_on
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
 from protocols.horizontal.messages import Progress, RoundOrder
@@ -32,6 +33,7 @@ class State(RunState):
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train one model over all clients' rows; return how good it is on rows that belong to none."""
     forget_rows()
+    rows_on.cache_clear()
     runtime.use_costs(default_costs())
     resources = Resources(num_gpus=config.num_gpus)
     sites = sites_of(config, data)

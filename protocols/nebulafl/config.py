@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import config
+from fedactors.config import Device, config
 from fedactors.named_code import NamedCode
 
 Algorithm = Literal[
@@ -133,7 +133,7 @@ class NebulaFLConfig:
     """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
     attestation: NamedCode = ""
     """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
-    device: str = Field(default="cpu", pattern=r"^(auto|cpu|cuda|cuda:\d+)$")
+    device: Device = "cpu"
     """Where models are trained and measured: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Share of a GPU that each center's process, and the auditor's, asks Ray for."""

@@ -83,6 +83,7 @@ def generated(protocol, settings):
         ("mtcd", {"num_rounds": 2, "num_samples": 60, "num_clients": 4}, {}),
         ("tablepuppet", {"rounds": 2}, {}),
         ("glasu", {"num_rounds": 2, "hidden_size": 8}, {}),
+        ("horizontal", {"num_training": 200, "num_clients": 3}, {}),
         ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"accuracy": 0.5}}),
     ],
 )
