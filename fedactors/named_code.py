@@ -13,11 +13,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import typing
-from collections.abc import Callable, Collection
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fedactors.errors import BadInput
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 
 class _Marker:
@@ -35,8 +37,8 @@ def is_code(value: Any) -> bool:
 
 def code_named_in(config: Any) -> dict[str, str]:
     """Return the addresses that a config names, by field."""
-    hints = typing.get_type_hints(type(config), include_extras=True)
-    marked = [name for name, hint in hints.items() if _Marker in map(type, typing.get_args(hint))]
+    fields: Mapping[str, FieldInfo] = type(config).__pydantic_fields__
+    marked = [name for name, field in fields.items() if any(isinstance(fact, _Marker) for fact in field.metadata)]
     return {name: getattr(config, name) for name in marked if is_code(getattr(config, name))}
 
 
