@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedactors.errors import BadInput
@@ -36,10 +36,12 @@ def is_code(value: Any) -> bool:
 
 
 def code_named_in(config: Any) -> dict[str, str]:
-    """Return the addresses that a config names, by field."""
-    fields: Mapping[str, FieldInfo] = type(config).__pydantic_fields__
-    marked = [name for name, field in fields.items() if any(isinstance(fact, _Marker) for fact in field.metadata)]
-    return {name: getattr(config, name) for name in marked if is_code(getattr(config, name))}
+    """Return the addresses that a config names, by field; what a base class marks, its heirs cannot unmark."""
+    fields: list[tuple[str, FieldInfo]] = [
+        item for cls in type(config).__mro__ for item in vars(cls).get("__pydantic_fields__", {}).items()
+    ]
+    marked = {name for name, field in fields if any(isinstance(fact, _Marker) for fact in field.metadata)}
+    return {name: getattr(config, name) for name in sorted(marked) if is_code(getattr(config, name))}
 
 
 def check_trusted(config: Any, trusted: Collection[str], place: str) -> None:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fedactors.command_line.main import main
+from fedactors.config import config
 from fedactors.errors import BadInput
 from fedactors.named_code import code_named_in, load_code
 from fedactors.records.run_folder import MANIFEST, RunFolder
@@ -60,6 +61,14 @@ def rewritten(folder, **values):
 
 def sprung(tmp_path, name):
     return (tmp_path / "sprung").exists() or name in sys.modules
+
+
+@config
+class Careless(HorizontalConfig):
+    """A script's settings, which write the type of a field anew."""
+
+    model: str = "mine:net"
+    """A model."""
 
 
 QUICK = {
@@ -128,6 +137,7 @@ def test_which_fields_name_code():
     assert code_named_in(HorizontalConfig()) == {}
     assert code_named_in(HorizontalConfig(model="a.b:c")) == {"model": "a.b:c"}
     assert code_named_in(NebulaFLConfig(attestation="x:y")) == {"attestation": "x:y"}
+    assert code_named_in(Careless()) == {"model": "mine:net"}
 
 
 def test_a_module_that_fails_is_one_line(tmp_path, monkeypatch):
