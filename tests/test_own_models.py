@@ -8,7 +8,7 @@ from fedactors.command_line.main import main
 
 HERE = "tests.learning.own_networks"
 PUBSUB = ["pubsub-vfl", "num_epochs=2"]
-MTCD = ["mtcd", "problem=network", "num_rounds=2", "num_clients=2", "num_samples=80", "num_features=8"]
+MTCD = ["mtcd", "problem=network", "num_rounds=2", "num_clients=4", "num_samples=80", "num_features=8", "num_tokens=1"]
 MARKET = """
 [types.cpu]
 price = 1.0
