@@ -12,7 +12,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -26,6 +26,9 @@ LARGEST = 2**31 - 1
 WIDEST = 1e15
 """The largest number that a setting may be if it is no whole one, and its inverse the smallest beside 0: what lies
 beyond overflows in single precision as soon as it is squared."""
+DEVICE_PATTERN = r"auto|cpu|cuda|cuda:\d+"
+Device = Annotated[str, Field(pattern=f"^({DEVICE_PATTERN})$")]
+"""Where an actor computes; `fedactors.learning.devices.find_device` finds it."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, Field))

@@ -27,6 +27,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build, parse_words
 from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyFailed, Stopped
+from fedactors.named_code import check_trusted
 from fedactors.plugins import Protocol, RunResult
 from fedactors.records.metrics import Summary
 from fedactors.records.progress import open_progress
@@ -270,6 +271,7 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
     held = parent.load_checkpoint().actors
     config = restore_config(protocol, parent)
+    check_trusted(config, options.trust, str(parent.path))
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
     _check_runtime_flags(options, runtime)
     resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)

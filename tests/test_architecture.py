@@ -78,7 +78,7 @@ def offences(paths: Iterable[Path], check: Callable[[Path], Iterable[str]]) -> l
 
 def test_there_is_something_to_check() -> None:
     assert len(HOUSE) > 30
-    assert len(PROTOCOL_NAMES) == 5
+    assert len(PROTOCOL_NAMES) == 6
 
 
 def test_only_one_folder_imports_ray() -> None:

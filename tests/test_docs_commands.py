@@ -104,6 +104,17 @@ def own_files(page: str, folder: Path) -> None:
             np.savez(folder / f"{party}.npz", edges=edges, features=draw.normal(size=(60, 5)) + labels[:, None])
             text += f'[parties.{party}]\nfile = "{party}.npz"\n'
         (folder / "my-graph.toml").write_text(text)
+    elif page.endswith("horizontal.md"):
+        for client in ("north", "south", "test"):
+            (folder / f"{client}.csv").write_text("id,card,amount,returned\n" + orders(draw))
+        columns = 'label = "returned"\nfeatures = ["card", "amount"]\n'
+        parties = [f'[parties.{client}]\npath = "{client}.csv"\n{columns}' for client in ("north", "south")]
+        task = '[task]\ntype = "binary"\nlayout = "horizontal"\ntest = "test.csv"\n'
+        (folder / "parties.toml").write_text(task + "".join(parties))
+        net = "nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, outputs))"
+        (folder / "my_networks.py").write_text(
+            f"from torch import nn\n\n\ndef net(inputs, outputs):\n    return {net}\n"
+        )
     elif page.endswith("tablepuppet.md"):
         (folder / "orders.csv").write_text("id,card,amount,returned\n" + orders(draw))
         (folder / "cards.csv").write_text("card,age\n" + "".join(f"{card},{20 + card}\n" for card in range(20)))
@@ -127,6 +138,7 @@ def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd, request):
     if any("--runtime ray" in command for command in ALL[page]):
         request.getfixturevalue("ray_cluster")
     own_files(page, tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a user's own module is looked for where the command is given
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     for command in ALL[page]:
         if "profile_party" in command:  # the other party does the same

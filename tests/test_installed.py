@@ -16,7 +16,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("installed")]
 
 ROOT = Path(__file__).parents[1]
-BUILT_IN = ["glasu", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"]
+BUILT_IN = ["glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"]
 
 
 @pytest.fixture(scope="module")

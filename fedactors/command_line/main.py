@@ -12,7 +12,14 @@ from collections.abc import Sequence
 
 from fedactors import __version__
 from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
-from fedactors.command_line.options import Parser, add_format_flag, add_run_flags, add_state_flags, add_words
+from fedactors.command_line.options import (
+    Parser,
+    add_format_flag,
+    add_run_flags,
+    add_state_flags,
+    add_trust_flag,
+    add_words,
+)
 from fedactors.command_line.sweep import SUMMARY as SWEEP
 from fedactors.command_line.sweep import add_sweep_flags
 from fedactors.command_line.terminal import guarded
@@ -133,6 +140,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
     predict.add_argument("--to", metavar="FILE", help="write the predictions here (.npy or .csv)")
     add_state_flags(predict)
+    add_trust_flag(predict)
     add_format_flag(predict)
 
     export = add("export", "write one party's part of the trained model")
@@ -141,6 +149,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
     export.add_argument("--to", metavar="DIR", help="default: exported/ in the run folder")
     add_state_flags(export)
+    add_trust_flag(export)
     add_format_flag(export)
 
     audit = add("audit", "recompute every privacy figure of a run, replay it with one record otherwise, attack it")

@@ -28,6 +28,7 @@ class RunOptions:
     seeds: tuple[int, ...] | None = None
     out: str = "runs"
     resume: str | None = None
+    trust: tuple[str, ...] = ()
     smoke: bool = False
     full: bool = False
     quiet: bool = False
@@ -66,6 +67,17 @@ def add_format_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trust_flag(parser: argparse.ArgumentParser) -> None:
+    """Add ``--trust``."""
+    parser.add_argument(
+        "--trust",
+        type=_names,
+        default=(),
+        metavar="CODE",
+        help="code that a run folder names (package.module:function, commas between several) and that may be imported",
+    )
+
+
 def add_words(parser: argparse.ArgumentParser) -> None:
     """Add the ``key=value`` words."""
     parser.add_argument("words", nargs="*", metavar="key=value", help="config values, for example batch_size=256")
@@ -100,6 +112,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     seeds.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="one run per seed, with mean and deviation")
     parser.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
     parser.add_argument("--resume", metavar="RUN", help="go on from the last checkpoint of this run folder")
+    add_trust_flag(parser)
     parser.add_argument("--smoke", action="store_true", help="the smallest run that means something")
     parser.add_argument("--full", action="store_true", help="the setting of the paper")
     parser.add_argument("--quiet", action="store_true", help="no progress")

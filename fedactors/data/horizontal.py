@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from fedactors.data.blocks import check_block, check_labels, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.images import load_images
-from fedactors.data.partitioners import IidPartitioner, Partitions, RowPartitioner
+from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
 from fedactors.data.sources import FileSource
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
-from fedactors.network.codec import plain
+from fedactors.network.codec import decode, encode, plain
 
 Index = NDArray[np.int64]
 
@@ -173,6 +173,24 @@ Rows = HorizontalSource | HorizontalFile
 """Where rows are: loaded by the actor that holds them, in its own process."""
 
 
+def rows_key(source: Rows) -> bytes:
+    """Return a name of rows under which every process of the run finds them: a compute carries it instead of rows."""
+    return encode(source, arguments=True)
+
+
+@functools.cache
+def rows_of(key: bytes) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Return the samples and labels that a key names, loaded once in this process; a run begins with `forget_rows`."""
+    block = decode(key, arguments=True).load()
+    labels = np.asarray(block.labels)
+    return block.features, labels if labels.dtype.kind == "f" else labels.astype(np.int64)
+
+
+def forget_rows() -> None:
+    """Forget what `rows_of` loaded: files may have changed since an earlier run of this process."""
+    rows_of.cache_clear()
+
+
 @plain
 class HorizontalPart:
     """What one organisation is told of horizontal data: where the rows of its own clients are, and nobody else's."""
@@ -298,6 +316,53 @@ def horizontal(
         partitioner=partitioner,
         public_size=public_size,
         validation_size=validation_size,
+        num_training=num_training,
+        seed=seed,
+    )
+
+
+def deal(
+    dataset: str,
+    num_clients: int,
+    *,
+    dirichlet: float | None,
+    num_training: int | None = None,
+    num_validation: int = 0,
+    num_public: int = 0,
+    seed: int = 0,
+    public_field: str = "num_public",
+) -> HorizontalData:
+    """Deal a named data set to clients by its labels, as a configuration says it.
+
+    Args:
+        dataset: its name.
+        num_clients: partitions.
+        dirichlet: concentration of the label distribution of a client; None: equal random shares.
+        num_training: rows dealt; None: all that are not held out.
+        num_validation: rows held out to measure on instead of the test rows.
+        num_public: rows held out that everybody may see.
+        seed: of the partition.
+        public_field: what the configuration calls `num_public`.
+
+    Raises:
+        BadInput: names the setting, its value and what is allowed.
+    """
+    described = describe(dataset)
+    held = num_public + num_validation
+    rows = described.rows if described.kind == "images" else described.rows - round(0.3 * described.rows)
+    if held >= rows:
+        fields = f"{public_field} + num_validation" if num_public else "num_validation"
+        raise BadInput(f"{fields}: {held} is not allowed: {dataset} has {rows} training rows")
+    if num_training is not None and num_training > rows - held:
+        raise BadInput(f"num_training: {num_training} is not allowed: {dataset} has {rows - held} to deal")
+    partitioner: RowPartitioner = IidPartitioner(num_partitions=num_clients, seed=seed)
+    if dirichlet is not None:
+        partitioner = DirichletPartitioner(num_partitions=num_clients, alpha=dirichlet, seed=seed)
+    return horizontal(
+        dataset,
+        partitioner,
+        public_size=num_public,
+        validation_size=num_validation,
         num_training=num_training,
         seed=seed,
     )

@@ -8,19 +8,22 @@ Shapes: N samples, P flat parameters, B batch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedactors.errors import BadInput
 from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.parameters import Array, as_tensor, load_vector, to_vector
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from fedactors.learning.parameters import Array, load_vector, placed, to_vector, trained_places
 
 _MEAN_BLOCK = 32768
 """Parameters that `weighted_mean` adds at a time."""
@@ -30,12 +33,10 @@ _MEAN_BLOCK = 32768
 class LocalTraining:
     """How a client trains between two exchanges."""
 
-    learning_rate: float = 0.01
-    """Step size of SGD."""
-    momentum: float = 0.9
-    """Momentum of SGD; its buffers start at zero in every call."""
-    weight_decay: float = 0.0
-    """L2 penalty."""
+    optimizer: OptimizerSpec = dataclasses.field(
+        default_factory=lambda: OptimizerSpec(learning_rate=0.01, momentum=0.9)
+    )
+    """The rule of a step; its moments start at zero in every call."""
     batch_size: int = 50
     """Samples per step."""
     num_epochs: int = 5
@@ -58,56 +59,89 @@ class LocalResult:
 
 
 def train_locally(
-    spec: ModelSpec, vector_P: Array, x_N: Array, y_N: Array, *, seed: int, training: LocalTraining
+    spec: ModelSpec,
+    vector_P: Array,
+    x_N: Array | Tensor,
+    y_N: Array | Tensor,
+    *,
+    seed: int,
+    training: LocalTraining,
+    correction_P: Array | None = None,
+    device: str | torch.device = "cpu",
 ) -> LocalResult:
-    """Run epochs of mini-batch SGD from `vector_P` (McMahan et al., 2017, ClientUpdate).
+    """Run epochs of mini-batch steps from `vector_P` (McMahan et al., 2017, ClientUpdate).
+
+    Args:
+        spec: the model.
+        vector_P: where to start.
+        x_N: samples; tensors on the device stay there, arrays are copied to it.
+        y_N: targets.
+        seed: of the order of samples, and of dropout where the model has it.
+        training: passes, steps and loss.
+        correction_P: added to each gradient (SCAFFOLD's c - c_i); where the vector holds no parameter it is ignored.
+        device: where to compute; the vector and what is returned are the host's.
 
     Raises:
         BadInput: no samples, or a single one with batch normalisation.
     """
     if len(x_N) == 0:
         raise BadInput("local training: the client has no samples")
-    module = _loaded(spec, vector_P).train()
-    parameters = list(module.parameters())
+    module = _loaded(spec, vector_P, device).train()
+    parameters, places = zip(*trained_places(module), strict=True)
     start = [parameter.detach().clone() for parameter in parameters] if training.proximal else []
-    optimizer = torch.optim.SGD(
-        parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
-    )
-    x, y = as_tensor(x_N, spec.dtype), as_tensor(y_N)
-    smallest = 2 if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()) else 1
+    correction: list[Tensor] = []
+    if correction_P is not None:
+        whole_P = placed(correction_P, device, spec.dtype)
+        correction = [whole_P[place].view(p.shape) for p, place in zip(parameters, places, strict=True)]
+    moments = OptimizerState()
+    x, y = placed(x_N, device, spec.dtype), placed(y_N, device)
+    smallest = smallest_batch(module)
     if len(x) < smallest:
         raise BadInput("local training: batch normalisation needs at least two samples")
     order = np.random.default_rng(seed)
     num_steps, loss_sum = 0, 0.0
-    for _ in range(training.num_epochs):
-        loss_sum = 0.0
-        for index_B in batches(len(x), training.batch_size, order, smallest):
-            chosen = torch.from_numpy(index_B)
-            loss = task_loss(training.task, module(x[chosen]), y[chosen])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            for parameter, anchor in zip(parameters, start, strict=False):
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter.detach() - anchor, alpha=training.proximal)
-            optimizer.step()
-            num_steps += 1
-            loss_sum += loss.item() * len(index_B)
+    with _seeded(module, seed, x.device):
+        for _ in range(training.num_epochs):
+            loss_sum = 0.0
+            for index_B in batches(len(x), training.batch_size, order, smallest):
+                chosen = torch.from_numpy(index_B).to(device)
+                loss = task_loss(training.task, module(x[chosen]), y[chosen])
+                gradients = list(torch.autograd.grad(loss, parameters))
+                if start:
+                    gradients = [
+                        gradient.add(parameter.detach() - anchor, alpha=training.proximal)
+                        for gradient, parameter, anchor in zip(gradients, parameters, start, strict=True)
+                    ]
+                if correction:
+                    gradients = [gradient + part for gradient, part in zip(gradients, correction, strict=True)]
+                optimizer_step(training.optimizer, parameters, gradients, moments, in_place=True)
+                num_steps += 1
+                loss_sum += loss.item() * len(index_B)
     return LocalResult(vector=to_vector(module), num_samples=len(x), num_steps=num_steps, loss=loss_sum / len(x))
 
 
 def evaluate_model(
-    spec: ModelSpec, vector_P: Array, x_N: Array, y_N: Array, *, task: Task = "multiclass", batch_size: int = 1024
+    spec: ModelSpec,
+    vector_P: Array,
+    x_N: Array | Tensor,
+    y_N: Array,
+    *,
+    task: Task = "multiclass",
+    batch_size: int = 1024,
+    device: str | torch.device = "cpu",
 ) -> dict[str, float]:
     """Return the metrics of the model on the given samples."""
-    return task_metrics(task, y_N, model_outputs(spec, vector_P, x_N, batch_size=batch_size))
+    return task_metrics(task, y_N, model_outputs(spec, vector_P, x_N, batch_size=batch_size, device=device))
 
 
-def model_outputs(spec: ModelSpec, vector_P: Array, x_N: Array, *, batch_size: int = 1024) -> Array:
+def model_outputs(
+    spec: ModelSpec, vector_P: Array, x_N: Array | Tensor, *, batch_size: int = 1024, device: str | torch.device = "cpu"
+) -> Array:
     """Return the outputs (N x O) of the model in evaluation mode."""
-    module = _loaded(spec, vector_P).eval()
+    module = _loaded(spec, vector_P, device).eval()
     with torch.no_grad():
         parts = [
-            module(as_tensor(x_N[first : first + batch_size], spec.dtype)).numpy()
+            module(placed(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
             for first in range(0, len(x_N), batch_size)
         ]
     return np.concatenate(parts) if parts else np.zeros((0, spec.outputs))
@@ -160,10 +194,41 @@ def weighted_mean(models: Sequence[Array], weights: Sequence[float]) -> Array:
     return mean_P
 
 
-def _loaded(spec: ModelSpec, vector_P: Array) -> nn.Module:
-    module = build_skeleton(spec).to_empty(device="cpu")
+def smallest_batch(module: nn.Module) -> int:
+    """Return how many samples a step needs at least: two with batch normalisation."""
+    return 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()) else 1
+
+
+def draws(module: nn.Module) -> bool:
+    """Say whether a module draws at random while it trains."""
+    return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in module.modules())
+
+
+@contextlib.contextmanager
+def _seeded(module: nn.Module, seed: int, device: torch.device) -> Iterator[None]:
+    if not draws(module):
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+_MODULES = threading.local()
+"""Modules by specification and device, a few in each thread: a small model trains faster than it is built."""
+_MOST_MODULES = 4
+
+
+def _loaded(spec: ModelSpec, vector_P: Array, device: str | torch.device = "cpu") -> nn.Module:
+    known: dict[tuple[ModelSpec, str], nn.Module] = _MODULES.__dict__.setdefault("known", {})
+    key = (spec, str(device))
+    if key not in known:
+        if len(known) >= _MOST_MODULES:
+            known.clear()
+        known[key] = build_skeleton(spec, device="cpu").to(device)
+    module = known[key]
     for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d) and part.num_batches_tracked is not None:
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.num_batches_tracked is not None:
             part.num_batches_tracked.zero_()
     load_vector(module, vector_P)
     return module

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from fedactors.learning.averaging import batches
+from fedactors.learning.averaging import batches, draws, smallest_batch
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -67,14 +67,15 @@ class _Workspace:
     Where the vector holds running statistics the gradient stays zero, so a step leaves them alone.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.module = module.to(device)
+        self.device = device
         entries = [v for v in module.state_dict(keep_vars=True).values() if v.is_floating_point()]
         self.counters = [b for b in module.buffers() if not b.is_floating_point()]
-        self.smallest_batch = 2 if any(isinstance(m, nn.BatchNorm2d) for m in module.modules()) else 1
-        self.draws = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        self.smallest_batch = smallest_batch(module)
+        self.draws = draws(module)
         self.size: int = sum(entry.numel() for entry in entries)
-        self.flat_P, self.gradient_P, self.momentum_P = (torch.zeros(self.size) for _ in range(3))
+        self.flat_P, self.gradient_P, self.momentum_P = (torch.zeros(self.size, device=device) for _ in range(3))
         start = 0
         for entry in entries:
             place = slice(start, start + entry.numel())
@@ -84,12 +85,14 @@ class _Workspace:
             if isinstance(entry, nn.Parameter):
                 entry.grad = self.gradient_P[place].view(entry.shape)
             start += entry.numel()
-        self.window_P: Floats = self.flat_P.numpy()
 
     def fill(self, parameters_P: Floats) -> None:
         if parameters_P.shape != (self.size,):
             raise ValueError(f"a vector of shape {parameters_P.shape} does not fit a model of {self.size} numbers")
-        np.copyto(self.window_P, parameters_P)
+        if self.device.type == "cpu":
+            np.copyto(self.flat_P.numpy(), parameters_P)
+        else:
+            self.flat_P.copy_(torch.tensor(parameters_P))
         for counter in self.counters:
             counter.zero_()
 
@@ -108,10 +111,10 @@ class _Workspace:
 
 
 @lru_cache(maxsize=4)
-def _workspace(factory: ModelFactory, model: Model) -> _Workspace:
+def _workspace(factory: ModelFactory, model: Model, device: str = "cpu") -> _Workspace:
     torch.set_num_threads(1)  # sums in another order are not equal to the bit
     with torch.random.fork_rng(devices=[]):
-        return _Workspace(factory(model))
+        return _Workspace(factory(model), torch.device(device))
 
 
 def num_parameters(factory: ModelFactory, model: Model) -> int:
@@ -128,6 +131,7 @@ def local_training(
     *,
     seed: int,
     sgd: Sgd = Sgd(),
+    device: str = "cpu",
 ) -> FlatTraining:
     """Train a classifier on one client's samples by SGD with a fresh momentum.
 
@@ -143,13 +147,15 @@ def local_training(
         seed: draws the order of samples, and dropout where the model has it.
         sgd: passes, batches and steps; a single sample that is left joins the batch before it where batch normalisation
             needs two.
+        device: where to compute; the arrays are the host's.
     """
     if len(y_N) == 0:
         raise ValueError("a client without samples cannot train")
-    space = _workspace(factory, model)
+    space = _workspace(factory, model, device)
 
     def loss_of(index_B: NDArray[np.integer]) -> torch.Tensor:
-        return cross_entropy(space.module(_inputs(x_NF[index_B])), torch.from_numpy(y_N[index_B]))
+        scores_BK = space.module(_inputs(x_NF[index_B], space.device))
+        return cross_entropy(scores_BK, torch.from_numpy(y_N[index_B]).to(space.device))
 
     return _train(space, parameters_P, len(y_N), loss_of, seed, sgd)
 
@@ -165,7 +171,7 @@ def _train(
     space.start_training(parameters_P)
     order = np.random.Generator(np.random.PCG64(seed))
     total, squares, num_batches = 0.0, 0.0, 0
-    with _dropout_seed(space.draws, seed):
+    with _dropout_seed(space, seed):
         for _ in range(sgd.num_epochs):
             total = 0.0
             for index_B in batches(num_samples, sgd.batch_size, order, space.smallest_batch):
@@ -174,19 +180,19 @@ def _train(
                 squares += value * value
                 num_batches += 1
     return FlatTraining(
-        parameters=space.window_P.copy(),
+        parameters=space.flat_P.cpu().numpy().copy(),
         loss=total / num_samples,
         loss_rms=float(np.sqrt(squares / max(num_batches, 1))),
         num_samples=num_samples,
     )
 
 
-def _inputs(x_BF: Floats) -> torch.Tensor:
-    """Copy samples into a tensor; images with channels last, in which CPU convolutions are up to twice as fast.
+def _inputs(x_BF: Floats, device: torch.device) -> torch.Tensor:
+    """Copy samples into a tensor there; images with channels last, in which CPU convolutions are up to twice as fast.
 
     The strides are stated because torch takes images of one channel for channels first otherwise.
     """
-    x = torch.tensor(x_BF)
+    x = torch.tensor(x_BF, device=device)
     if x.ndim != 4:
         return x
     _, channels, height, width = x.shape
@@ -195,30 +201,40 @@ def _inputs(x_BF: Floats) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _dropout_seed(draws: bool, seed: int) -> Iterator[None]:
-    if not draws:
+def _dropout_seed(space: _Workspace, seed: int) -> Iterator[None]:
+    if not space.draws:
         yield
         return
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[space.device] if space.device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
-def logits(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, batch_size: int = 100) -> Floats:
+def logits(
+    factory: ModelFactory,
+    model: Model,
+    parameters_P: Floats,
+    x_NF: Floats,
+    batch_size: int = 100,
+    device: str = "cpu",
+) -> Floats:
     """Return what a model says of each sample before the softmax, shape (N, K)."""
-    space = _workspace(factory, model)
+    space = _workspace(factory, model, device)
     space.fill(parameters_P)
     space.module.eval()
     with torch.no_grad():
         parts = [
-            space.module(_inputs(x_NF[first : first + batch_size])).numpy() for first in range(0, len(x_NF), batch_size)
+            space.module(_inputs(x_NF[first : first + batch_size], space.device)).cpu().numpy()
+            for first in range(0, len(x_NF), batch_size)
         ]
     return np.concatenate(parts)
 
 
-def evaluate(factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, y_N: Labels) -> Evaluation:
+def evaluate(
+    factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, y_N: Labels, device: str = "cpu"
+) -> Evaluation:
     """Measure accuracy and mean cross-entropy of a model on labelled samples."""
-    scores_NK = logits(factory, model, parameters_P, x_NF)
+    scores_NK = logits(factory, model, parameters_P, x_NF, device=device)
     loss = cross_entropy(torch.from_numpy(scores_NK), torch.tensor(y_N)).item()
     return Evaluation(accuracy=float((scores_NK.argmax(1) == y_N).mean()), loss=loss)
 
@@ -232,12 +248,13 @@ def distil(
     *,
     seed: int,
     sgd: Sgd = Sgd(),
+    device: str = "cpu",
 ) -> FlatTraining:
     """Fit a model to the class probabilities `target_NK` of unlabelled samples by Kullback-Leibler divergence."""
-    space = _workspace(factory, model)
+    space = _workspace(factory, model, device)
 
     def loss_of(index_B: NDArray[np.integer]) -> torch.Tensor:
-        said_BK = log_softmax(space.module(_inputs(x_NF[index_B])), dim=1)
-        return kl_div(said_BK, torch.from_numpy(target_NK[index_B]), reduction="batchmean")
+        said_BK = log_softmax(space.module(_inputs(x_NF[index_B], space.device)), dim=1)
+        return kl_div(said_BK, torch.from_numpy(target_NK[index_B]).to(space.device), reduction="batchmean")
 
     return _train(space, parameters_P, len(x_NF), loss_of, seed, sgd)

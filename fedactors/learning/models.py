@@ -5,6 +5,10 @@ A `ModelSpec` is a plain value: it can be a configuration entry, an argument of 
 global generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with torch's
 default loses its signal by about 1/6 per layer), output layers keep unit gain.
 
+A name with a colon is the address of a function of the user's own, ``package.module:function``, which is called with
+the shape of a sample and the width of the output, ``function(inputs, outputs)``, and returns a module; what it
+initialises stays as it is. `fedactors.learning.own_models` checks such a module before a run begins.
+
 Shapes: B batch, F input features, E output width, C channels, H/W image height and width.
 """
 
@@ -20,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fedactors.errors import BadInput
+from fedactors.named_code import is_code, load_code
 from fedactors.network.codec import plain
 
 Norm = Literal["group", "batch", "none"]
@@ -31,7 +36,7 @@ class ModelSpec:
     """What a model is: its name in `MODEL_NAMES` and its sizes; fields that a model does not use are ignored."""
 
     name: str
-    """One of `MODEL_NAMES`."""
+    """One of `MODEL_NAMES`, or ``package.module:function``."""
     inputs: Shape
     """Shape of one sample: ``(F,)`` for tables, ``(C, H, W)`` for images."""
     outputs: int
@@ -248,6 +253,10 @@ _BUILDERS: dict[str, Callable[[ModelSpec], nn.Module]] = {
     "vgg16": _vgg16,
 }
 
+_OF_TABLES = ("linear", "mlp", "top-mlp", "residual-mlp")
+"""Models of flat samples; images are flattened for them."""
+_OF_SHAPE: dict[Shape, str] = {(1, 8, 8): "cnn8", (1, 28, 28): "cnn28", (3, 32, 32): "resnet18"}
+
 MODEL_NAMES = tuple(_BUILDERS)
 """``mlp`` (ten layers), ``residual-mlp`` (the large "ResNet" for tables), ``top-mlp`` (two layers), ``linear``,
 ``cnn28`` (McMahan et al., 2017: 1,663,370 parameters at 28x28 and ten classes), ``cnn8`` (8x8 digits), ``resnet18``
@@ -262,23 +271,52 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     Raises:
         BadInput: an unknown name, or sizes that the model cannot have.
     """
-    module = build_skeleton(spec, device="cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if is_code(spec.name):
+            return _own(spec)
+        module = build_skeleton(spec, device="cpu")
         _initialise(module)
     return module
 
 
 def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
-    """Return the model without meaningful parameters, for use with parameters given from outside."""
+    """Return the model without meaningful parameters, for use with parameters given from outside.
+
+    A module of the user's own is on the CPU whatever `device` says: it may hold constants that are no parameters.
+    """
+    if is_code(spec.name):
+        with torch.random.fork_rng(devices=[]):
+            return _own(spec)
     if spec.name not in _BUILDERS:
-        raise BadInput(f"model: {spec.name!r} is not known (known: {', '.join(MODEL_NAMES)})")
+        raise BadInput(
+            f"model: {spec.name!r} is not known (known: {', '.join(MODEL_NAMES)}; your own: package.module:function)"
+        )
     if spec.outputs < 1 or spec.hidden < 1 or spec.layers < 1 or any(size < 1 for size in spec.inputs):
         raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
     if spec.norm not in ("group", "batch", "none"):
         raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")
     with torch.random.fork_rng(devices=[]), torch.device(device):
-        return _BUILDERS[spec.name](spec).to(spec.dtype)
+        module = _BUILDERS[spec.name](spec).to(spec.dtype)
+    if spec.name in _OF_TABLES and len(spec.inputs) > 1:
+        module.register_forward_pre_hook(_flattened)
+    return module
+
+
+def model_for(name: str, inputs: Shape) -> str:
+    """Return the model that a name stands for: ``auto`` goes by the shape of a sample, ``linear`` if nothing fits."""
+    return _OF_SHAPE.get(inputs, "linear") if name == "auto" else name
+
+
+def _own(spec: ModelSpec) -> nn.Module:
+    module = load_code("model", spec.name)(spec.inputs, spec.outputs)
+    if not isinstance(module, nn.Module):
+        raise BadInput(f"model: {spec.name} returned a {type(module).__name__}, not a torch.nn.Module")
+    return module.to(device="cpu", dtype=spec.dtype)
+
+
+def _flattened(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (inputs[0].flatten(1),)
 
 
 def _initialise(module: nn.Module) -> None:

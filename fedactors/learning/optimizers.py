@@ -1,5 +1,7 @@
 """SGD with momentum, Adam and AdamW: one description, one step, for torch and for numpy, without importing torch.
 
+With it come gradient clipping (``clip_norm``) and schedules of the step size (`Schedule`): one vocabulary for all.
+
     spec, moments = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()
     vector_P = optimizer_step(spec, vector_P, gradient_P, moments)                      # a flat vector, torch or numpy
     tensors = optimizer_step(spec, tensors, gradients, moments)                         # a model's tensors
@@ -16,6 +18,7 @@ vector and a list agree to rounding, for SGD to the bit.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 NAMES = ("sgd", "adam", "adamw")
+SCHEDULES = ("constant", "cosine", "step")
+_NORM_EPSILON = 1e-6
 V = TypeVar("V", "Tensor", Array, "Sequence[Tensor]")
 
 
@@ -48,6 +53,8 @@ class OptimizerSpec:
     """Decay of Adam's two moments."""
     epsilon: float = 1e-8
     """Adam's term against division by zero."""
+    clip_norm: float | None = None
+    """A gradient longer than this (Euclidean norm over all values together) is scaled down to it; None: none is."""
 
     def __post_init__(self) -> None:
         """Check name and ranges."""
@@ -55,10 +62,43 @@ class OptimizerSpec:
             raise BadInput(f"optimizer: {self.name!r} is not allowed ({', '.join(NAMES)})")
         if not self.learning_rate > 0:
             raise BadInput(f"learning_rate: {self.learning_rate!r} is not allowed: it must be greater than 0")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise BadInput(f"clip_norm: {self.clip_norm!r} is not allowed: it must be greater than 0")
         if not 0 <= self.momentum < 1 or not all(0 <= beta < 1 for beta in self.betas):
             raise BadInput(f"momentum and betas must be in [0, 1), got {self.momentum} and {self.betas}")
         if self.momentum and self.name != "sgd":
             raise BadInput(f"momentum: {self.momentum} is not allowed: only with optimizer sgd")
+
+    def scaled(self, factor: float) -> OptimizerSpec:
+        """Return the same optimiser with `factor` times the step size."""
+        return self if factor == 1.0 else dataclasses.replace(self, learning_rate=self.learning_rate * factor)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How the step size changes over a run, by rounds, epochs or steps, whatever a protocol counts."""
+
+    name: Literal["constant", "cosine", "step"] = "constant"
+    """``constant``; ``cosine`` from 1 to 0 (Loshchilov and Hutter, 2017, without restarts); ``step`` by `factor`."""
+    every: int = 10
+    """``step``: rounds between two falls."""
+    factor: float = 0.1
+    """``step``: what the step size is multiplied with."""
+
+    def __post_init__(self) -> None:
+        """Check name and ranges."""
+        if self.name not in SCHEDULES:
+            raise BadInput(f"schedule: {self.name!r} is not allowed ({', '.join(SCHEDULES)})")
+        if self.every < 1:
+            raise BadInput(f"decay_every: {self.every!r} is not allowed: it must be 1 or more")
+        if not 0 < self.factor <= 1:
+            raise BadInput(f"decay_factor: {self.factor!r} is not allowed: it must be above 0 and at most 1")
+
+    def at(self, round: int, num_rounds: int) -> float:
+        """Return the factor of the step size in `round`, counted from 0, of a run of so many; above 0 in each."""
+        if self.name == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * round / num_rounds))
+        return float(self.factor ** (round // self.every)) if self.name == "step" else 1.0
 
 
 @dataclasses.dataclass
@@ -93,6 +133,8 @@ def optimizer_step(spec: OptimizerSpec, values: V, gradients: V, state: Optimize
         in_place: change `values` and return them.
     """
     state.step += 1
+    if spec.clip_norm is not None:
+        gradients = clipped(gradients, spec.clip_norm)
     if isinstance(values, np.ndarray):
         moved = _step_array(spec, values, gradients, state)
         if in_place:
@@ -107,6 +149,20 @@ def optimizer_step(spec: OptimizerSpec, values: V, gradients: V, state: Optimize
             return values
         return made
     return _step_vector(spec, values, gradients, state, in_place)
+
+
+def clipped(gradients: V, norm: float) -> V:
+    """Return gradients of at most this Euclidean norm over all of them, by the rule of torch's `clip_grad_norm_`."""
+    if isinstance(gradients, np.ndarray):
+        return gradients * min(1.0, norm / (float(np.linalg.norm(gradients)) + _NORM_EPSILON))
+    if isinstance(gradients, Sequence):
+        import torch
+
+        lengths = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+        factor = (norm / (torch.linalg.vector_norm(lengths) + _NORM_EPSILON)).clamp(max=1.0)
+        return [gradient * factor for gradient in gradients]
+    shorter: V = gradients * (norm / (gradients.norm() + _NORM_EPSILON)).clamp(max=1.0)
+    return shorter
 
 
 def _step_vector(spec: OptimizerSpec, value: Tensor, gradient: Tensor, state: OptimizerState, in_place: bool) -> Tensor:

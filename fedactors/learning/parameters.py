@@ -22,9 +22,26 @@ def as_tensor(array: Array, dtype: torch.dtype | None = None) -> Tensor:
     return torch.tensor(array, dtype=dtype)
 
 
+def placed(values: Array | Tensor, device: str | torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Return values as a tensor on a device: an array's copy, or the tensor itself where it is there already."""
+    return values.to(device, dtype) if isinstance(values, Tensor) else as_tensor(values, dtype).to(device)
+
+
 def float_entries(module: nn.Module) -> dict[str, Tensor]:
     """Return the floating-point entries of the state dict; the tensors share memory with the module."""
     return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+
+
+def trained_places(module: nn.Module) -> list[tuple[nn.Parameter, slice]]:
+    """Return the parameters that are trained, each once, and where they are in the module's flat vector."""
+    found: dict[int, tuple[nn.Parameter, slice]] = {}
+    start = 0
+    for value in module.state_dict(keep_vars=True).values():
+        if value.is_floating_point():
+            if isinstance(value, nn.Parameter) and value.requires_grad:
+                found.setdefault(id(value), (value, slice(start, start + value.numel())))
+            start += value.numel()
+    return list(found.values())
 
 
 def num_values(module: nn.Module) -> int:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, Schedule, optimizer_step
 from protocols.glasu import sampling
 from protocols.glasu.backbones import (
     Network,
@@ -312,7 +312,7 @@ def decayed(optimizer: OptimizerSpec, outer_round: int, decay_every: int | None,
     """Return the optimiser of round `outer_round`: the rate times `decay_factor` after every `decay_every` rounds."""
     if decay_every is None:
         return optimizer
-    return replace(optimizer, learning_rate=optimizer.learning_rate * decay_factor ** (outer_round // decay_every))
+    return optimizer.scaled(Schedule(name="step", every=decay_every, factor=decay_factor).at(outer_round, 1))
 
 
 def forward_operations(network: Network, batch: ClientBatch, layers: Sequence[int]) -> float:

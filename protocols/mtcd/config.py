@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from fedactors.config import config
 from fedactors.errors import BadInput
+from fedactors.named_code import NamedCode
 from fedactors.network.topology import check_partition
 
 
@@ -48,6 +49,10 @@ class MtcdConfig:
 
     network: Literal["mlp", "resnet18", "multi-view-cnn"] = "mlp"
     """Representation model of each client when problem is network."""
+
+    own_network: NamedCode = ""
+    """A representation model of your own for such samples: ``package.module:function``, called with the shape of one
+    and `representation_size`."""
 
     aggregation: Literal["sum", "concatenation"] = "sum"
     """How representations form Z; generalised linear models only sum."""

@@ -28,6 +28,7 @@ from fedactors.data.catalogue import describe
 from fedactors.data.own import load_own_as
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
+from fedactors.learning.own_models import check_name
 from fedactors.network.codec import plain
 from protocols.mtcd.algorithm import LinearBlock
 from protocols.mtcd.config import MtcdConfig, require_relaxed_protocol
@@ -167,6 +168,7 @@ def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
         BadInput: own data without the opt-in, a number of clients that does not fit, too few features, or a
             representation model that does not suit the data.
     """
+    check_name(config.own_network)
     if name.endswith(".toml"):
         own = load_own_as(Path(name), VerticalData)
         require_relaxed_protocol(config)

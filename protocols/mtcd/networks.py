@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.network import functional_model
+from fedactors.learning.network import functional_model, initial_vector
+from fedactors.learning.own_models import check_model
 from fedactors.learning.parameters import as_tensor
+from fedactors.named_code import is_code
 from fedactors.runtime.base import Work
 from protocols.mtcd.algorithm import Rows, Task, aggregate
 from protocols.mtcd.config import MtcdConfig
@@ -34,18 +36,20 @@ def bottom_spec(config: MtcdConfig, input_shape: tuple[int, ...]) -> ModelSpec:
     """Return a client's model for samples of `input_shape`: (D,) for mlp, (channels, height, width) otherwise.
 
     Raises:
-        BadInput: the shape does not suit the model.
+        BadInput: the shape does not suit the model, or it is the user's own and not what a split network can have.
     """
     expected = 1 if config.network == "mlp" else 3
     if len(input_shape) != expected or 0 in input_shape:
         raise BadInput(f"network: {config.network} needs samples of {expected} non-empty axis(es), got {input_shape}")
-    return ModelSpec(
-        name=_MODELS[config.network],
+    made = ModelSpec(
+        name=config.own_network or _MODELS[config.network],
         inputs=input_shape,
         outputs=config.representation_size,
         hidden=config.network_width,
         layers=2,
     )
+    check_model(made, split=True)
+    return made
 
 
 def fusion_spec(config: MtcdConfig, num_classes: int) -> ModelSpec:
@@ -64,7 +68,12 @@ def named_parameters(spec: ModelSpec, vector_P: Array) -> dict[str, Array]:
 
 
 def initial(spec: ModelSpec, generator: np.random.Generator) -> Array:
-    """Draw parameters (P): weights uniform within 1/sqrt(fan in), biases 0, normalisation scales 1."""
+    """Draw parameters (P): weights uniform within 1/sqrt(fan in), biases 0, normalisation scales 1.
+
+    A model of the user's own initialises itself.
+    """
+    if is_code(spec.name):
+        return initial_vector(spec, int(generator.integers(2**62)))
     drawn: list[Array] = []
     for part in build_skeleton(spec).modules():
         for name, tensor in part.named_parameters(recurse=False):

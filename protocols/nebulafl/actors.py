@@ -14,9 +14,10 @@ import asyncio
 from typing import Any, ClassVar
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalPart
+from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.averaging import weighted_mean
+from fedactors.learning.devices import find_device
 from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter, Server
@@ -46,8 +47,6 @@ from protocols.nebulafl.training import (
     Trainings,
     evaluate,
     initial_parameters,
-    rows_key,
-    rows_of,
     run_model,
     train,
 )
@@ -267,6 +266,7 @@ class Auditor(Server):
         """Name the test rows; they are loaded when they are needed."""
         if self._part.test is None:
             raise BadInput(f"test: {self._part.name} names no test rows")
+        find_device(self._config.device)
         self._key = rows_key(self._part.test)
         self._model = run_model(self._config, self._part, () if self._part.shape else rows_of(self._key)[0].shape[1:])
 
@@ -342,7 +342,9 @@ class Auditor(Server):
         if len(found) > 1:
             mean_P = weighted_mean([model.parameters for model in found], [1.0] * len(found))
         work = Work(EVALUATION, 1.0)
-        return Measurement(*await self.compute(evaluate, self._model, mean_P, self._key, work=work))
+        return Measurement(
+            *await self.compute(evaluate, self._model, mean_P, self._key, self._config.device, work=work)
+        )
 
     async def _ask_model(self, name: str) -> Any:
         model = None

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import config
+from fedactors.config import Device, config
+from fedactors.named_code import NamedCode
 
 Algorithm = Literal[
     "nebulafl", "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff"
@@ -64,8 +65,9 @@ class NebulaFLConfig:
 
     algorithm: Algorithm = "nebulafl"
     """Who decides: NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""
-    model: str = "auto"
-    """Name of the model, for which the catalogue must have a throughput; ``auto`` goes by the shape of a sample."""
+    model: NamedCode = "auto"
+    """Name of the model, or ``package.module:function`` of your own; the catalogue must have a throughput under this
+    name. ``auto`` goes by the shape of a sample."""
     normalisation: Literal["group", "batch", "none"] = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; batch normalisation also averages running statistics."""
     num_centers: int = Field(default=4, ge=1)
@@ -134,8 +136,12 @@ class NebulaFLConfig:
     """How long a lost center stays away."""
     outages: str = ""
     """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
-    attestation: str = ""
+    attestation: NamedCode = ""
     """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
+    device: Device = "cpu"
+    """Where models are trained and measured: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
+    num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Share of a GPU that each center's process, and the auditor's, asks Ray for."""
     place_by_label: bool = False
     """Ray: ask for the label ``dc-<center>`` on the host of each center."""
 

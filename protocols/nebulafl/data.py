@@ -13,11 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, horizontal
+from fedactors.data.horizontal import HorizontalData, HorizontalPart, deal
 from fedactors.data.own import load_own_as
-from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, RowPartitioner
 from fedactors.errors import BadInput
+from fedactors.learning.models import ModelSpec, model_for
+from fedactors.learning.own_models import check_model
 from fedactors.validation import party_name, read_tree, shown
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.hardware import Catalogue, HardwareType
@@ -25,8 +25,6 @@ from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
 
 EXAMPLES = ("market", "scarce")
 """Illustrative pairs of files that come with the protocol."""
-MODEL_OF_SHAPE: dict[tuple[int, ...], str] = {(1, 8, 8): "cnn8", (1, 28, 28): "cnn28", (3, 32, 32): "resnet18"}
-"""What ``model=auto`` stands for, by the shape of a sample; ``linear`` for any other."""
 
 
 # --- rows ---
@@ -45,9 +43,13 @@ def load_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
     made = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
     if made.task == "regression":
         raise BadInput(f"data: {name} is not allowed: nebulafl trains classifiers")
+    name_of_model = model_name(config, made.shape)
     for center in centers:
         for hardware in catalogue.types_of(center):
-            hardware.samples_per_second(model_name(config, made.shape))
+            hardware.samples_per_second(name_of_model)
+    check_model(
+        ModelSpec(name=name_of_model, inputs=made.shape, outputs=max(made.num_classes, 2), norm=config.normalisation)
+    )
     return made
 
 
@@ -60,28 +62,19 @@ def center_part(config: NebulaFLConfig, data: HorizontalData, place: int) -> Hor
 
 def model_name(config: NebulaFLConfig, shape: tuple[int, ...]) -> str:
     """Return the model of a run; ``auto`` is decided by the shape of a sample."""
-    return MODEL_OF_SHAPE.get(shape, "linear") if config.model == "auto" else config.model
+    return model_for(config.model, shape)
 
 
 def _named_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
-    partitioner: RowPartitioner = IidPartitioner(num_partitions=config.num_containers, seed=seed)
-    if config.dirichlet is not None:
-        partitioner = DirichletPartitioner(num_partitions=config.num_containers, alpha=config.dirichlet, seed=seed)
-    described = describe(name)
-    num_proxy = config.num_proxy if config.algorithm == "fedhkt" else 0
-    held = num_proxy + config.num_validation
-    rows = described.rows if described.kind == "images" else described.rows - round(0.3 * described.rows)
-    if held >= rows:
-        raise BadInput(f"num_proxy + num_validation: {held} is not allowed: {name} has {rows} training rows")
-    if config.num_training is not None and config.num_training > rows - held:
-        raise BadInput(f"num_training: {config.num_training} is not allowed: {name} has {rows - held} to deal")
-    return horizontal(
+    return deal(
         name,
-        partitioner,
-        public_size=num_proxy,
-        validation_size=config.num_validation,
+        config.num_containers,
+        dirichlet=config.dirichlet,
         num_training=config.num_training,
+        num_validation=config.num_validation,
+        num_public=config.num_proxy if config.algorithm == "fedhkt" else 0,
         seed=seed,
+        public_field="num_proxy",
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData
+from fedactors.data.horizontal import HorizontalData, forget_rows
 from fedactors.errors import PartyLost
 from fedactors.learning.flat_training import num_parameters
 from fedactors.network.codec import HEADER_BYTES
@@ -37,7 +37,7 @@ from protocols.nebulafl.messages import (
     PresentCenters,
     RunStart,
 )
-from protocols.nebulafl.training import TRAINING, Site, make_module, rows_of, run_model
+from protocols.nebulafl.training import TRAINING, Site, make_module, run_model
 
 EVALUATION_SECONDS = 1.0
 MODEL_MESSAGES = (
@@ -63,7 +63,7 @@ class State(RunState):
 
 async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train until the duration (or the number of rounds) is over; a round of the records is a measurement."""
-    rows_of.cache_clear()  # files may have changed since an earlier run of this process
+    forget_rows()
     catalogue = read_catalogue(config.catalogue)
     state = State()
 
@@ -144,12 +144,15 @@ class Federation:
         names = catalogue.first_centers(config.num_centers)
         self._exchange_name = exchange_name(config)
         units = {name: sum(catalogue.centers[name].values()) for name in names}
-        self.auditor: Auditor = runtime.spawn(Auditor, AUDITOR, config, data.part(test=True), units)
+        self.auditor: Auditor = runtime.spawn(
+            Auditor, AUDITOR, config, data.part(test=True), units, resources=Resources(num_gpus=config.num_gpus)
+        )
         self.centers: dict[str, NebulaCenter | OrderCenter] = {}
         for place, name in enumerate(names):
             if name in state.gone:
                 continue
             resources = Resources(
+                num_gpus=config.num_gpus,
                 labels={f"dc-{name}": 0.001} if config.place_by_label else {},
                 # the center itself lets its hardware; a training that was given up may still hold a core
                 simulated_cores=units[name] + 2 * config.center_sizes[place],

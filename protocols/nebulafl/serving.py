@@ -22,6 +22,7 @@ from fedactors.learning.parameters import load_vector
 from fedactors.serving import actor_state, write_part
 from protocols.nebulafl.algorithm import Floats, master_model
 from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.data import model_name
 from protocols.nebulafl.training import Model, make_module, model_spec
 
 
@@ -31,7 +32,7 @@ def predict(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
     Raises:
         BadInput: rows of another shape than those trained on, or a checkpoint without a model.
     """
-    found = _models(states)
+    found = _models(config, states)
     if not found:
         raise BadInput("the checkpoint holds no model")
     model, mean_P = found[0][0], weighted_mean([parameters_P for _, parameters_P in found], [1.0] * len(found))
@@ -50,7 +51,7 @@ def export(config: NebulaFLConfig, party: str, states: Mapping[str, bytes], fold
     Raises:
         BadInput: the party has no part of the model.
     """
-    found = _models(states)
+    found = _models(config, states)
     if not found:
         raise BadInput(
             f"--party: {party!r} is not allowed: it has no part of the model of algorithm={config.algorithm}"
@@ -64,14 +65,18 @@ def export(config: NebulaFLConfig, party: str, states: Mapping[str, bytes], fold
     return write_part(folder, party, arrays=arrays, facts=facts, config=config)
 
 
-def _models(states: Mapping[str, bytes]) -> list[tuple[Model, Floats]]:
-    """Return the models (P,) of the actors that have one, in the order of their names."""
-    found = []
+def _models(config: NebulaFLConfig, states: Mapping[str, bytes]) -> list[tuple[Model, Floats]]:
+    """Return the models (P,) of the actors that have one, in the order of their names.
+
+    Which model it is the configuration says, never a checkpoint: a name may stand for code.
+    """
+    found: list[tuple[Model, Floats]] = []
     for actor in sorted(states):
         state = actor_state(states, actor)
         if "model_facts" not in state:
             continue
-        name, shape, num_classes, normalisation = state["model_facts"]
+        _, shape, num_classes, _ = state["model_facts"]
+        name = model_name(config, tuple(shape))
         if "models" in state:
             center = state["models"]
             vector_P = master_model(center["planets"], center["versions"])
@@ -81,5 +86,5 @@ def _models(states: Mapping[str, bytes]) -> list[tuple[Model, Floats]]:
             vector_P = master_model(branches, method["versions"]) if branches else method["model_P"]
         else:
             vector_P = state["parameters_P"]
-        found.append(((name, tuple(shape), num_classes, normalisation), vector_P))
+        found.append(((name, tuple(shape), num_classes, config.normalisation), vector_P))
     return found

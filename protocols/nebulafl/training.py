@@ -16,23 +16,22 @@ Shapes: P length of the flat vector, N samples, K classes.
 
 from __future__ import annotations
 
-import importlib
 import secrets
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, Rows
+from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput
 from fedactors.learning import flat_training
+from fedactors.learning.devices import find_device
 from fedactors.learning.flat_training import Sgd
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
-from fedactors.network.codec import decode, encode, plain
+from fedactors.named_code import load_code
+from fedactors.network.codec import plain
 from fedactors.runtime.base import Work, derived_seed
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.config import NebulaFLConfig
@@ -52,18 +51,6 @@ Attestation = Callable[[str, bytes], bool]
 # --- rows and models ---
 
 
-def rows_key(source: Rows) -> bytes:
-    """Return a name of rows under which every process of the run finds them."""
-    return encode(source, arguments=True)
-
-
-@cache
-def rows_of(key: bytes) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the samples and classes that a key names, loaded once in this process and run."""
-    block = decode(key, arguments=True).load()
-    return block.features, np.asarray(block.labels, np.int64)
-
-
 def run_model(config: NebulaFLConfig, data: HorizontalData | HorizontalPart, shape: tuple[int, ...] = ()) -> Model:
     """Return the model of a run; `shape` is that of a sample where the data's description has none."""
     return model_name(config, data.shape), tuple(data.shape or shape), max(data.num_classes, 2), config.normalisation
@@ -77,11 +64,7 @@ def model_spec(model: Model) -> ModelSpec:
 
 def make_module(model: Model) -> nn.Module:
     """Build the module that a model's name stands for, to be filled with parameters."""
-    spec = model_spec(model)
-    module = build_skeleton(spec, device="cpu")
-    # models for tables and ``linear`` take flat samples
-    flat = ("linear", "mlp", "top-mlp", "residual-mlp")
-    return module if spec.name not in flat else nn.Sequential(nn.Flatten(), module)
+    return build_skeleton(model_spec(model), device="cpu")
 
 
 def initial_parameters(model: Model, run_seed: int) -> Floats:
@@ -103,27 +86,41 @@ def train(
     seed: int,
     sgd: tuple[int, int, float, float],
     public_key: bytes = b"",
+    device: str = "cpu",
 ) -> Trained:
     """Train a model on a container's rows; with public rows also say what it thinks of those (FedHKT)."""
-    found = flat_training.local_training(make_module, model, parameters_P, *rows_of(key), seed=seed, sgd=Sgd(*sgd))
+    where = str(find_device(device))
+    found = flat_training.local_training(
+        make_module, model, parameters_P, *rows_of(key), seed=seed, sgd=Sgd(*sgd), device=where
+    )
     found.parameters.setflags(write=False)
     logits_NK = None
     if public_key:
-        logits_NK = flat_training.logits(make_module, model, found.parameters, rows_of(public_key)[0])
+        logits_NK = flat_training.logits(make_module, model, found.parameters, rows_of(public_key)[0], device=where)
     return found.parameters, found.loss_rms, found.num_samples, logits_NK
 
 
-def evaluate(model: Model, parameters_P: Floats, key: bytes) -> tuple[float, float]:
+def evaluate(model: Model, parameters_P: Floats, key: bytes, device: str = "cpu") -> tuple[float, float]:
     """Return accuracy and mean cross-entropy on some rows."""
-    found = flat_training.evaluate(make_module, model, parameters_P, *rows_of(key))
+    where = str(find_device(device))
+    found = flat_training.evaluate(make_module, model, parameters_P, *rows_of(key), device=where)
     return found.accuracy, found.loss
 
 
 def distil(
-    model: Model, parameters_P: Floats, key: bytes, target_NK: Floats, seed: int, sgd: tuple[int, int, float, float]
+    model: Model,
+    parameters_P: Floats,
+    key: bytes,
+    target_NK: Floats,
+    seed: int,
+    sgd: tuple[int, int, float, float],
+    device: str = "cpu",
 ) -> Floats:
     """Fit a model to class probabilities of the public rows (FedHKT)."""
-    found = flat_training.distil(make_module, model, parameters_P, rows_of(key)[0], target_NK, seed=seed, sgd=Sgd(*sgd))
+    x_NF, where = rows_of(key)[0], str(find_device(device))
+    found = flat_training.distil(
+        make_module, model, parameters_P, x_NF, target_NK, seed=seed, sgd=Sgd(*sgd), device=where
+    )
     found.parameters.setflags(write=False)
     return found.parameters
 
@@ -181,6 +178,7 @@ class Trainings:
         done: Callable[[Assignment, Request, Trained], None],
         broken: Callable[[Request], None],
     ) -> None:
+        find_device(config.device)  # one that is not there is told before anything is trained
         catalogue = read_catalogue(config.catalogue)
         self.labels = [np.asarray(source.labels(), np.int64) for source in part.clients]
         self.names = [f"{actor.name}/{number}" for number in range(len(part.clients))]
@@ -264,7 +262,6 @@ class Trainings:
     def _begin(self, assignment: Assignment) -> None:
         request, config = self.scheduler.requests[assignment.slot], self._config
         container = self.names[assignment.container]
-        public = (self._public_key,) if self._public_key else ()
         self._actor.begin(
             _job_key(assignment.number),
             train,
@@ -273,7 +270,8 @@ class Trainings:
             self.keys[assignment.container],
             derived_seed(self._run_seed, container, f"training {assignment.turn}"),
             (config.num_epochs, config.batch_size, config.learning_rate * request.rate_factor, config.momentum),
-            *public,
+            self._public_key,
+            config.device,
             work=Work(TRAINING, assignment.seconds),
         )
         lease = LeaseOpened(self._actor.name, assignment.unit, container, assignment.start, assignment.price)
@@ -393,12 +391,5 @@ def attestation_hook(address: str) -> Attestation | None:
     """
     if not address:
         return None
-    module, _, name = address.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
-        found = None
-    if not callable(found):
-        raise BadInput(f"attestation: {address!r} is not allowed: give package.module:function that can be imported")
-    hook: Attestation = found
+    hook: Attestation = load_code("attestation", address)
     return hook

@@ -19,6 +19,7 @@ from fedactors.learning.losses import Task, output_width
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.learning.own_models import check_model
 from fedactors.learning.split_network import Publication, loss_gradients
 from fedactors.privacy.dpsgd import clipped_gradient_sum
 from fedactors.privacy.mechanisms import pubsub_sigma
@@ -32,26 +33,38 @@ Array = NDArray[Any]
 
 
 def bottom_spec(config: PubSubVflConfig, num_features: int) -> ModelSpec:
-    """Return a party's bottom model: features to the cut layer."""
-    return ModelSpec(
-        name="mlp" if config.model == "mlp" else "residual-mlp",
+    """Return a party's bottom model: features to the cut layer.
+
+    Raises:
+        BadInput: it is the user's own, and not what a split network can have.
+    """
+    made = ModelSpec(
+        name=config.bottom_model or ("mlp" if config.model == "mlp" else "residual-mlp"),
         inputs=(num_features,),
         outputs=config.embedding_size,
         hidden=config.hidden_size,
         layers=config.num_layers,
         float64=config.float64,
     )
+    check_model(made, split=True)
+    return made
 
 
 def top_spec(config: PubSubVflConfig, data: VerticalData | VerticalPart) -> ModelSpec:
-    """Return the two-layer top model: all parties' embeddings, concatenated, to the outputs."""
-    return ModelSpec(
-        name="top-mlp",
+    """Return the two-layer top model, or the user's own: all parties' embeddings, concatenated, to the outputs.
+
+    Raises:
+        BadInput: it is the user's own, and not what a split network can have.
+    """
+    made = ModelSpec(
+        name=config.top_model or "top-mlp",
         inputs=(config.embedding_size * len(data.parties),),
         outputs=output_width(data.task, data.num_classes),
         hidden=config.hidden_size,
         float64=config.float64,
     )
+    check_model(made, split=True)
+    return made
 
 
 UPDATE_ROWS = 72

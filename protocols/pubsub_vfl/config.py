@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedactors.config import config
+from fedactors.named_code import NamedCode
 
 Positive = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=16384)]
@@ -53,6 +54,10 @@ class PubSubVflConfig:
     """Step size of every model."""
     model: Literal["mlp", "resnet"] = "mlp"
     """Bottom models: ``mlp`` (ten layers, small) or ``resnet`` (residual MLP, large)."""
+    bottom_model: NamedCode = ""
+    """Bottom models of your own instead: ``package.module:function``, called with (columns,) and `embedding_size`."""
+    top_model: NamedCode = ""
+    """A top model of your own instead: called with (parties x `embedding_size`,) and the number of outputs."""
     num_layers: Annotated[int, Field(ge=1, le=1000)] = 10
     """Linear layers of an ``mlp`` bottom, residual blocks of a ``resnet`` one."""
     hidden_size: Width = 64

@@ -14,8 +14,10 @@ from fedactors.data.own import load_own
 from fedactors.data.partitioners import VerticalSizePartitioner
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
+from fedactors.learning.own_models import check_name
 from fedactors.privacy.mechanisms import randomised_response
 from fedactors.privacy.standardisation import private_scale
+from protocols.pubsub_vfl.algorithm import top_spec
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import RowOrder
 
@@ -26,8 +28,15 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
     """Return who holds what: a file's description, or the columns of a named set dealt to the parties.
 
     Raises:
-        BadInput: a file that is not vertical, or fewer columns than parties.
+        BadInput: a file that is not vertical, fewer columns than parties, or models that cannot be trained.
     """
+    data = _described(config, name)
+    check_name(config.bottom_model)
+    top_spec(config, data)
+    return data
+
+
+def _described(config: PubSubVflConfig, name: str) -> VerticalData:
     if name.endswith(".toml"):
         own = load_own(Path(name))
         if not isinstance(own, VerticalData):

@@ -16,7 +16,7 @@ from fedactors.plugins import find_protocol
 from tests.tiny import install_plugin
 
 ROOT = Path(__file__).parents[2]
-BUILT_IN = ("glasu", "mtcd", "nebulafl", "pubsub_vfl", "tablepuppet")
+BUILT_IN = ("glasu", "horizontal", "mtcd", "nebulafl", "pubsub_vfl", "tablepuppet")
 
 
 @config

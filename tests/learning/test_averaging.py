@@ -17,6 +17,7 @@ from fedactors.learning.averaging import (
     weighted_mean,
 )
 from fedactors.learning.models import ModelSpec, build_model
+from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.parameters import to_vector
 from fedactors.learning.split_network import initial_vector
 
@@ -32,7 +33,7 @@ def data(n=20):
 def test_one_full_batch_step_is_plain_gradient_descent():
     x, y = data()
     vector = initial_vector(LINEAR, 0)
-    training = LocalTraining(learning_rate=0.1, momentum=0.0, batch_size=20, num_epochs=1)
+    training = LocalTraining(optimizer=OptimizerSpec(learning_rate=0.1), batch_size=20, num_epochs=1)
     result = train_locally(LINEAR, vector, x, y, seed=1, training=training)
     module = build_model(LINEAR, 0)
     loss = torch.nn.functional.cross_entropy(module(torch.tensor(x)), torch.tensor(y))
@@ -67,7 +68,14 @@ def test_proximal_term_pulls_towards_the_start():
     far, near = (
         np.linalg.norm(
             train_locally(
-                LINEAR, vector, x, y, seed=1, training=LocalTraining(num_epochs=10, learning_rate=0.1, proximal=mu)
+                LINEAR,
+                vector,
+                x,
+                y,
+                seed=1,
+                training=LocalTraining(
+                    num_epochs=10, optimizer=OptimizerSpec(learning_rate=0.1, momentum=0.9), proximal=mu
+                ),
             ).vector
             - vector
         )
@@ -79,7 +87,7 @@ def test_proximal_term_pulls_towards_the_start():
 def test_digits_are_learned():
     x, y = load_digits(return_X_y=True)
     x = (x / 16).reshape(-1, 1, 8, 8).astype(np.float32)
-    training = LocalTraining(num_epochs=4, learning_rate=0.05)
+    training = LocalTraining(num_epochs=4, optimizer=OptimizerSpec(learning_rate=0.05, momentum=0.9))
     result = train_locally(DIGITS, initial_vector(DIGITS, 0), x[:1200], y[:1200], seed=0, training=training)
     assert evaluate_model(DIGITS, result.vector, x[1200:], y[1200:])["accuracy"] > 0.9
 

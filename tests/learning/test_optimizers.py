@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from fedactors.errors import BadInput
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, Schedule, optimizer_step
 
 SPECS = {
     "sgd": OptimizerSpec(learning_rate=0.05, weight_decay=0.01),
     "momentum": OptimizerSpec(learning_rate=0.05, momentum=0.9, weight_decay=0.01),
     "adam": OptimizerSpec(name="adam", learning_rate=0.01, weight_decay=0.1),
     "adamw": OptimizerSpec(name="adamw", learning_rate=0.01, weight_decay=0.1),
+    "clipped": OptimizerSpec(learning_rate=0.05, momentum=0.9, weight_decay=0.01, clip_norm=8.0),
+    "clipped adam": OptimizerSpec(name="adam", learning_rate=0.01, clip_norm=0.1),
 }
 SHAPES = ((3, 7), (5,), (2, 3, 11))
 
@@ -54,11 +56,14 @@ def follow(spec: OptimizerSpec, form: str, num_steps: int, state: OptimizerState
 @pytest.mark.parametrize("name", SPECS)
 def test_every_form_follows_torch_optim(name: str, form: str) -> None:
     parameters = [part.requires_grad_() for part in tensors(0)]
-    optimizer = reference(SPECS[name], parameters)
+    optimizer, lengths = reference(SPECS[name], parameters), list[float]()
     for seed in range(1, 16):
         for parameter, gradient in zip(parameters, tensors(seed), strict=True):
             parameter.grad = gradient
+        if SPECS[name].clip_norm is not None:
+            lengths.append(float(torch.nn.utils.clip_grad_norm_(parameters, SPECS[name].clip_norm)))
         optimizer.step()
+    assert not lengths or max(lengths) > (SPECS[name].clip_norm or 0.0)
     found = follow(SPECS[name], form, 15)
     np.testing.assert_allclose(found, flat(parameters).numpy(), rtol=0, atol=1e-13)
 
@@ -125,6 +130,34 @@ def test_a_state_goes_on_exactly_and_a_copy_leaves_it_alone(name: str, form: str
     follow(SPECS[name], form, 2, state.copy())
     np.testing.assert_array_equal(follow(SPECS[name], form, 4, restored), follow(SPECS[name], form, 4, state))
     assert restored.step == state.step == 7
+
+
+def test_schedules_are_torchs() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    for schedule, reference_of in (
+        (Schedule(), lambda o: torch.optim.lr_scheduler.ConstantLR(o, factor=1.0)),
+        (Schedule(name="cosine"), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=12)),
+        (Schedule(name="step", every=5, factor=0.3), lambda o: torch.optim.lr_scheduler.StepLR(o, 5, gamma=0.3)),
+    ):
+        optimizer = torch.optim.SGD([parameter], lr=0.7)
+        scheduler = reference_of(optimizer)
+        for number in range(12):
+            rate = OptimizerSpec(learning_rate=0.7).scaled(schedule.at(number, 12)).learning_rate
+            assert rate == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+            optimizer.step()
+            scheduler.step()
+
+
+def test_what_a_schedule_refuses() -> None:
+    for given, line in (
+        ({"name": "linear"}, "schedule: 'linear' is not allowed"),
+        ({"every": 0}, "decay_every: 0 is not allowed"),
+        ({"factor": 1.5}, "decay_factor: 1.5 is not allowed"),
+    ):
+        with pytest.raises(BadInput, match=line):
+            Schedule(**given)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="clip_norm: 0 is not allowed"):
+        OptimizerSpec(clip_norm=0)
 
 
 def test_refusals() -> None:

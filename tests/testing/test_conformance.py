@@ -89,6 +89,7 @@ def generated(protocol, settings):
             {"num_rounds": 2, "hidden_size": 8, "evaluate_every": 1, "num_clients": 2},
             {"data": "blocks:120x9x3"},
         ),
+        ("horizontal", {"num_training": 200, "num_clients": 3}, {}),
         ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"accuracy": 0.5}}),
     ],
 )

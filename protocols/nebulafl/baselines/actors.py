@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedactors.data.horizontal import HorizontalPart
+from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput
 from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
@@ -49,8 +49,6 @@ from protocols.nebulafl.training import (
     Trainings,
     distil,
     initial_parameters,
-    rows_key,
-    rows_of,
     run_model,
     train,
 )
@@ -445,6 +443,7 @@ class RoundExchange(DataCenter):
             target_NK,
             self.seed(f"distillation {self.round}"),
             (config.distillation_epochs, config.batch_size, config.learning_rate, config.momentum),
+            config.device,
             work=Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs)),
         )
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import numpy as np
 from _study import Row, chosen, measure
 
-from fedactors.data.horizontal import HorizontalData
+from fedactors.data.horizontal import HorizontalData, rows_key
 from fedactors.runtime import snapshot
 from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.training import evaluate, rows_key, run_model
+from protocols.nebulafl.training import evaluate, run_model
 
 FIXED = {"resource_policy": "fastest", "dirichlet": 0.1}
 ROWS = {

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.data.horizontal import HorizontalFile, HorizontalPart, HorizontalSource
+from fedactors.data.horizontal import HorizontalFile, HorizontalPart, HorizontalSource, rows_of
 from fedactors.errors import Refused
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, doors, remote
 from fedactors.roles import Client, DataCenter, Server
@@ -15,7 +15,6 @@ from protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
 from protocols.nebulafl.messages import CenterNews, LeaseOpened, MasterModel, RunStart, SharedModel, TrainingOrder
 from protocols.nebulafl.run import run
-from protocols.nebulafl.training import rows_of
 from tests.protocols.nebulafl.runs import SMALL, changed, own_files
 
 ALL = (NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)

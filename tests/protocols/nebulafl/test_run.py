@@ -9,12 +9,13 @@ import types
 import numpy as np
 import pytest
 
+from fedactors.data.horizontal import rows_key
 from fedactors.errors import BadInput
 from fedactors.learning.averaging import weighted_mean
 from fedactors.network.ledger import INTER_DATA_CENTER
 from fedactors.runtime.base import derived_seed
 from protocols.nebulafl.data import load_data
-from protocols.nebulafl.training import evaluate, initial_parameters, rows_key, run_model, train
+from protocols.nebulafl.training import evaluate, initial_parameters, run_model, train
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of
 
 

@@ -1,0 +1,217 @@
+"""The coordinator and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
+
+A site with several clients sends their mean change alone. What depends on chance is derived from (run, client or
+coordinator, round), so that it is the same whichever site a client is at, and after a resume.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
+from fedactors.errors import BadInput, PartyFailed
+from fedactors.learning.averaging import LocalTraining
+from fedactors.learning.devices import find_device
+from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.network import initial_vector
+from fedactors.learning.own_models import check_model
+from fedactors.parties import Parties
+from fedactors.remote import DRIVER, SERVER, remote
+from fedactors.roles import Client, Server
+from fedactors.runtime.base import Work, derived_rng, derived_seed
+from protocols.horizontal import algorithm
+from protocols.horizontal.algorithm import NOTHING, ServerModel
+from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
+from protocols.horizontal.data import model_spec
+from protocols.horizontal.messages import (
+    Change,
+    Federation,
+    Floats,
+    Introduction,
+    Progress,
+    RoundOrder,
+    Scores,
+    TrainOrder,
+)
+
+
+class Site(Client):
+    """One organisation's clients.
+
+    Args:
+        config: of the run.
+        part: where its clients' rows are.
+        first: number of its first client in the run.
+        run_seed: seed of the run.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("controls",)
+
+    def __init__(self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int) -> None:
+        self._config, self._part, self._first, self._run_seed = config, part, first, run_seed
+        self.controls: dict[int, Floats] = {}
+        """SCAFFOLD's c_i, of the clients that have trained."""
+
+    async def load(self) -> None:
+        """Open the own clients' rows, and find the device."""
+        config, part = self._config, self._part
+        self._device = str(find_device(config.device))
+        self._keys = [rows_key(source) for source in part.clients]
+        rows = [rows_of(key) for key in self._keys]
+        shapes = {x.shape[1:] for x, _ in rows}
+        if len(shapes) > 1 or (part.shape and shapes != {part.shape}):
+            raise BadInput(f"data: {self.name} holds samples of shapes {sorted(shapes)}; all must be of one")
+        self._sizes = [len(x) for x, _ in rows]
+        self._inputs = shapes.pop()
+        self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
+        proximal = config.proximal if config.algorithm == "fedprox" else 0.0
+        self._training = LocalTraining(
+            optimizer=config.local_optimizer,
+            batch_size=config.batch_size,
+            num_epochs=config.num_epochs,
+            proximal=proximal,
+            task=part.task,
+        )
+
+    @remote(caller=SERVER)
+    async def introduce(self) -> Introduction:
+        """Say what the coordinator must know before the first round."""
+        return Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0])
+
+    @remote(caller=SERVER)
+    async def train(self, order: TrainOrder) -> Change:
+        """Let the clients that are wanted train from the server's model; say what changed."""
+        config = self._config
+        clients = [client for client in order.clients if not self._drops_out(order.round, client)]
+        if not clients:
+            return Change(0, 0.0, 0.0, NOTHING, NOTHING)
+        rate = config.rate_schedule.at(order.round - 1, config.num_rounds)
+        num_rows = sum(self._sizes[client] for client in clients) * config.num_epochs
+        controls = []
+        if config.algorithm == "scaffold":
+            controls = [self.controls.get(client, np.zeros_like(order.parameters)) for client in clients]
+        found = await self.compute(
+            algorithm.train,
+            self._spec,
+            order.parameters,
+            [self._keys[client] for client in clients],
+            [derived_seed(self._run_seed, self._client(client), f"rows {order.round}") for client in clients],
+            replace(self._training, optimizer=self._training.optimizer.scaled(rate)),
+            controls,
+            order.control,
+            config.counts_samples,
+            config.together,
+            self._device,
+            work=Work("train", float(num_rows * order.parameters.size)),
+        )
+        if not math.isfinite(found.loss):
+            raise PartyFailed(self.name, "the loss is not finite; a smaller learning_rate may help")
+        self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
+        return Change(len(clients), found.weight, found.loss, found.change, found.control_change)
+
+    def _client(self, client: int) -> str:
+        return f"client {self._first + client}"
+
+    def _drops_out(self, round: int, client: int) -> bool:
+        generator = derived_rng(self._run_seed, self._client(client), f"drops out {round}")
+        return bool(generator.random() < self._config.dropout_rate)
+
+
+class Coordinator(Server):
+    """The server: it has the model, and the rows that it is measured on.
+
+    Args:
+        config: of the run.
+        part: where the rows to measure on are.
+        sites: names of all sites, in order.
+        run_seed: seed of the run.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("model", "sites", "sizes", "facts")
+
+    def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
+        self._config, self._part, self._run_seed = config, part, run_seed
+        self.model = ServerModel(NOTHING)
+        self.sizes: dict[str, int] = {}
+        """Clients of each site."""
+        self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
+        """Shape of a sample, task and number of classes: what a model is made for."""
+        self.sites: Parties[Site] = Parties(
+            self,
+            sites,
+            on_loss="drop" if config.on_party_loss == "continue" else "stop",
+            timeout=config.client_timeout,
+            label="sites",
+        )
+
+    async def load(self) -> None:
+        """Open the rows to measure on, and find the device."""
+        if self._part.test is None:
+            raise BadInput(f"test: {self._part.name} names no test rows")
+        self._device = str(find_device(self._config.device))
+        self._key = rows_key(self._part.test)
+        rows_of(self._key)
+
+    @property
+    def _spec(self) -> ModelSpec:
+        return model_spec(self._config, **self.facts)
+
+    @remote(caller=DRIVER)
+    async def prepare(self) -> Federation:
+        """Learn who is there, and make the first model."""
+        found = await self.sites.ask(lambda site: site.introduce())
+        columns = {name: one.columns for name, one in found.items()}
+        if len(set(columns.values())) > 1:
+            told = ", ".join(f"{name} {count}" for name, count in columns.items())
+            raise BadInput(f"data: all sites must hold the same columns: {told}")
+        self.sizes = {name: one.num_clients for name, one in found.items()}
+        self.facts["inputs"] = self.facts["inputs"] or (next(iter(columns.values())),)
+        check_model(self._spec)
+        buffers = any(buffer.is_floating_point() for buffer in build_skeleton(self._spec, device="cpu").buffers())
+        algorithm_name = self._config.algorithm
+        if buffers and algorithm_name in ("scaffold", "fedavgm", *ADAPTIVE):
+            raise BadInput(
+                f"algorithm: {algorithm_name} is not allowed with a model that has running statistics (or other "
+                "buffers): they can be averaged, but follow no gradient; use fedavg, fedprox, or another normalisation"
+            )
+        vector_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
+        self.model = ServerModel.begin(self._config, vector_P)
+        return Federation(sum(self.sizes.values()), vector_P.size)
+
+    @remote(caller=DRIVER)
+    async def train(self, order: RoundOrder) -> Progress:
+        """Do a round: order, wait for who answers, step."""
+        orders = self._orders(order.round)
+        answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
+        changes = [answer for answer in answers.values() if answer.num_clients]
+        if not changes:
+            return Progress(math.nan, 0)
+        work = Work("aggregate", float(self.model.vector.size * len(changes)))
+        num_clients = sum(self.sizes.values())
+        self.model = await self.compute(algorithm.advance, self._config, self.model, changes, num_clients, work=work)
+        weight = sum(one.weight for one in changes)
+        loss = sum(one.weight * one.loss for one in changes) / weight
+        return Progress(loss, sum(one.num_clients for one in changes))
+
+    def _orders(self, round: int) -> dict[str, TrainOrder]:
+        """Draw the clients of a round; return an order for each site that has some."""
+        places = [(name, client) for name in self.sites.members for client in range(self.sizes[name])]
+        generator = derived_rng(self._run_seed, "all clients", f"round {round}")
+        chosen = algorithm.participants(range(len(places)), self._config.clients_per_round, generator)
+        wanted: dict[str, list[int]] = {}
+        for name, client in (places[number] for number in chosen):
+            wanted.setdefault(name, []).append(client)
+        model = self.model
+        return {name: TrainOrder(round, tuple(found), model.vector, model.control) for name, found in wanted.items()}
+
+    @remote(caller=DRIVER)
+    async def measure(self, order: RoundOrder) -> Scores:
+        """Measure the model on the rows that belong to no client."""
+        work = Work("measure", float(len(rows_of(self._key)[1]) * self.model.vector.size))
+        arguments = (self._spec, self.model.vector, self._key, self._part.task, self._device)
+        found = await self.compute(algorithm.measure, *arguments, work=work)
+        return Scores(tuple(found), tuple(found.values()))

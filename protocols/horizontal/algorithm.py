@@ -1,0 +1,195 @@
+"""The mathematics: what a site's clients compute, and what the server makes of their changes.
+
+Notation of the papers: x the server's model, y_i what client i makes of it, Delta_i = y_i - x, p_i its share of the
+weights. Every method is the same round with two differences:
+
+    FedAvg       y_i: steps on f_i                                   x <- x + eta_s sum p_i Delta_i
+    FedProx      y_i: steps on f_i + mu/2 |y - x|^2                  as FedAvg
+    SCAFFOLD     y_i: steps along g_i - c_i + c                      as FedAvg, and c <- c + sum Delta c_i / N
+    FedAvgM      as FedAvg                                           m <- beta m + Delta;  x <- x + eta_s m
+    FedAdagrad,  as FedAvg                                           m <- beta1 m + (1 - beta1) Delta
+    FedAdam,                                                         v <- their rule;  x <- x + eta_s m / (sqrt v + tau)
+    FedYogi
+
+Shapes: P parameters, C clients of a site that answer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.horizontal import rows_of
+from fedactors.learning.averaging import LocalTraining, evaluate_model
+from fedactors.learning.models import ModelSpec
+from fedactors.learning.parameters import placed
+from fedactors.learning.together import train_clients
+from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
+from protocols.horizontal.messages import Change, Floats
+
+Doubles = NDArray[np.float64]
+NOTHING = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class SiteResult:
+    """What a site's clients made: the mean change (P), its weight and loss; SCAFFOLD: c_i of each and sum Delta c_i."""
+
+    weight: float
+    loss: float
+    change: Floats
+    controls: tuple[Floats, ...]
+    control_change: Floats
+
+
+@functools.cache
+def rows_on(key: bytes, device: str) -> tuple[Any, Any]:
+    """Return the rows that a key names, as tensors that stay on the device; on the CPU the arrays themselves."""
+    rows = rows_of(key)
+    return rows if device == "cpu" else (placed(rows[0], device), placed(rows[1], device))
+
+
+def train(
+    spec: ModelSpec,
+    model_P: Floats,
+    keys: Sequence[bytes],
+    seeds: Sequence[int],
+    training: LocalTraining,
+    controls: Sequence[Floats],
+    control_P: Floats,
+    counts_samples: bool,
+    together: bool,
+    device: str,
+) -> SiteResult:
+    """Let clients train from the server's model; return their mean change.
+
+    Args:
+        spec: the model.
+        model_P: x.
+        keys: names of the clients' rows.
+        seeds: of their orders of rows.
+        training: how they train.
+        controls: SCAFFOLD: c_i of each; else nothing.
+        control_P: SCAFFOLD: c.
+        counts_samples: whether a client counts by its samples.
+        together: in one batched call.
+        device: where.
+    """
+    corrections = [control_P - own_P for own_P in controls] or None
+    results = train_clients(
+        spec,
+        [model_P] * len(keys),
+        [rows_on(key, device) for key in keys],
+        seeds=seeds,
+        training=training,
+        corrections=corrections,
+        together=together,
+        device=device,
+    )
+    weights = [float(result.num_samples) if counts_samples else 1.0 for result in results]
+    change_P: Doubles = np.zeros(model_P.shape)
+    for weight, result in zip(weights, results, strict=True):
+        change_P += weight / sum(weights) * (result.vector.astype(np.float64) - model_P)
+    losses = [weight * result.loss for weight, result in zip(weights, results, strict=True)]
+    rate, moved_P = training.optimizer.learning_rate, np.zeros(control_P.shape)
+    following = []
+    for own_P, result in zip(controls, results, strict=bool(controls)):
+        following.append(next_control(own_P, control_P, model_P, result.vector, result.num_steps * rate))
+        moved_P += following[-1].astype(np.float64) - own_P
+    return SiteResult(
+        sum(weights),
+        sum(losses) / sum(weights),
+        change_P.astype(model_P.dtype),
+        tuple(following),
+        moved_P.astype(model_P.dtype),
+    )
+
+
+def next_control(own_P: Floats, control_P: Floats, start_P: Floats, end_P: Floats, length: float) -> Floats:
+    """Return c_i - c + (x - y_i) / (K eta), SCAFFOLD's second option, for a way of K steps of size eta."""
+    made: Floats = own_P - control_P + (start_P - end_P) / own_P.dtype.type(length)
+    return made
+
+
+def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> dict[str, float]:
+    """Return the metrics of the model on some rows."""
+    x_N, _ = rows_on(key, device)
+    return evaluate_model(spec, model_P, x_N, rows_of(key)[1], task=task, device=device)
+
+
+def participants(present: Sequence[int], per_round: int | None, generator: np.random.Generator) -> list[int]:
+    """Return the clients of a round, in order: all that are there, or so many of them drawn alike."""
+    if per_round is None or per_round >= len(present):
+        return sorted(present)
+    return sorted(generator.choice(np.asarray(present), per_round, replace=False).tolist())
+
+
+def advance(config: HorizontalConfig, model: ServerModel, changes: Sequence[Change], num_clients: int) -> ServerModel:
+    """Return the model after a round, of the sites' answers in their order, for `num_clients` clients in all."""
+    weight = sum(one.weight for one in changes)
+    change_P: Doubles = np.zeros(model.vector.shape)
+    moved_P: Doubles = np.zeros(model.control.shape)
+    for one in changes:
+        change_P += one.weight / weight * one.change
+        moved_P += one.control_change
+    made = replace(model)
+    made.follow(config, change_P)
+    made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)
+    return made
+
+
+@dataclass
+class ServerModel:
+    """The server's model and what its method keeps beside it; moments are in double precision."""
+
+    vector: Floats
+    """x (P)."""
+    first: Doubles = field(default_factory=lambda: NOTHING)
+    """m (P)."""
+    second: Doubles = field(default_factory=lambda: NOTHING)
+    """v (P), from tau^2 on (Reddi et al.)."""
+    control: Floats = field(default_factory=lambda: NOTHING)
+    """SCAFFOLD's c (P)."""
+
+    @classmethod
+    def begin(cls, config: HorizontalConfig, vector_P: Floats) -> ServerModel:
+        """Return the model before the first round."""
+        made = cls(vector_P)
+        if config.algorithm in ("fedavgm", *ADAPTIVE):
+            made.first = np.zeros(vector_P.shape)
+        if config.algorithm in ADAPTIVE:
+            made.second = np.full(vector_P.shape, config.adaptivity**2)
+        if config.algorithm == "scaffold":
+            made.control = np.zeros_like(vector_P)
+        return made
+
+    def follow(self, config: HorizontalConfig, change_P: Doubles) -> None:
+        """Take the server's step along the clients' mean change."""
+        step_P = change_P
+        if config.algorithm == "fedavgm":
+            step_P = self.first = config.server_momentum * self.first + change_P
+        elif config.algorithm in ADAPTIVE:
+            beta1, beta2, square_P = config.server_momentum, config.second_moment, change_P**2
+            self.first = beta1 * self.first + (1 - beta1) * change_P
+            if config.algorithm == "fedadagrad":
+                self.second = self.second + square_P
+            elif config.algorithm == "fedadam":
+                self.second = beta2 * self.second + (1 - beta2) * square_P
+            else:
+                self.second = self.second - (1 - beta2) * square_P * np.sign(self.second - square_P)
+            step_P = self.first / (np.sqrt(self.second) + config.adaptivity)
+        self.vector = (self.vector + config.server_rate * step_P).astype(self.vector.dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a snapshot needs."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put a snapshot back."""
+        for name in vars(self):
+            setattr(self, name, np.array(state[name]))

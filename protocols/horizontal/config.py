@@ -1,0 +1,147 @@
+"""The configuration of the plain horizontal methods."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from fedactors.config import Device, config
+from fedactors.learning.optimizers import OptimizerSpec, Schedule
+from fedactors.named_code import NamedCode
+
+Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
+ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
+DEFAULT_CLIENTS = 10
+
+
+@config
+class HorizontalConfig:
+    """Options of a run of FedAvg and its relatives."""
+
+    sections: ClassVar = {
+        "algorithm": "Method",
+        "model": "Model",
+        "num_clients": "Clients",
+        "num_rounds": "Rounds",
+        "num_epochs": "Local training",
+        "dirichlet": "Data",
+        "together": "Running",
+    }
+
+    algorithm: Algorithm = "fedavg"
+    """What the server makes of the clients' changes, and what clients add to their steps."""
+    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    """FedProx: weight of the distance to the server's model in a client's loss (mu)."""
+    weighting: Literal["auto", "samples", "uniform"] = "auto"
+    """How clients count in a mean; ``auto``: by samples, but SCAFFOLD's all alike, as in its paper."""
+    server_learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Step size of the server; none for 1, or 0.03 of the adaptive methods."""
+    server_momentum: float = Field(default=0.9, ge=0, lt=1)
+    """FedAvgM's momentum; of the adaptive methods the decay of the first moment (beta 1)."""
+    second_moment: float = Field(default=0.99, ge=0, lt=1)
+    """FedAdam and FedYogi: decay of the second moment (beta 2)."""
+    adaptivity: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
+    """The adaptive methods: added to the root of the second moment (tau)."""
+    model: NamedCode = "auto"
+    """Name of the model, or ``package.module:function`` of your own; ``auto`` goes by the shape of a sample."""
+    hidden: int = Field(default=64, ge=1)
+    """Width of ``mlp`` and ``residual-mlp``."""
+    layers: int = Field(default=3, ge=1)
+    """Linear layers of ``mlp``, blocks of ``residual-mlp``."""
+    normalisation: Literal["group", "batch", "none"] = "group"
+    """Normalisation of ``resnet18`` and ``vgg16``; running statistics are averaged like parameters."""
+    num_clients: int | None = Field(default=None, ge=1)
+    """Clients of a named data set; none for ten, own files say it themselves."""
+    clients_per_site: int = Field(default=1, ge=1)
+    """Clients that one process holds: for many small clients of one organisation, or of a simulation."""
+    clients_per_round: int | None = Field(default=None, ge=1)
+    """Clients drawn for a round, without replacement; none for all that are there."""
+    dropout_rate: float = Field(default=0.0, ge=0, lt=1)
+    """For experiments: the probability that a client takes the model of a round and gives no answer."""
+    num_rounds: int = Field(default=20, ge=1)
+    """Rounds of training."""
+    evaluate_every: int = Field(default=1, ge=1)
+    """Rounds between two measurements; the last one is always measured."""
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Stop when this accuracy is measured."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many measurements without a better one; needs rows to measure on that are not for testing."""
+    client_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds within which a site must answer."""
+    on_party_loss: Literal["stop", "continue"] = "continue"
+    """When a site is lost: stop, or go on without its clients."""
+    num_epochs: int = Field(default=1, ge=1)
+    """Passes over a client's rows in a round."""
+    batch_size: int = Field(default=32, ge=1)
+    """Rows of a local step."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Rule of a local step; its moments start at zero in each round."""
+    learning_rate: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    """Step size of local training."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Momentum of ``sgd``."""
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Penalty on the size of parameters."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Longest gradient of a local step; none for any."""
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    """How the step size changes over the rounds."""
+    decay_every: int = Field(default=10, ge=1)
+    """``step``: rounds between two falls."""
+    decay_factor: float = Field(default=0.1, gt=0, le=1)
+    """``step``: what the step size is multiplied with."""
+    dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
+    """Concentration of the label distribution of clients; none for equal random shares."""
+    num_training: int | None = Field(default=None, ge=1)
+    """Deal only so many training rows, drawn at random; none for all."""
+    num_validation: int = Field(default=0, ge=0)
+    """Training rows held out to measure on instead of the test rows, for choosing settings."""
+    together: bool = True
+    """Train a site's clients in one batched call where the model allows it, else one after the other."""
+    device: Device = "cpu"
+    """Where sites and server compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
+    num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Share of a GPU that each process asks Ray for."""
+    float64: bool = False
+    """Double precision."""
+
+    @model_validator(mode="after")
+    def _check(self) -> HorizontalConfig:
+        _ = self.local_optimizer, self.rate_schedule
+        if self.algorithm == "scaffold" and (self.optimizer != "sgd" or self.momentum or self.clip_norm):
+            raise ValueError(
+                "algorithm: scaffold is not allowed with momentum, clip_norm or another optimizer than sgd: "
+                "its controls are the mean gradients of plain steps"
+            )
+        if self.patience is not None and not self.num_validation:
+            raise ValueError("patience: stopping early on test rows is not allowed; hold rows out with num_validation")
+        if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
+            raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
+        return self
+
+    @property
+    def local_optimizer(self) -> OptimizerSpec:
+        """The rule of a local step, before the schedule."""
+        return OptimizerSpec(
+            name=self.optimizer,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+        )
+
+    @property
+    def rate_schedule(self) -> Schedule:
+        """How its step size changes over the rounds."""
+        return Schedule(name=self.schedule, every=self.decay_every, factor=self.decay_factor)
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether clients count by their samples."""
+        return self.weighting == "samples" or (self.weighting == "auto" and self.algorithm != "scaffold")
+
+    @property
+    def server_rate(self) -> float:
+        """The server's step size."""
+        return self.server_learning_rate or (0.03 if self.algorithm in ADAPTIVE else 1.0)

@@ -1,0 +1,77 @@
+"""Who holds which rows: clients of a named data set, or an organisation's own files, dealt to sites in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedactors.data.horizontal import HorizontalData, deal
+from fedactors.data.own import load_own_as
+from fedactors.errors import BadInput
+from fedactors.learning.losses import Task, output_width
+from fedactors.learning.models import ModelSpec, model_for
+from fedactors.learning.own_models import check_model
+from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
+
+
+def load_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
+    """Return who holds which rows; no row is read.
+
+    Raises:
+        BadInput: names the setting, its value and what is allowed.
+    """
+    data = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
+    if (config.clients_per_round or 0) > data.num_clients:
+        raise BadInput(
+            f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients} clients"
+        )
+    check_model(model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes))
+    return data
+
+
+def _named_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
+    return deal(
+        name,
+        config.num_clients or DEFAULT_CLIENTS,
+        dirichlet=config.dirichlet,
+        num_training=config.num_training,
+        num_validation=config.num_validation,
+        seed=seed,
+    )
+
+
+def _own_data(config: HorizontalConfig, path: Path) -> HorizontalData:
+    for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
+        if count:
+            raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
+    if config.clients_per_site > 1:
+        raise BadInput(
+            f"clients_per_site: {config.clients_per_site} is not allowed with own files: each client's process "
+            "opens its own file, and only that"
+        )
+    own = load_own_as(path, HorizontalData)
+    if config.num_clients not in (None, own.num_clients):
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {path} describes {own.num_clients}")
+    own.test()
+    return own
+
+
+def sites_of(config: HorizontalConfig, data: HorizontalData) -> dict[str, range]:
+    """Return the sites, each with the numbers of its clients."""
+    size = config.clients_per_site
+    firsts = range(0, data.num_clients, size)
+    dealt = [range(first, min(first + size, data.num_clients)) for first in firsts]
+    names = data.parties or tuple(f"{'client' if size == 1 else 'site'}-{place}" for place in range(len(dealt)))
+    return dict(zip(names, dealt, strict=True))
+
+
+def model_spec(config: HorizontalConfig, *, inputs: tuple[int, ...], task: Task, num_classes: int) -> ModelSpec:
+    """Return the model of a run for samples of this shape."""
+    return ModelSpec(
+        name=model_for(config.model, tuple(inputs)),
+        inputs=tuple(inputs),
+        outputs=output_width(task, num_classes),
+        hidden=config.hidden,
+        layers=config.layers,
+        norm=config.normalisation,
+        float64=config.float64,
+    )

@@ -1,0 +1,99 @@
+"""Everything that leaves a party in the plain horizontal methods: this file is the privacy review.
+
+Shapes: P parameters of the model. What a change of a model reveals of the rows behind it (membership, inversion) holds
+for every `Change`; over a site with several clients it is their mean. No message carries a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.network.codec import message
+from protocols.horizontal.config import HorizontalConfig
+
+Floats = NDArray[np.floating[Any]]
+
+# --- between the coordinator and the sites ---
+
+
+@message(reveals="how many clients a site has, and how many feature columns they hold")
+class Introduction:
+    """What the coordinator must know before the first round; a column count of 0: the data's description tells it."""
+
+    num_clients: int
+    columns: int
+
+
+@message(reveals="the server's model (SCAFFOLD: and the mean control), and which of a site's clients are wanted")
+class TrainOrder:
+    """Train from this model in these clients, counted from 0 at each site; parameters (P), control (P or 0)."""
+
+    round: int
+    clients: tuple[int, ...]
+    parameters: Floats
+    control: Floats
+
+
+@message(reveals="the mean change that a site's clients made to the model, their mean loss, and their total weight")
+class Change:
+    """Of the clients that answer; change (P), or (0) when none does; control_change, SCAFFOLD's sum of them (P or 0).
+
+    The weight is their number of samples, or of clients where all count alike.
+    """
+
+    num_clients: int
+    weight: float
+    loss: float
+    change: Floats
+    control_change: Floats
+
+
+# --- what the driver orders and learns ---
+
+
+@message(reveals="nothing about data: which round is to be done")
+class RoundOrder:
+    """Train, or measure."""
+
+    round: int
+
+
+@message(reveals="how many clients there are, and how many numbers the model has")
+class Federation:
+    """What the coordinator found."""
+
+    num_clients: int
+    num_parameters: int
+
+
+@message(reveals="the mean training loss of a round, and how many clients took part")
+class Progress:
+    """A round of training; the loss is not a number when nobody answered."""
+
+    loss: float
+    num_clients: int
+
+
+@message(reveals="how good the model is on rows that belong to no client")
+class Scores:
+    """Names of metrics and their values."""
+
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+
+
+def sent(config: HorizontalConfig) -> tuple[type, ...]:
+    """Return the messages that a run sends: the same for all methods."""
+    return (Introduction, TrainOrder, Change, RoundOrder, Federation, Progress, Scores)
+
+
+def shapes(config: HorizontalConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:
+    """Return the shapes of the array fields; P depends on the model."""
+    control = ("P",) if config.algorithm == "scaffold" else (0,)
+    return {
+        "TrainOrder": {"parameters": ("P",), "control": control},
+        "Change": {"change": ("P",), "control_change": control},
+    }

@@ -1,0 +1,26 @@
+"""The plain horizontal methods as a plugin; imports nothing heavy."""
+
+from __future__ import annotations
+
+from fedactors.plugins import Headline, LazyProtocol
+
+_HERE = "protocols.horizontal"
+
+PROTOCOL = LazyProtocol(
+    name="horizontal",
+    summary="plain horizontal methods: FedAvg, FedProx, SCAFFOLD, FedAvgM, FedAdagrad, FedAdam, FedYogi",
+    partition="horizontal",
+    default_data="digits",
+    headline=Headline(name="accuracy"),
+    config_at=f"{_HERE}.config:HorizontalConfig",
+    run_at=f"{_HERE}.run:run",
+    messages_at=f"{_HERE}.messages",
+    actors_at=f"{_HERE}.run:actors",
+    load_data_at=f"{_HERE}.data:load_data",
+    predict_at=f"{_HERE}.serving:predict",
+    export_at=f"{_HERE}.serving:export",
+    party_loss=frozenset({"stop", "continue"}),
+    default_party_loss="continue",
+    smoke={"num_rounds": 2},
+    full={"num_clients": 100, "clients_per_round": 10, "num_rounds": 200},
+)

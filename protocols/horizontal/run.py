@@ -1,0 +1,91 @@
+"""A run of a plain horizontal method, top to bottom: rounds of training, measured now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedactors.actor import Actor
+from fedactors.data.horizontal import HorizontalData, forget_rows
+from fedactors.parties import Parties
+from fedactors.plugins import RunResult
+from fedactors.resources import Resources
+from fedactors.rounds import Rounds, RunState, Watch
+from fedactors.runtime.base import Costs, Runtime
+from protocols.horizontal.actors import Coordinator, Site
+from protocols.horizontal.algorithm import rows_on
+from protocols.horizontal.config import HorizontalConfig
+from protocols.horizontal.data import sites_of
+from protocols.horizontal.messages import Progress, RoundOrder
+
+SERVER = "server"
+
+
+@dataclass
+class State(RunState):
+    """What the driver keeps beside the rounds."""
+
+    num_clients: int = 0
+    num_parameters: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+    """Of the last measurement."""
+
+
+async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
+    """Train one model over all clients' rows; return how good it is on rows that belong to none."""
+    forget_rows()
+    rows_on.cache_clear()
+    runtime.use_costs(default_costs())
+    resources = Resources(num_gpus=config.num_gpus)
+    sites = sites_of(config, data)
+    for name, clients in sites.items():
+        runtime.spawn(Site, name, config, data.part(clients), clients[0], runtime.seed, resources=resources)
+    handle = runtime.spawn(
+        Coordinator, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
+    )
+    server = Parties(runtime, {SERVER: handle}, timeout=3 * config.client_timeout)
+    runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
+    watch = Watch("accuracy", patience=config.patience, target=config.target_accuracy)
+    if data.task == "regression":
+        watch = Watch("rmse", "min", patience=config.patience)
+    rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch)
+    state = rounds.state
+    if await rounds.start():
+        found = (await server.ask(lambda one: one.prepare()))[SERVER]
+        state.num_clients, state.num_parameters = found.num_clients, found.num_parameters
+        await rounds.checkpoint()
+    async for t in rounds:
+        order = RoundOrder(t)
+        progress = await train(server, order)
+        rounds.record({"train_loss": progress.loss, "clients": progress.num_clients})
+        if t % config.evaluate_every == 0 or t == config.num_rounds:
+            state.scores = await measure(server, order)
+            rounds.judge(state.scores)
+            rounds.record(state.scores)
+    metrics = {**state.scores, f"best_{watch.metric}": state.best, "best_round": state.best_round}
+    extra = {"clients": state.num_clients, "parameters": state.num_parameters}
+    return await rounds.result(metrics, extra)
+
+
+async def train(server: Parties[Coordinator], order: RoundOrder) -> Progress:
+    """Let a round be done."""
+    return (await server.ask(lambda one: one.train(order)))[SERVER]
+
+
+async def measure(server: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+    """Let the model be measured; return its metrics by name."""
+    scores = (await server.ask(lambda one: one.measure(order)))[SERVER]
+    return dict(zip(scores.names, scores.values, strict=True))
+
+
+def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:
+    """Return the kinds of actors of a run, for `fedactors inspect`."""
+    return {"sites": Site, "server": Coordinator}
+
+
+def default_costs() -> Costs:
+    """Return seconds for each kind of work on one core: calls x overhead + units x rate.
+
+    Units are rows that a step or a measurement goes through, or vectors added, times the numbers of the model.
+    Measured on one core with the two networks for images; ``scenarios/benchmarks/clients_together.py`` has them.
+    """
+    return Costs({"train": (2e-3, 3e-9), "measure": (1e-3, 1e-9), "aggregate": (1e-5, 3e-9)})
