@@ -47,7 +47,7 @@ def config(cls: type[T]) -> type[T]:
 
 def _limit_numbers(cls: type[Any]) -> None:
     """Let a class refuse numbers of no use when it is made, before what it checks itself."""
-    own = cls.__dict__.get("__post_init__")
+    own = getattr(cls, "__post_init__", None)  # its own, or what it inherits
 
     def check(self: Any) -> None:
         for field in dataclasses.fields(self):

@@ -78,10 +78,7 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
         BadInput: see `fedactors.config.build`; flags that exclude each other; a run folder that cannot be resumed.
     """
     check_trackers(options.track)
-    for flag in ("out", "data", "address", "resume"):
-        value = getattr(options, flag)
-        if value is not None and not value.strip():
-            raise BadInput(f"--{flag}: {value!r} is not allowed: it names nothing")
+    _refuse_blanks(options)
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
     _check_runtime_flags(options, options.runtime or "ray")
@@ -105,7 +102,16 @@ def check(protocol: Protocol, words: Sequence[str], options: RunOptions) -> None
     Raises:
         BadInput: as `resolve`; a run folder or data are looked for where the run will be.
     """
-    resolve(protocol, () if options.resume else words, dataclasses.replace(options, resume=None))
+    _refuse_blanks(options)
+    there = dataclasses.replace(options, resume=None, address=None)
+    resolve(protocol, () if options.resume else words, there)
+
+
+def _refuse_blanks(options: RunOptions) -> None:
+    for flag in ("out", "data", "address", "resume"):
+        value = getattr(options, flag)
+        if value is not None and not value.strip():
+            raise BadInput(f"--{flag}: {value!r} is not allowed: it names nothing")
 
 
 def _check_runtime_flags(options: RunOptions, runtime: str) -> None:

@@ -113,8 +113,8 @@ def read_text(path: str | Path, field: str) -> str:
     try:
         file = Path(path)
         if not file.is_file():
-            what = "is a folder" if file.is_dir() else "does not exist" if not file.exists() else "is not a file"
-            raise BadInput(f"{field}: {shown(str(path))} {what}")
+            what = "a folder" if file.is_dir() else "no file" if file.exists() else "not there"
+            raise BadInput(f"{field}: {shown(str(path))} cannot be read: it is {what}")
         if file.stat().st_size > LARGEST_FILE:
             raise BadInput(f"{field}: {shown(str(path))} is too large: at most {LARGEST_FILE} bytes")
         return file.read_text("utf-8")

@@ -105,7 +105,7 @@ def doctor_command(args: argparse.Namespace) -> int:
     from fedactors.runtime.ray.jobs import job_address
 
     findings = examine_here()
-    if args.address:
+    if args.address is not None:
         findings += examine_cluster(job_address(args.address))
     if args.format == "json":
         listed = [dataclasses.asdict(finding) for finding in findings]
@@ -122,13 +122,14 @@ def doctor_command(args: argparse.Namespace) -> int:
 def compare_command(args: argparse.Namespace) -> int:
     """Put runs side by side."""
     from fedactors.records.compare import compare, load_runs, table_rows
+    from fedactors.records.storage import local_path
 
     runs = load_runs(args.runs)
     comparison = compare(runs)
-    if args.plot:
+    if args.plot is not None:
         from fedactors.records.plots import plot_comparison
 
-        plot_comparison(runs, Path(args.plot), metric=args.metric)
+        plot_comparison(runs, local_path(args.plot, "--plot"), metric=args.metric)
     if args.format == "json":
         print_json({**comparison, "plot": args.plot})
         return 0
@@ -157,7 +158,7 @@ def report_command(args: argparse.Namespace) -> int:
     if not args.to and folder is not None and is_remote(folder.place):
         raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
     beside = Path(args.runs[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
-    path = local_path(args.to, "--to") if args.to else beside
+    path = local_path(args.to, "--to") if args.to is not None else beside
     if path.is_dir():
         raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
     write_atomic(path, render_report(runs).encode(), "--to")
@@ -259,7 +260,7 @@ def export_command(args: argparse.Namespace) -> int:
     if args.party not in parties:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
     own = {name: states[name] for name in states if name.partition("/")[0] == args.party}
-    target = local_path(args.to, "--to") if args.to else folder.path / "exported"
+    target = local_path(args.to, "--to") if args.to is not None else folder.path / "exported"
     with disk_errors(target, "--to"):
         target.mkdir(parents=True, exist_ok=True)
         written = [str(path) for path in protocol.export(config, args.party, own, target)]
@@ -355,7 +356,7 @@ def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mappin
     stored = folder.config
     protocol = find_protocol(str(stored.get("protocol")))
     labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
-    chosen = args.checkpoint or ("best" if "best" in labels else None)
+    chosen = args.checkpoint if args.checkpoint is not None else "best" if "best" in labels else None
     config = restore_config(protocol, folder)
     check_trusted(config, args.trust, str(folder.path))
     states = states_of(folder, folder.load_checkpoint(chosen).actors, dict(args.state), dict(args.state_key))

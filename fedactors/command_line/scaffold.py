@@ -13,6 +13,7 @@ from typing import Any
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol, canonical, discover, find_protocol
 from fedactors.records.storage import disk_errors
+from fedactors.validation import shown
 
 TEMPLATES = files("fedactors.command_line") / "templates"
 """Every text that is written: ``$name``, ``$module`` and ``${Class}`` stand for the new protocol's."""
@@ -72,8 +73,10 @@ def _first_protocol() -> Protocol:
 
 def _words(name: str) -> dict[str, str]:
     module = name.replace("-", "_")
-    if not _NAME.fullmatch(name) or keyword.iskeyword(module):
-        raise BadInput(f"name: {name!r} is not allowed: lower-case letters, digits, - and _, a letter first")
+    if not _NAME.fullmatch(name) or len(name) > 63 or keyword.iskeyword(module):
+        raise BadInput(
+            f"name: {shown(name)} is not allowed: at most 63 lower-case letters, digits, - and _, a letter first"
+        )
     if canonical(name) in {found.name for found in discover()} or module == "fedactors":
         raise BadInput(f"name: {name!r} is not allowed: a protocol of this name is installed")
     return {"name": canonical(name), "module": module, "Class": "".join(map(str.capitalize, module.split("_")))}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.command_line.options import RUNTIMES, RunOptions, _seed, _seeds, add_format_flag
 from fedactors.command_line.terminal import format_value, print_json, print_table
 from fedactors.errors import BadInput, Stopped
 from fedactors.plugins import find_protocol
+from fedactors.validation import PARTY_NAME, shown
 
 if TYPE_CHECKING:
     from fedactors.records.table import RunRow
@@ -71,9 +71,12 @@ def sweep_command(args: argparse.Namespace) -> int:
         data=args.data, runtime=args.runtime, seeds=args.seeds, smoke=args.smoke, full=args.full, quiet=True
     )
     trials = plan(protocol, settings, options)
+    if args.name is not None and not PARTY_NAME.fullmatch(args.name):
+        raise BadInput(
+            f"--name: {shown(args.name)} is not allowed: letters, digits, '.', '_' and '-', a letter or digit first; "
+            "for the folder see --out"
+        )
     table = local_path(args.out) / f"{args.name or protocol.name}.parquet"
-    if args.name and Path(args.name).name != args.name:
-        raise BadInput(f"--name: {args.name!r} is not allowed: a name without folders, see --out")
     cache = Cache(table.parent / "cache")
     cached = {trial.digest for trial in trials if not args.again and cache.get(trial.digest) is not None}
     if args.dry_run:

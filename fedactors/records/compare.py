@@ -97,7 +97,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
     Raises:
         BadInput: a folder or table that is foreign or damaged, a run that is unfinished, or anything given twice.
     """
-    seen = [str(path) if is_remote(path) else str(Path(path).resolve()) for path in paths]
+    seen = [str(path) if is_remote(path) else _followed(path) for path in paths]
     for path in seen:
         if seen.count(path) > 1:
             raise BadInput(f"{path}: given twice")
@@ -109,6 +109,14 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
             folder = RunFolder.open(given)
             found.append(LoadedRun(folder=folder, summary=read_summary(folder), config=folder.config))
     return found
+
+
+def _followed(path: str | Path) -> str:
+    """Return where a path leads; what leads nowhere stays as it is, for whoever opens it to say so."""
+    try:
+        return str(Path(path).resolve())
+    except (OSError, RuntimeError, ValueError):
+        return str(path)
 
 
 def _runs_of_table(path: str | Path) -> list[LoadedRun]:

@@ -64,7 +64,7 @@ def plot_comparison(
     figure.axes[0].legend(fontsize="small")
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:], dpi=144)
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue(), "--plot")
     return path
 
 

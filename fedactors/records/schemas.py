@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedactors.errors import BadInput
@@ -111,9 +111,9 @@ class Config:
     runtime: Literal["ray", "simulated"] | None = None
     seed: NonNegativeInt | None = None
     data: Text | None = None
-    options: Tree = field(default_factory=dict)
+    options: Tree | None = None
     headline: Headline | None = None
-    config: Tree = field(default_factory=dict)
+    config: Tree | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -128,13 +128,13 @@ class SummaryFile:
     metrics: Tree
     bytes: NonNegativeInt
     messages: NonNegativeInt
-    seconds: NonNegativeFloat
-    wall_seconds: NonNegativeFloat
-    cpu_utilisation: NonNegativeFloat
-    waiting_seconds: NonNegativeFloat
+    seconds: float
+    wall_seconds: float
+    cpu_utilisation: float
+    waiting_seconds: float
     money: float = 0.0
     header_bytes: NonNegativeInt = 0
-    outside_seconds: NonNegativeFloat = 0.0
+    outside_seconds: float = 0.0
     extra: Tree = field(default_factory=dict)
     schema_version: Literal[1]
 

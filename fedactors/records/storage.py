@@ -26,6 +26,8 @@ def local_path(text: str | os.PathLike[str], field: str = "--out") -> Path:
     shown = os.fspath(text)
     if "://" in shown:
         raise BadInput(f"{field}: {shown!r} is not a local path; a folder of this machine or a shared mount is allowed")
+    if not shown.strip():
+        raise BadInput(f"{field}: {shown!r} is not allowed: it names nothing")
     if "\0" in shown:
         raise BadInput(f"{field}: {shown!r} is not allowed: no path has a zero byte")
     try:

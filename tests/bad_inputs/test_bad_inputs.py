@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from tests.bad_inputs import files, flags, folders, settings, world
 from tests.bad_inputs.cases import Case, number
 
 CASES = [*settings.CASES, *flags.CASES, *files.CASES, *folders.CASES]
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 SECONDS = 20.0
 """Of processor time, for one case; most take a hundredth of a second."""
 
@@ -68,6 +72,21 @@ def test_what_the_cases_spoil_is_sound(sound: Path) -> None:
         data = str(sound / base / "parties.toml")
         flags = ["--data", data, "--runtime", "simulated", "--quiet", "--out", str(sound / "own")]
         assert main(["run", protocol, *words, *flags]) == 0, base
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.code == 2][::150], ids=str)
+def test_is_refused_in_a_process_of_its_own(case: Case, sound: Path, tmp_path: Path) -> None:
+    """The console command itself, warnings and all; few of them, because each loads everything."""
+    for base in case.base:
+        shutil.copytree(sound / base, tmp_path, dirs_exist_ok=True)
+    for change in case.change:
+        change(tmp_path)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"PYTHONPATH": str(ROOT), **case.environ}
+    command = [sys.executable, "-m", "fedactors", *case.words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    lines = [line for line in done.stderr.splitlines() if not (case.later and line.startswith("details: "))]
+    assert (done.returncode, len(lines), done.stdout) == (case.code, 1, ""), done.stderr
 
 
 @pytest.mark.timeout(60)

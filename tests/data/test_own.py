@@ -77,7 +77,7 @@ def test_vertical_files_of_two_parties_share_ids(folder):
         ('["spent"]', '["spent", "spent"]', "parties.shop.features"),
         ('path = "bank.csv"', "", "parties.bank.path: None is not allowed"),
         ('path = "bank.csv"', 'path = "bank.csv"\nsize = 3', "parties.bank: unknown key 'size'"),
-        ("[parties.shop]", '[parties."a/b"]', "may not contain '/'"),
+        ("[parties.shop]", '[parties."a/b"]', "'a/b' is not allowed as the name of a party"),
         ('type = "binary"', 'type = "binary"\nclasses = 3', "task.classes: 3 is not allowed for type=binary"),
         ('type = "binary"', 'type = "multiclass"', "task.classes: None is not allowed"),
         ("[task]", "[tasks]", "unknown key 'tasks'"),

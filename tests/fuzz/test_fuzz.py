@@ -37,6 +37,7 @@ from protocols.glasu.data import read_own
 from protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
 
+pytestmark = pytest.mark.slow
 TIMES = float(os.environ.get("FEDACTORS_FUZZ", "1"))
 
 
@@ -91,7 +92,9 @@ def changed(draw: st.DrawFn, tree: Any) -> Any:
     """Return a tree in which something was replaced, removed or added."""
     made = copy.deepcopy(tree)
     for _ in range(draw(st.integers(1, 3))):
-        place, key, above = made, None, None
+        place: Any = made
+        key: Any = None
+        above: Any = None
         while isinstance(place, (dict, list)) and place and draw(st.integers(0, 3)):
             above = place
             key = (

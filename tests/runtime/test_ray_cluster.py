@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fedactors.errors import BadInput, PayloadGone
 from fedactors.runtime import addresses
+from fedactors.runtime.ray import tokens
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 
 ALL = frozenset({"anybody"})
@@ -152,3 +159,69 @@ def test_payloads_of_many_sizes_do_not_overlap() -> None:
     finally:
         reader.close()
         store.close()
+
+
+@pytest.fixture(scope="module")
+def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A cluster of one host that asks for a token, and the file that holds it."""
+    folder = Path(tempfile.mkdtemp(prefix="token-", dir="/tmp"))
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = f"start --head --port {port} --node-ip-address 127.0.0.1 --include-dashboard=false --num-cpus 1 --block"
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    command = [str(Path(sys.executable).with_name("ray")), *words.split(), "--temp-dir", str(folder / "ray")]
+    head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.5)
+        yield f"127.0.0.1:{port}", token
+    finally:
+        head.terminate()
+        head.wait(60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "text", "named"),
+    [
+        ("disabled", None, "asks for a token, none is set"),
+        ("token", "0" * 64, "refuses the token of"),
+        ("token", None, "none is set"),
+    ],
+)
+def test_a_missing_or_wrong_token_is_one_line_at_once(
+    guarded_cluster: tuple[str, Path], tmp_path: Path, mode: str, text: str | None, named: str
+) -> None:
+    address, _ = guarded_cluster
+    if text is not None:
+        (tmp_path / "other").write_text(text)
+    environment = {**os.environ, "RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": str(tmp_path / "other")}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "fedactors", "run", "mtcd", "--smoke", "--quiet", "--address", address]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert named in line
+    assert address in line
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_who_has_the_token_passes(guarded_cluster: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    address, token = guarded_cluster
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    tokens.check_token(address)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(BadInput, match="asks for a token"):
+        tokens.check_token(address)

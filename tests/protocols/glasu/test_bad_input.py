@@ -135,9 +135,12 @@ def test_a_block_that_does_not_fit(tmp_path, bank, told):
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: none"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\nlabel = 1\n[parties.a]\nfile = "bank.npz"', "'label'"),
         ('[task]\nlayout = "graph"\nnodes = "absent.npz"\n' + TWO, "absent.npz cannot be read"),
-        ('[task]\nlayout = "graph"\nnodes = "graph.toml"\n' + TWO, "is no .npz file"),
+        ('[task]\nlayout = "graph"\nnodes = "graph.toml"\n' + TWO, "graph.toml cannot be read"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties.a]\nfile = 3', "parties.a.file: 3"),
-        ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties."a/b"]\nfile = "x"', "may not contain '/'"),
+        (
+            '[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties."a/b"]\nfile = "x"',
+            "'a/b' is not allowed as",
+        ),
         ('parties = 3\n[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: 3 is not allowed"),
     ],
 )
