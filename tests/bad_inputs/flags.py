@@ -14,26 +14,12 @@ def _everywhere() -> list[Case]:
     """Return what every command refuses alike."""
     made = []
     for name in ("list", "run", "sweep", "submit", "fetch", "doctor", "compare", "report", "plan", "inspect", "predict",
-                 "export", "new", "data", "completion"):  # fmt: skip
+                 "export", "audit", "new", "data", "completion"):  # fmt: skip
         made.append(command([name, "--no-such-flag"], "--help"))
         if name != "completion":
             made.append(command([name, "--format", "yaml"], "--format", "'yaml'"))
-    names = [
-        "run",
-        "sweep",
-        "submit",
-        "fetch",
-        "compare",
-        "report",
-        "plan",
-        "inspect",
-        "predict",
-        "export",
-        "new",
-        "data",
-        "completion",
-    ]
-    made += [command([name], f"fedactors {name} --help") for name in names]
+    more_words = "run sweep submit fetch compare report plan inspect predict export audit new data completion"
+    made += [command([name], f"fedactors {name} --help") for name in more_words.split()]
     for name in ("run", "inspect", "sweep", "plan", "submit"):
         more = ("--profile", "x.toml") if name == "plan" else ("--address", _NOBODY) if name == "submit" else ()
         unknown = ("no-such-protocol", "", "..", "pubsub_vf", "os", "a b", "é")
@@ -83,7 +69,7 @@ def _run_flags() -> list[Case]:
         ("--seeds", "0,-1"), ("--runtime", "slurm"), ("--runtime", ""), ("--pool", "-1"), ("--pool", "x"),
         ("--pool", "1.5"), ("--pool", "100000"), ("--emulate", "0"), ("--emulate", "-1"), ("--emulate", "nan"),
         ("--emulate", "inf"), ("--emulate", "x"), ("--lease", "0"), ("--lease", "nan"), ("--lease", "inf"),
-        ("--place", "bank"), ("--place", "=x"), ("--place", "bank="), ("--place", ""), ("--spread", "wide"),
+        ("--place", "bank"), ("--place", "=x"), ("--place", "bank="), ("--place", ""), ("--state", "bank"), ("--state", "=x"), ("--state-key", "bank"), ("--state-key", "bank="), ("--spread", "wide"),
         ("--track", "no-such-tracker"), ("--track", "tensorboard,no-such"),
     ):  # fmt: skip
         made.append(run(mtcd, "", flag, flags=[flag, value]))
@@ -141,6 +127,13 @@ _COMMANDS = [
     command("", "COMMAND"),
     command("ruin mtcd", "'ruin'"),
     command("--no-such-flag", "--help"),
+    # audit
+    command("audit nowhere", "nowhere"),
+    command("audit .", "run folder"),
+    command(["audit", ""], "run folder"),
+    command(["audit", "x\0y"], "run folder"),
+    command("audit nowhere --neighbours x", "--neighbours"),
+    command("audit nowhere --neighbours", "--neighbours"),
     # new
     *(command(["new", "protocol", name], "name", repr(name)) for name in
       ("", "..", "a/b", "A", "1x", "class", "a b", "mtcd", "fedactors", "é", "a--b", "x" * 300, "a.b", "_x", "x\0")),
@@ -182,7 +175,6 @@ _COMMANDS = [
     command(["submit", "mtcd", "--working-dir", "file"], "--working-dir", change=write("file", "")),
     command(["submit", "mtcd", "--out", ""], "--out"),
     command(["submit", "mtcd", "--smoke", "--full", "--address", _NOBODY], "--smoke"),
-    command(["submit", "mtcd", "--resume", "nowhere", "--address", _NOBODY], "nowhere"),
     command(["submit", "mtcd", "--seeds", "1,1", "--address", _NOBODY], "--seeds"),
     command(["submit", "mtcd", "--track", "no-such", "--address", _NOBODY], "--track"),
     command(["submit", "mtcd", "--runtime", "simulated", "--lease", "3", "--address", _NOBODY], "--lease"),

@@ -11,8 +11,14 @@ from fedactors.plugins import find_protocol
 from tests.bad_inputs.cases import Case, command, run
 from tests.bad_inputs.world import NAMED, SMALL, small
 
-INFINITE = {"deadline", "privacy_mu", "gradient_mu"}
-"""Numbers that may be infinite; no others may."""
+INFINITE = {
+    name
+    for protocol in SMALL
+    for name, field in find_protocol(protocol).Config.__pydantic_fields__.items()
+    if any(getattr(rule, "allow_inf_nan", False) for rule in field.metadata)
+}
+"""Numbers that may be infinite because their fields say so; no others may."""
+assert {"deadline", "privacy_mu", "gradient_mu"} <= INFINITE
 
 
 def _refused(setting: Setting) -> Iterator[str]:
