@@ -39,6 +39,8 @@ def own(layout: str, change: Change | tuple[Change, ...], *says: str, words: str
     protocol, settings = _OWN[layout]
     base = "vertical" if layout == "mtcd" else layout
     changes = change if isinstance(change, tuple) else (change,)
+    given = {word.partition("=")[0] for word in words.split()}
+    settings = " ".join(word for word in settings.split() if word.partition("=")[0] not in given)
     return run(protocol, f"{settings} {words}", *says, flags=["--data", TOML], base=base, change=changes, **more)
 
 
