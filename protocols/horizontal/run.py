@@ -9,7 +9,7 @@ from fedactors.data.horizontal import HorizontalData, forget_rows
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.resources import Resources
-from fedactors.rounds import Rounds, RunState, Watch
+from fedactors.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Costs, Runtime
 from protocols.horizontal.actors import Coordinator, Site
 from protocols.horizontal.algorithm import rows_on
@@ -47,7 +47,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     watch = Watch("accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
         watch = Watch("rmse", "min", patience=config.patience)
-    rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch)
+    remedy = Remedy("learning_rate", config.learning_rate)
+    rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
     if await rounds.start():
         found = (await server.ask(lambda one: one.prepare()))[SERVER]
