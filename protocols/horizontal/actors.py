@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.errors import BadInput, PartyFailed
+from fedactors.errors import BadInput
 from fedactors.learning.averaging import LocalTraining
 from fedactors.learning.devices import find_device
 from fedactors.learning.models import ModelSpec, build_skeleton
@@ -22,6 +22,7 @@ from fedactors.learning.own_models import check_model
 from fedactors.parties import Parties
 from fedactors.remote import DRIVER, SERVER, remote
 from fedactors.roles import Client, Server
+from fedactors.rounds import Remedy
 from fedactors.runtime.base import Work, derived_rng, derived_seed
 from protocols.horizontal import algorithm
 from protocols.horizontal.algorithm import NOTHING, ServerModel
@@ -109,7 +110,8 @@ class Site(Client):
             work=Work("train", float(num_rows * order.parameters.size)),
         )
         if not math.isfinite(found.loss):
-            raise PartyFailed(self.name, "the loss is not finite; a smaller learning_rate may help")
+            remedy = Remedy("learning_rate", config.learning_rate)
+            raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
         return Change(len(clients), found.weight, found.loss, found.change, found.control_change)
 

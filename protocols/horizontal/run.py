@@ -57,7 +57,9 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     async for t in rounds:
         order = RoundOrder(t)
         progress = await train(server, order)
-        rounds.record({"train_loss": progress.loss, "clients": progress.num_clients})
+        # where every client dropped out there is no loss, which is no divergence
+        loss = progress.loss if progress.num_clients else None
+        rounds.record({"train_loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
             state.scores = await measure(server, order)
             rounds.judge(state.scores)
