@@ -62,7 +62,7 @@ def test_what_the_cases_spoil_is_sound(sound: Path) -> None:
         assert main(["run", protocol, *words, *flags]) == 0, base
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.code == 2][::150], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.code == 2][::400], ids=str)
 def test_is_refused_in_a_process_of_its_own(case: Case, sound: Path, tmp_path: Path) -> None:
     """The console command itself, warnings and all; few of them, because each loads everything."""
     for base in case.base:
