@@ -27,7 +27,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist load -m "not ray and not slow" -q $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not ray and not slow" -q $(TESTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

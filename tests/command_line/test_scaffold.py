@@ -19,6 +19,7 @@ def run_python(words: list[str], cwd: Path, *folders: Path) -> subprocess.Comple
     return subprocess.run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_new_protocol_keeps_the_contract(tmp_path):
     assert cli.main(["new", "protocol", "secure-mean", "--to", str(tmp_path)]) == 0
     folder = tmp_path / "secure-mean"
@@ -33,6 +34,7 @@ def test_a_new_protocol_keeps_the_contract(tmp_path):
     assert "$" not in "".join(file.read_text() for file in folder.rglob("*.*") if file.is_file())
 
 
+@pytest.mark.slow
 def test_a_new_scenario_runs(tmp_path, capsys, monkeypatch):
     install_plugin(tmp_path / "site", **{"pubsub-vfl": "protocols.pubsub_vfl.plugin:PROTOCOL"})
     monkeypatch.syspath_prepend(tmp_path / "site")

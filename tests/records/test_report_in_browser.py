@@ -11,7 +11,11 @@ from fedactors.records.report import render_report
 from tests.browser import CHROMIUM, Browser
 from tests.tiny_parties import PROTOCOL
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -90,6 +90,7 @@ def test_a_thousand_parties() -> None:
     assert runtime.usage().seconds == pytest.approx(3 * 0.002)
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_many_rounds() -> None:
     runtime = SimulatedRuntime(network=Network(default=Link(latency=0.001)), costs=Costs({"step": (0.1, 0.0)}))
     grown: list[int] = []

@@ -24,6 +24,7 @@ def run(capsys, *words):
     return code, json.loads(printed.out.splitlines()[-1]) if code in (0, 3) else printed.err
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives_and_the_cache_keeps_it(tmp_path, capsys):
     words = ["pubsub-vfl", *TINY, "learning_rate=0.01,0.03", "--seeds", "0,1", "--choose", "validation_loss:min"]
     code, found = run(capsys, *words, "--jobs", "2", "--out", str(tmp_path / "two"))
@@ -128,6 +129,7 @@ def begin(tmp_path, *epochs):
     return process, workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_ended_leaves_no_process_and_goes_on(tmp_path, capsys, number):
     process, workers = begin(tmp_path, 2, 3, 1_000_000)

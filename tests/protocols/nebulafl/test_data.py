@@ -123,6 +123,7 @@ def test_a_file_that_is_not_there():
 # --- rows ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedavg-hierarchical"])
 @pytest.mark.parametrize("listed", [True, False])
 def test_own_files_are_learned_from(tmp_path, algorithm, listed):

@@ -24,12 +24,14 @@ def whole():
     return play(SMALL)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_rounds_and_another_does_not(whole):
     again = play(SMALL)
     assert rounds(again[1]) == rounds(whole[1])
     assert rounds(play(SMALL, seed=1)[1]) != rounds(whole[1])
 
 
+@pytest.mark.slow
 def test_workers_of_a_pool_change_nothing(whole):
     for num_workers in (1, 2):
         assert rounds(play(SMALL, pool=num_workers)[1]) == rounds(whole[1])
@@ -137,6 +139,7 @@ def test_no_row_is_in_any_message(whole):
 # --- resume ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("after", "workers"), [(3, 0), (11, 0), (17, 2)])
 def test_a_run_cut_between_rotations_goes_on_exactly(whole, after, workers):
     first, snapshot = cut(SMALL, after, pool=workers)
@@ -145,6 +148,7 @@ def test_a_run_cut_between_rotations_goes_on_exactly(whole, after, workers):
     assert rounds(first) + rounds(second) == rounds(whole[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", BASELINES)
 def test_baselines_repeat_and_resume(algorithm):
     config = changed(algorithm=algorithm, duration=1950.0)

@@ -45,6 +45,7 @@ def test_numeric_labels_are_clipped_and_noised():
     assert record.epsilon == pytest.approx(np.sqrt(2) / 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [{"algorithm": "rfl-sgd-v"}, {"algorithm": "rfl-admm-v", "admm": "paper_sgd"},
                                    {"algorithm": "rfl-admm", "admm": "paper_sgd", "inner_rounds": 2}])  # fmt: skip
 def test_feature_dp_spends_its_budget_and_says_that_predictions_are_not_covered(words):

@@ -14,7 +14,7 @@ from protocols.tablepuppet.data import load_data
 from protocols.tablepuppet.run import run
 from tests.protocols.tablepuppet.conftest import touched_rows
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.slow, pytest.mark.xdist_group("movielens")]
 
 
 def rmse(joined, theta):

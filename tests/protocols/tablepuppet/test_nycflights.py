@@ -25,6 +25,7 @@ QUERY = """
 NAMES = ("flights", "planes", "airports", "weather", "airlines")
 
 
+@pytest.mark.slow
 def test_a_join_of_five_real_tables_one_edge_on_five_columns_equals_duckdb_on_the_raw_keys():
     if not os.environ.get("FEDACTORS_DATA"):
         pytest.skip("FEDACTORS_DATA is not set")

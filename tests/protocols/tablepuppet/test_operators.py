@@ -41,6 +41,7 @@ def centralised_epochs(joined, models, theta, loss, batches, beta, rate):
     return theta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 7, 10_000])
 @pytest.mark.parametrize("sizes", [[[60], [16], [6]], [[20, 40], [3, 13], [1, 5]], [[15] * 4, [4] * 4, [2, 0, 1, 3]]])
 @pytest.mark.parametrize(("kind", "loss"), [("linear", "squared"), ("linear", "softmax"), ("neural", "logistic")])

@@ -64,6 +64,7 @@ def test_every_algorithm_learns_and_repeats_byte_for_byte(algorithm):
     assert first.metrics["rmse"] < first.metrics["trivial_rmse"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "model"), [("binary", "auto"), ("multiclass", "auto"), ("binary", "neural")])
 @pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd", "centralised"])
 def test_classification_beats_the_majority(task, model, algorithm):
@@ -74,6 +75,7 @@ def test_classification_beats_the_majority(task, model, algorithm):
     assert result.extra["outputs"] == (2 if task == "multiclass" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2, 4])
 @pytest.mark.parametrize(
     "words", [{}, {"model": "neural", "num_hidden": 4}, {"task": "multiclass", "model": "softmax"}]
@@ -93,6 +95,7 @@ def test_vfl_and_rfl_v_take_the_same_steps():
         assert a == pytest.approx(b, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_admm_reaches_the_centralised_ridge():
     ridge, _, _ = execute(settings(algorithm="centralised"))
     assert ridge.rounds == 1
@@ -104,6 +107,7 @@ def test_admm_reaches_the_centralised_ridge():
     assert found.metrics["rmse"] == pytest.approx(ridge.metrics["rmse"], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", FEDERATED)
 def test_where_the_coordinator_and_the_server_live_changes_no_number(algorithm):
     plain, _, _ = execute(settings(algorithm=algorithm))
@@ -115,6 +119,7 @@ def test_where_the_coordinator_and_the_server_live_changes_no_number(algorithm):
     assert ("items-0/union-items" in names) == (host == "orders-0")
 
 
+@pytest.mark.slow
 def test_with_the_coordinator_in_the_organisation_the_server_never_sees_theta():
     for place, seen in (("server", True), ("organisation", False)):
         _, _, runtime = execute(settings(algorithm="rfl-admm", lou_coordinator=place))
@@ -123,6 +128,7 @@ def test_with_the_coordinator_in_the_organisation_the_server_never_sees_theta():
         assert "Predictions" in types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd-v", "vfl-admm", "centralised"])
 @pytest.mark.parametrize("model", ["linear", "neural"])
 def test_a_resumed_run_is_the_uninterrupted_one(algorithm, model):
@@ -149,6 +155,7 @@ def shop(order=None, price=0.5):
     return stated("SELECT y, a, price FROM orders o JOIN items i ON o.k = i.k", in_memory(**tables), label="y")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v", "vfl-sgd"])
 def test_a_database_that_lists_its_rows_in_another_order_changes_nothing_at_a_resume(algorithm):
     words = {"algorithm": algorithm, "batch_size": 64}
@@ -336,6 +343,7 @@ def test_the_hash_key_never_reaches_the_server(monkeypatch):
     assert all("server" not in pair and "driver" not in pair for pair in with_key)
 
 
+@pytest.mark.slow
 def test_bytes_of_an_epoch_follow_table_6():
     sent = {}
     for algorithm in FEDERATED:
