@@ -85,7 +85,7 @@ def check_protocol(
         allowed: message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values.
         on_ray: whether to run on Ray as well (the cluster of this process, else an embedded one).
         num_cpus: cores of an embedded cluster.
-        timeout: seconds after which a run on Ray counts as hanging.
+        timeout: seconds after its start (all processes are up) after which a run on Ray counts as hanging.
 
     Raises:
         NotConforming: with all remarks.

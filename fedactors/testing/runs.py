@@ -13,7 +13,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -220,17 +219,16 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
         scale=scale or 1.0,
     )
 
-    def give_up() -> None:
-        hanging = CallTimeout("the run", f"it had not ended after {subject.timeout:g} s")
-        runtime._loop.call_soon_threadsafe(runtime.fail, hanging)
+    bring_up, limits = runtime.start, list[asyncio.TimerHandle]()
 
-    timer = threading.Timer(subject.timeout, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        outcome = _execute(subject, subject.made(**(overrides or {})), runtime, keeper, observed, None)
-    finally:
-        timer.cancel()
+    async def start() -> None:
+        await bring_up()
+        if not limits:  # to come up, each process has a limit of its own
+            hanging = CallTimeout("the run", f"it had not ended {subject.timeout:g} s after its start")
+            limits.append(asyncio.get_running_loop().call_later(subject.timeout, runtime.fail, hanging))
+
+    runtime.start = start  # type: ignore[method-assign]
+    outcome = _execute(subject, subject.made(**(overrides or {})), runtime, keeper, observed, None)
     left = [f"{name} ({pid})" for name, pid in runtime.processes.items() if not _ends(pid)]
     if left and outcome.error is None:
         outcome = dataclasses.replace(outcome, error=RuntimeError(f"processes are left behind: {', '.join(left)}"))

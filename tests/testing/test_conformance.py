@@ -8,7 +8,7 @@ from fedactors.plugins import resolve_address
 from fedactors.testing import NotConforming, check_protocol
 from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
-from tests.testing.scattered import Scattered
+from tests.testing.scattered import Scattered, Stuck
 from tests.testing.sound import SOUND, Right, protocol, run_split
 
 pytestmark = pytest.mark.slow
@@ -62,6 +62,13 @@ def test_a_careless_config_is_refused():
 def test_a_result_that_depends_on_the_process_is_refused():
     with pytest.raises(NotConforming, match=r"in simulation and .* on Ray"):
         check_protocol(protocol(run_split, Scattered, Right))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_run_that_hangs_on_ray_is_refused():
+    with pytest.raises(NotConforming, match=r"ends on Ray with: the run: it had not ended 2 s after its start"):
+        check_protocol(protocol(run_split, Stuck, Right), timeout=2.0)
 
 
 def test_one_column_a_party_leaves_as_an_affine_map_of_itself():
