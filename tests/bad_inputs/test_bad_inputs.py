@@ -15,8 +15,6 @@ from fedactors.command_line.main import _parsers, main
 from tests.bad_inputs import files, flags, folders, settings, world
 from tests.bad_inputs.cases import Case, number
 
-pytestmark = pytest.mark.slow
-
 CASES = [*settings.CASES, *flags.CASES, *files.CASES, *folders.CASES]
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
