@@ -220,8 +220,9 @@ def prepare(
     def part(positions: Index) -> Part:
         rows = order_N[positions]
         features = block.features[rows]
-        features -= shift_D
-        features /= scale_D
+        with np.errstate(over="ignore", invalid="ignore"):  # a row may hold any number; what noise must hide is clipped
+            features -= shift_D
+            features /= scale_D
         labels = None if own_labels is None else own_labels[rows]
         if labels is not None and task == "regression":
             labels = ((labels - label_mean) / label_deviation).astype(np.float32)

@@ -176,8 +176,9 @@ class Attack:
 
     @property
     def is_chance(self) -> bool:
-        """Whether what was found cannot be told from guessing."""
-        return self.low <= self.chance <= self.high or self.found <= self.chance
+        """Whether what was found cannot be told from guessing; a ranking that is turned round tells as much."""
+        within = self.low <= self.chance <= self.high
+        return within or (self.measure != "auc" and self.found <= self.chance)
 
 
 def attack_by_auc(name: str, truth: ArrayLike, scores: ArrayLike) -> Attack:

@@ -64,6 +64,8 @@ def recompute(record: PrivacyRecord) -> Budget | None:
     Raises:
         BadInput: a mechanism that is not known, or numbers out of range.
     """
+    if record.releases == 0:
+        return Budget(mu=0.0, epsilon=0.0)
     if record.mechanism in _NO_NOISE:
         return Budget(mu=math.inf, epsilon=math.inf)
     if record.sensitivity is None:

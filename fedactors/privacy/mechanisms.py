@@ -41,7 +41,9 @@ def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> 
     if math.isinf(clip_norm):
         return gradient_BE
     norm_B1 = _norms(rows_BE)
-    unit_BE = rows_BE / np.maximum(norm_B1, np.finfo(rows_BE.dtype).tiny)
+    is_finite_B1 = np.isfinite(norm_B1)
+    finite_BE = np.where(is_finite_B1, rows_BE, 0.0)  # a row that was replaced by zeros has no gradient
+    unit_BE = finite_BE / np.maximum(np.where(is_finite_B1, norm_B1, 1.0), np.finfo(rows_BE.dtype).tiny)
     along_B1 = np.sum(unit_BE * gradient_BE, axis=1, keepdims=True)
     clipped_BE = clip_norm / np.maximum(norm_B1, clip_norm) * (gradient_BE - along_B1 * unit_BE)
     return np.where(norm_B1 > clip_norm, clipped_BE, gradient_BE).astype(gradient_BE.dtype)

@@ -35,7 +35,7 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import RowCounts
 from protocols.pubsub_vfl.serving import trained
 
-_NEIGHBOURS = "one row replaced, known batches; who takes part and row order are not covered"
+_NEIGHBOURS = "one row replaced, known batches and categories; who takes part and row order are not covered"
 _NOMINAL = "; nominal mu is the paper's, whose amplification known batch ids do not give"
 _MOST_ROWS = 2000
 _INTERRUPTED = "the party was restored from a checkpoint: what it released after it is not known"

@@ -62,5 +62,6 @@ def test_an_attack_that_guesses_is_chance_and_one_that_knows_is_not() -> None:
     assert knows.low < knows.found < knows.high
     assert attack_by_share("guess", "share", rng.random((500, 4)) < 0.5, 0.5).is_chance
     assert not attack_by_share("knows", "share", rng.random((500, 4)) < 0.7, 0.5).is_chance
+    assert not attack_by_auc("turned round", truth, -truth).is_chance
     with pytest.raises(ValueError, match="both classes"):
         attack_by_auc("none", np.zeros(5), np.arange(5))

@@ -80,6 +80,9 @@ class Holder(Client):
         values = np.clip(self.data.values, -1, 1)
         self.account.add()
         exact = values.sum(keepdims=True)
+        if self.way == "masked":
+            mask = np.frombuffer(secrets.token_bytes(8), np.int64) / 2**40
+            return Sum(released(exact, Gaussian(SIGMA), lambda: exact + mask, "masked sum"))
         noisy = add_gaussian(exact, SIGMA / (10 if self.way == "weak" else 1), self.noise, "sum")
         if self.way == "bare":
             return Sum(np.append(noisy, self.data.values.max()))
@@ -87,9 +90,6 @@ class Holder(Client):
             return Sum(exact + SIGMA * self.noise.standard_normal(1))
         if self.way == "silent" and exact[0] > 3:
             return None
-        if self.way == "masked":
-            mask = np.frombuffer(secrets.token_bytes(8), np.int64) / 2**40
-            return Sum(released(exact, Gaussian(SIGMA), lambda: exact + mask, "masked sum"))
         return Sum(noisy)
 
     @remote(caller=DRIVER)
@@ -165,7 +165,7 @@ def test_less_noise_or_more_than_the_noised_is_refuted(way: str, what: str) -> N
 def test_an_answer_that_is_left_out_tells() -> None:
     found = audit("silent", (1.0, 1.0, 1.0, 1.0))
     assert found.refuted
-    assert any("less" in place for place in found.worst["row"].bare)
+    assert any("one more reply" in place for place in found.worst["row"].bare)
 
 
 def test_masks_are_drawn_alike_and_hide_but_the_sum() -> None:

@@ -70,7 +70,7 @@ def test_several_workers_and_regression_are_covered_alike() -> None:
     ("settings", "word"),
     [
         ({**FROZEN, "standardisation": "measured"}, "scale"),
-        ({**FROZEN, "bottom_training": "plain", "learning_rate": 0.1, "num_epochs": 6}, "bottom"),
+        ({**FROZEN, "bottom_training": "plain", "embedding_mu": 20.0, "batch_size": 16, "num_epochs": 8}, "bottom"),
     ],
 )
 def test_who_asserts_what_is_not_computed_is_refuted(
