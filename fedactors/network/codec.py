@@ -206,7 +206,8 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
 
 def _shape_bytes(empty: np.ndarray) -> int:
     """Return what the shape of an array without content counts: it says whatever its maker wants it to say."""
-    return SCALAR_BYTES * max(sum(size > 1 for size in empty.shape), empty.ndim - 2)
+    num_sizes: int = max(sum(size > 1 for size in empty.shape), empty.ndim - 2)
+    return SCALAR_BYTES * num_sizes
 
 
 def _writable_by_anyone(array: np.ndarray) -> bool:
