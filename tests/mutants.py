@@ -193,7 +193,7 @@ def main() -> None:
     path = given.file.resolve()
     text = path.read_text()
     tree = ast.parse(text)
-    for name in ("numpy", "scipy.sparse", "torch", "pyarrow", "networkx", "pydantic", "hypothesis"):
+    for name in ("numpy", "scipy.sparse", "torch", "pyarrow", "networkx", "pydantic"):
         importlib.import_module(name)
     begin = time.monotonic()
     if is_noticed(path, tree, given.tests, 600.0):

@@ -150,7 +150,7 @@ def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
 
     Arrays that anyone could still write to, or that do not lie in one piece, are copied once and made read-only; lists
     become tuples. Arrays, raw bytes, texts (as UTF-8) and integers beyond 64 bits count in full, every other number
-    `SCALAR_BYTES`, as does each size above 0 of an array without content, the keys of a mapping like its values, and
+    `SCALAR_BYTES`, as does each size above 1 of an array without content, the keys of a mapping like its values, and
     each item of a sequence one byte at least. The first eight numbers that are fields of the message itself travel in
     its header.
 
@@ -177,8 +177,7 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
         if copy and (not value.flags.c_contiguous or _writable_by_anyone(value)):
             value = value.copy()
             value.setflags(write=False)
-        # the shape of an array without content says what its maker wants it to: a number each
-        return value, value.nbytes or SCALAR_BYTES * sum(size > 0 for size in value.shape)
+        return value, value.nbytes or _shape_bytes(value)
     if cls is bytes or (cls is str and value.isascii()):
         return value, len(value)
     if cls is str:
@@ -203,6 +202,12 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
         f"a {cls.__module__}.{cls.__qualname__} may not be sent: only plain values, numpy arrays and dataclasses "
         "declared with @message cross a party's boundary"
     )
+
+
+def _shape_bytes(empty: np.ndarray) -> int:
+    """Return what the shape of an array without content counts: it says whatever its maker wants it to say."""
+    num_sizes: int = max(sum(size > 1 for size in empty.shape), empty.ndim - 2)
+    return SCALAR_BYTES * num_sizes
 
 
 def _writable_by_anyone(array: np.ndarray) -> bool:

@@ -144,7 +144,8 @@ def test_zero_dimensional_and_empty_arrays(array: np.ndarray) -> None:
 
 def test_the_shape_of_an_array_without_content_counts() -> None:
     """Five numbers of somebody's choice would travel in the shape of an array of no bytes."""
-    assert measure(np.zeros((0,))) == 0
+    assert measure(np.zeros((0,))) == measure(np.zeros((0, 1))) == 0
+    assert measure(np.zeros((0, 1, 1, 0, 1))) == 3 * 8
     assert measure(np.zeros((0, 32))) == 8
     assert measure(np.empty((12, 34, 0, 56))) == 3 * 8
     assert measure(np.empty((12, 34), "S").view("S1")[:, :0]) == 8

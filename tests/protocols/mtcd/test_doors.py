@@ -175,7 +175,9 @@ class Leader(StcdClient):
         return found
 
 
-PRELUDE = "algorithm=stcd problem=network num_samples=40 network_width=4 topology=path num_clients=3 start=[0]"
+PRELUDE = (
+    "algorithm=stcd problem=network num_samples=40 network_width=4 topology=path num_clients=3 num_tokens=1 start=[0]"
+)
 
 
 @pytest.mark.parametrize(
