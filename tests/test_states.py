@@ -13,6 +13,7 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.command_line.options import RunOptions
+from fedactors.errors import BadInput
 from fedactors.launch import launch, resolve
 from fedactors.plugins import find_protocol
 from fedactors.records.recorder import FolderRecorder
@@ -142,7 +143,7 @@ def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(
     def save(self, label, actors, driver):
         saved.append(label)
         if len(saved) == 3:  # the parties have written theirs by now
-            raise KeyboardInterrupt
+            raise BadInput("--out: no space left")
         real(self, label, actors, driver)
 
     monkeypatch.setattr(FolderRecorder, "save_checkpoint", save)
@@ -150,7 +151,7 @@ def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(
     states = tuple((party, str(place)) for party in ("active", "passive"))
     options = RunOptions(runtime="simulated", smoke=True, quiet=True, out=str(tmp_path / "runs"), state=states)
     config, options = resolve(protocol, ["num_epochs=4"], options)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(BadInput, match="no space left"):
         launch(protocol, config, options)
     assert len(saved) == 3
     monkeypatch.setattr(FolderRecorder, "save_checkpoint", real)

@@ -61,7 +61,8 @@ def test_what_a_center_trained_in_a_round_that_it_never_answered_is_not_counted(
     answers = [r[0] for r in whole.ledger_rows if r[1] == "virginia" and r[4] in ("RoundResult", "ClusterLogits")]
     ends = sorted(s["end"] for s in spans_of(whole) if s["actor"] == "virginia" and s["kind"] == "train")
     # lost when a container is done and another is not, so that the center has not answered yet
-    when = next((end + after) / 2 for end in ends for after in answers if 600.0 < end < after - 1.0 < end + 300.0)
+    after = {end: min((answer for answer in answers if answer >= end), default=end) for end in ends}
+    when = next((end + after[end]) / 2 for end in ends if end > 600.0 and after[end] > end + 1.0)
     result, recorder, _ = play(config, faults={"virginia": when})
     orders = [r[0] for r in recorder.ledger_rows if r[2] == "virginia" and r[4] == "RoundOrder" and r[0] < when]
     trained = [s for s in spans_of(recorder) if s["kind"] == "train"]
