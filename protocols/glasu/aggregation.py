@@ -104,6 +104,7 @@ class AggregationServer(Server):
             self._names,
             on_loss="drop" if config.on_party_loss == "continue" else "stop",
             timeout=config.client_timeout,
+            when_dropped=self._check_members,
             label="clients",
         )
         self.summed: tuple[str, ...] = ()
@@ -140,6 +141,11 @@ class AggregationServer(Server):
     def _num_sums(self) -> int:
         """How many sums a round or an evaluation has at most."""
         return 2 * (self._last + 1) + 1
+
+    async def _check_members(self, lost: Sequence[str]) -> None:
+        """Go on without lost clients only if those who are left can complete sums."""
+        if self._config.secure_aggregation:
+            self._sums.check_members()
 
     async def _begin(self) -> None:
         """Make ready for the masked sums of a round: keys, and values that were not summed among others before."""
@@ -284,7 +290,8 @@ class AggregationServer(Server):
             return await self.compute(add, values, work=Work("aggregate", sum(value.size for value in values)))
         point = privacy.point_of(self._config, what.partition("/")[0])
         work = Work("unmask", sum(one.words.size for one in masked.values()))
-        total, self.summed = await self._sums.total(masked, point, work)
+        total, members = await self._sums.total(masked, point, work)
+        self.summed = self.summed or members  # later sums have no more members than the first one
         return total.astype(np.float64 if self._config.float64 else np.float32)
 
 
