@@ -19,7 +19,7 @@ from protocols.tablepuppet import messages
 from protocols.tablepuppet.accounts import joined_tuple
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.data import stated
-from protocols.tablepuppet.mapping import JoinSplit
+from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
 from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.plugin import PROTOCOL
 from tests.protocols.tablepuppet.test_run import execute, in_memory, sent_values, settings
@@ -183,7 +183,7 @@ def test_what_sums_alone_do_not_protect_and_noise_does(monkeypatch):
 
 def test_rows_whose_differences_show_are_counted_and_warned_of(caplog):
     one = JoinSplit((np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])), (np.zeros(0, int),) * 2, (4, 2))
-    assert one.comparable_rows() == [1.0, 0.0]
+    assert comparable_rows(one) == [1.0, 0.0]
     with caplog.at_level(logging.WARNING):
         execute(settings(secure_sums=True))
     assert any("sums tell differences of" in record.message for record in caplog.records)
