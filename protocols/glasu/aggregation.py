@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from fedactors.errors import BadInput, Refused
-from fedactors.parties import Parties
+from fedactors.errors import BadInput, PartyLost, Refused
+from fedactors.parties import Incomplete, Parties
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import DRIVER, remote
@@ -107,8 +107,8 @@ class AggregationServer(Server):
             when_dropped=self._check_members,
             label="clients",
         )
-        self.summed: tuple[str, ...] = ()
-        """Whose values were summed since the parameters changed."""
+        self.summed: dict[str, tuple[str, ...]] = {}
+        """What was summed since the parameters changed, and whose."""
         self._sums = SecureSums(self, self.clients)
         self.introductions: dict[str, Introduction] = {}
         self._last = len(config.resolved_layers) - 1
@@ -151,9 +151,9 @@ class AggregationServer(Server):
         """Make ready for the masked sums of a round: keys, and values that were not summed among others before."""
         if not self._config.secure_aggregation:
             return
-        if self.summed and self.summed != tuple(sorted(self.clients.members)):
+        if set(self.summed.values()) - {tuple(sorted(self.clients.members))}:
             await self.clients.ask(lambda client: client.advance())
-            self.summed = ()
+            self.summed = {}
         await self._sums.prepare(self._num_sums)
 
     # --- one round ---
@@ -225,7 +225,7 @@ class AggregationServer(Server):
     async def _update(self, messages: Mapping[str, Aggregated | GradientShare]) -> dict[str, Report]:
         """Algorithm 4 at every client; who is lost now has not held up the others, whose updates stand."""
         reports = await self.clients.ask_each(lambda client, last: client.update(last), messages)
-        self.summed = ()
+        self.summed = {}
         return reports
 
     async def _average_classifiers(self, stamp: Stamp) -> None:
@@ -290,8 +290,13 @@ class AggregationServer(Server):
             return await self.compute(add, values, work=Work("aggregate", sum(value.size for value in values)))
         point = privacy.point_of(self._config, what.partition("/")[0])
         work = Work("unmask", sum(one.words.size for one in masked.values()))
-        total, members = await self._sums.total(masked, point, work)
-        self.summed = self.summed or members  # later sums have no more members than the first one
+        before, present = self.summed.get(what), tuple(sorted(masked))
+        if (
+            before is not None and before != present
+        ):  # no client would: parameters move first, and the round is repeated
+            lost = next(name for name in before if name not in present)
+            raise Incomplete(PartyLost(lost, f"it was lost, and {what} was summed with it before"), self.clients)
+        total, self.summed[what] = await self._sums.total(masked, point, work)
         return total.astype(np.float64 if self._config.float64 else np.float32)
 
 
