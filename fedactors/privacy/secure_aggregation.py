@@ -107,6 +107,7 @@ class SecureSumClient:
         num_clients: of the run, whether their identities are known or not; they decide the threshold.
         company: with whom values were summed, by their id; its owner keeps it for as long as these values may return.
         entropy: of all its secrets.
+        noise: of its noise; None: the same.
     """
 
     def __init__(
@@ -118,11 +119,13 @@ class SecureSumClient:
         num_clients: int,
         company: dict[str, tuple[str, ...]] | None = None,
         entropy: Entropy = os.urandom,
+        noise: Entropy | None = None,
     ) -> None:
         self.name = name
         self.threshold = threshold_of(num_clients)
         """Members and signatures that every sum needs."""
         self._identity, self._identities, self._entropy = identity, dict(identities), entropy
+        self._noise = entropy if noise is None else noise
         self._company = {} if company is None else company
         self._call = SumCall(0, 0, ())
         self._keys: SumKeys | None = None
@@ -273,7 +276,7 @@ class SecureSumClient:
         """Return words with the own part of the sum's noise: whoever knows its own part still faces `sigma`."""
 
         def draw() -> Words:
-            noise = discrete_gaussian(point.noise_steps(own), len(flat), self._entropy)
+            noise = discrete_gaussian(point.noise_steps(own), len(flat), self._noise)
             return point.encode(flat, towards_zero=True) + noise.astype(np.uint32)
 
         own = noise_part(sigma, self.threshold)

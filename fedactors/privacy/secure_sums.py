@@ -137,6 +137,7 @@ class SecureSummand(Client):
                 num_clients=len(self.clients),
                 company=self.company,
                 entropy=self._secrets,
+                noise=self.entropy("noise of secure sums"),
             )
         return self._summand
 
@@ -225,7 +226,7 @@ class SecureSums:
 
     async def _prepared(self, num_sums: int) -> bool:
         """Exchange keys and shares; return whether everybody is still there."""
-        self._check_members()
+        self.check_members()
         self._number += 1
         server = SecureSumServer(SumCall(self._number, num_sums, self._members), len(self._clients.names))
         members = server.call.members
@@ -256,17 +257,17 @@ class SecureSums:
         if server is None:
             raise SecureSumError(f"{self._caller.name}: no keys were prepared for a sum")
         self._left -= 1
-        self._check_members()
+        self.check_members()
         arrived = server.arrived(parts)
         confirmed = await self._clients.ask_each(
             lambda client, given: client.confirm_sum(given), dict.fromkeys(arrived.members, arrived)
         )
-        self._check_members()
+        self.check_members()
         proof = server.confirmations(arrived, confirmed)
         unmaskings = await self._clients.ask_each(
             lambda client, given: client.unmask_sum(given), dict.fromkeys(confirmed, proof)
         )
-        self._check_members()
+        self.check_members()
         words = await self._caller.compute(unmasked_sum, server.session, dict(parts), unmaskings, work=work)
         return point.decode(words).reshape(parts[arrived.members[0]].shape), arrived.members
 
@@ -274,7 +275,12 @@ class SecureSums:
     def _members(self) -> tuple[str, ...]:
         return tuple(sorted(self._clients.members))
 
-    def _check_members(self) -> None:
+    def check_members(self) -> None:
+        """Check that enough clients are there for a sum.
+
+        Raises:
+            PartyLost: naming the first who is not.
+        """
         needed = threshold_of(len(self._clients.names))
         if len(self._members) < needed:
             lost = next(name for name in self._clients.names if name not in self._members)

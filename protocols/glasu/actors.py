@@ -205,6 +205,7 @@ class GraphClient(SecureSummand):
 
     def _begin(self, stamp: Stamp) -> None:
         """Forget the round before; average over those who take part, and drop no entries in an evaluation."""
+        self._keep_whole()
         network = self._network
         if network.aggregation == "average":
             network = replace(network, num_clients=len(stamp.members))
@@ -319,9 +320,17 @@ class GraphClient(SecureSummand):
 
         Who has lost a member after a sum could else be told apart by the next sum over the same values.
         """
-        if not hasattr(self, "_round"):
+        self._keep_whole()
+        if not hasattr(self, "_whole"):
             raise SecureSumError(f"{self.name}: was resumed after a loss, and has no joint inference to go on with")
+        self._round = self._whole
         await self._update(self._stale(), self._round.crosses or None)
+
+    def _keep_whole(self) -> None:
+        """Remember the round under way as the last joint inference if it went through all segments."""
+        current: Round | None = getattr(self, "_round", None)
+        if current is not None and len(current.aggregated) == len(self._network.segments):
+            self._whole = current
 
     def _stale(self) -> list[Stale]:
         current = self._round

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from fedactors.errors import BadInput, Refused
-from fedactors.parties import Parties
+from fedactors.errors import BadInput, PartyLost, Refused
+from fedactors.parties import Incomplete, Parties
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import DRIVER, remote
@@ -104,10 +104,11 @@ class AggregationServer(Server):
             self._names,
             on_loss="drop" if config.on_party_loss == "continue" else "stop",
             timeout=config.client_timeout,
+            when_dropped=self._check_members,
             label="clients",
         )
-        self.summed: tuple[str, ...] = ()
-        """Whose values were summed since the parameters changed."""
+        self.summed: dict[str, tuple[str, ...]] = {}
+        """What was summed since the parameters changed, and whose."""
         self._sums = SecureSums(self, self.clients)
         self.introductions: dict[str, Introduction] = {}
         self._last = len(config.resolved_layers) - 1
@@ -141,13 +142,18 @@ class AggregationServer(Server):
         """How many sums a round or an evaluation has at most."""
         return 2 * (self._last + 1) + 1
 
+    async def _check_members(self, lost: Sequence[str]) -> None:
+        """Go on without lost clients only if those who are left can complete sums."""
+        if self._config.secure_aggregation:
+            self._sums.check_members()
+
     async def _begin(self) -> None:
         """Make ready for the masked sums of a round: keys, and values that were not summed among others before."""
         if not self._config.secure_aggregation:
             return
-        if self.summed and self.summed != tuple(sorted(self.clients.members)):
+        if set(self.summed.values()) - {tuple(sorted(self.clients.members))}:
             await self.clients.ask(lambda client: client.advance())
-            self.summed = ()
+            self.summed = {}
         await self._sums.prepare(self._num_sums)
 
     # --- one round ---
@@ -219,7 +225,7 @@ class AggregationServer(Server):
     async def _update(self, messages: Mapping[str, Aggregated | GradientShare]) -> dict[str, Report]:
         """Algorithm 4 at every client; who is lost now has not held up the others, whose updates stand."""
         reports = await self.clients.ask_each(lambda client, last: client.update(last), messages)
-        self.summed = ()
+        self.summed = {}
         return reports
 
     async def _average_classifiers(self, stamp: Stamp) -> None:
@@ -284,7 +290,13 @@ class AggregationServer(Server):
             return await self.compute(add, values, work=Work("aggregate", sum(value.size for value in values)))
         point = privacy.point_of(self._config, what.partition("/")[0])
         work = Work("unmask", sum(one.words.size for one in masked.values()))
-        total, self.summed = await self._sums.total(masked, point, work)
+        before, present = self.summed.get(what), tuple(sorted(masked))
+        if (
+            before is not None and before != present
+        ):  # no client would: parameters move first, and the round is repeated
+            lost = next(name for name in before if name not in present)
+            raise Incomplete(PartyLost(lost, f"it was lost, and {what} was summed with it before"), self.clients)
+        total, self.summed[what] = await self._sums.total(masked, point, work)
         return total.astype(np.float64 if self._config.float64 else np.float32)
 
 

@@ -117,7 +117,7 @@ class GlasuConfig:
     secure_aggregation: bool = False
     """Whether the server sees only the masked sum; needs `average` and at least three clients."""
 
-    secure_range: float = Field(64.0, gt=0)
+    secure_range: float = Field(64.0, gt=0, le=1e9)
     """Largest absolute value of a number under masks: representations without a clip norm, logits, classifiers; a
     64th of it for gradients. The error of a sum of M numbers is at most M^2 2^-32 times that; larger is an error."""
 

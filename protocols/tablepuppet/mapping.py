@@ -90,20 +90,6 @@ class JoinSplit:
             sizes.append(int(np.count_nonzero(active)))
         return JoinSplit(tuple(train), tuple(test), tuple(sizes))
 
-    def comparable_rows(self) -> list[float]:
-        """Return for each table the share of its rows whose value's difference to another's follows from sums.
-
-        Two joined rows that differ in one table's row alone have sums that differ by just that table's part.
-        """
-        rows = np.concatenate([np.stack(self.train), np.stack(self.test)], axis=1)
-        shares = []
-        for table, own_N in enumerate(rows):
-            others = np.unique(np.delete(rows, table, axis=0), axis=1, return_inverse=True)[1].reshape(-1)
-            pairs = np.unique(np.stack([others, own_N]), axis=1)
-            compared = np.bincount(pairs[0])[pairs[0]] > 1
-            shares.append(len(np.unique(pairs[1, compared])) / len(np.unique(own_N)))
-        return shares
-
     def shuffled(self, rng: np.random.Generator) -> tuple[JoinSplit, NDArray[np.int64], NDArray[np.int64]]:
         """Return the joined rows in random order, and the orders of the training and the test join."""
         train, test = rng.permutation(len(self.train[0])), rng.permutation(len(self.test[0]))
@@ -118,6 +104,21 @@ class JoinSplit:
         num_tables, num_train, num_test = len(self.train), len(self.train[0]), len(self.test[0])
         train, test = (np.arange(count, dtype=np.int32) for count in (num_train, num_test))
         return JoinSplit((train,) * num_tables, (test,) * num_tables, (num_train,) * num_tables)
+
+
+def comparable_rows(split: JoinSplit) -> list[float]:
+    """Return for each table the share of its rows whose value's difference to another's follows from sums.
+
+    Two joined rows that differ in one table's row alone have sums that differ by just that table's part.
+    """
+    rows = np.concatenate([np.stack(split.train), np.stack(split.test)], axis=1)
+    shares = []
+    for table, own_N in enumerate(rows):
+        others = np.unique(np.delete(rows, table, axis=0), axis=1, return_inverse=True)[1].reshape(-1)
+        pairs = np.unique(np.stack([others, own_N]), axis=1)
+        compared = np.bincount(pairs[0])[pairs[0]] > 1
+        shares.append(len(np.unique(pairs[1, compared])) / len(np.unique(own_N)))
+    return shares
 
 
 def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: int | None = None) -> NDArray[np.uint8]:

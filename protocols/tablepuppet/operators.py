@@ -33,7 +33,7 @@ from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.algorithm import Array
 from protocols.tablepuppet.baselines import centralised
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.mapping import JoinSplit, join_tables
+from protocols.tablepuppet.mapping import JoinSplit, comparable_rows, join_tables
 from protocols.tablepuppet.messages import (
     AggregatedGradient,
     Auxiliary,
@@ -349,8 +349,9 @@ class JoinServer(Server):
         )
 
     async def _places(self, joined: JoinSplit) -> tuple[JoinSplit, NDArray[Any]]:
-        """Tell each client which of its rows stands in which joined row, in a random order of these."""
-        for side, share in zip(self._sides, joined.comparable_rows(), strict=True):
+        """Tell each client which of its rows stands in which joined row, in random order."""
+        shares = await self.compute(comparable_rows, joined, work=self._work("join"))
+        for side, share in zip(self._sides, shares, strict=True):
             if share > 0:
                 _log.warning("secure_sums: sums tell differences of %.0f %% of the rows of %s", 100 * share, side.table)
         ordered, train, test = joined.shuffled(self.noise_rng("order of joined rows"))
@@ -423,9 +424,8 @@ class JoinServer(Server):
                 args = (self._loss, await self._ask_sum(exchange, sent), touched, self.y[batch])
                 value, Y = await self.compute(algorithm.sgd_sum_step, *args, work=work)
             else:
-                found = _bare(await _each(self._tables, exchange, sent))
-                open_args = (self._loss, found, touched, self.y[batch])
-                value, Y = await self.compute(algorithm.sgd_server_step, *open_args, work=work)
+                bare: Any = (self._loss, _bare(await _each(self._tables, exchange, sent)), touched, self.y[batch])
+                value, Y = await self.compute(algorithm.sgd_server_step, *bare, work=work)
             loss_sum += value
             touched = await self._touch(batches[index + 1], scratch) if index + 1 < len(batches) else []
             following = self._rows_of(batches[index + 1], touched) if touched else [_NOTHING] * len(Y)

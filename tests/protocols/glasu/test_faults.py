@@ -158,7 +158,7 @@ def test_a_server_that_sums_the_same_values_among_fewer_is_refused(monkeypatch):
     """The attack that succeeded before: repeat an evaluation without one client, and take the difference."""
 
     async def never(self):
-        self.summed = ()
+        self.summed = {}
         await self._sums.prepare(self._num_sums)
 
     monkeypatch.setattr(AggregationServer, "_begin", never)

@@ -95,7 +95,6 @@ class Spy(Client):
         for call in (
             lambda victim: victim.introduce(),
             lambda victim: victim.confirm_sum(Arrived(0, ("client-0", "spy"))),
-            lambda victim: victim.greet(Greeting(bytes(32), bytes(32))),
             lambda victim: victim.classifier(Stamp(1, 0, False, ("client-0",))),
         ):
             with pytest.raises(Refused, match="spy"):
@@ -109,6 +108,21 @@ def test_a_hostile_party_of_a_running_federation_is_refused():
     runtime.execute(lambda: run(config, load_data(config, DATA, 0), runtime))
     refused = [entry for entry in runtime.ledger.totals() if entry.sender == "spy"]
     assert refused == []
+
+
+class Stranger(Client):
+    """A party of the run, though none of its clients, that would be one of those who sum."""
+
+    async def load(self) -> None:
+        with pytest.raises(Refused, match="stranger: greets client-0, whose fellows are client-0, client-1, client-2"):
+            await self.peer("client-0", GraphClient).greet(Greeting(bytes(32), bytes(32)))
+
+
+def test_a_stranger_is_not_among_those_who_sum():
+    config = settings(secure_aggregation="true", num_rounds="1")
+    runtime = SimulatedRuntime(seed=0)
+    runtime.spawn(Stranger, "stranger")
+    runtime.execute(lambda: run(config, load_data(config, DATA, 0), runtime))
 
 
 @pytest.mark.parametrize("case", ["none", "standalone", "vfl", "zhou", "ni"])

@@ -98,6 +98,7 @@ def test_a_resumed_run_masks_under_other_keys_and_keeps_its_orders(monkeypatch):
     ear = Eavesdropper(monkeypatch)
     _, memory = simulate(config)
     before, orders = [one.masking.tobytes() for one in ear.of(SumKeys)], ear.of(Introduction)[0].train
+    secrets = [one.secret for one in ear.of(Greeting)]
     ear.seen.clear()
     simulate(config, resume=memory.snapshots[1])
     keys = [one.masking.tobytes() for one in ear.of(SumKeys)]
@@ -106,8 +107,8 @@ def test_a_resumed_run_masks_under_other_keys_and_keeps_its_orders(monkeypatch):
     identities = {one.identity for one in ear.of(Greeting)}
     assert len(identities) == 3
     server = memory.snapshots[1].actors["server"]
-    secret = next(one.secret for one in ear.of(Greeting))
-    assert secret not in server
+    assert secrets
+    assert not [secret for secret in secrets if secret in server]
 
 
 NOISY = {"noise_multiplier": "2", "clip_norm": "1", "max_degree": "60", "aggregation_layers": "1,3"}
@@ -204,18 +205,20 @@ def test_one_node_moves_no_more_rows_of_the_first_release_than_is_accounted_for(
             features[node] = 1e6
         ear = Eavesdropper(monkeypatch)
         simulate(config, data=altered(features=features))
-        releases.append((node, ear.of(Representation)[0].values))
+        releases.append((node, [one.values for one in ear.of(Representation)[:3]]))
         monkeypatch.undo()
     (_, before), *others = releases
     for node, after in others:
-        moved = np.linalg.norm(after - before, axis=1) > 1e-3
+        moves = [np.linalg.norm(two - one, axis=1) for one, two in zip(before, after, strict=True)]
+        move = max(moves, key=lambda norms: norms.max())  # the others' representations stay
+        moved = move > 1e-3
         degree = int(np.diff(block.indptr).max())
         hops = 2
         near = {node}
         for _ in range(hops):
             near |= {int(other) for one in near for other in block.indices[block.indptr[one] : block.indptr[one + 1]]}
         assert 0 < moved.sum() <= len(near) <= privacy.reached_rows(degree, hops, len(moved))
-        assert np.linalg.norm(after - before, axis=1).max() <= 2 * (1 + 1e-4)
+        assert move.max() <= 2 * (1 + 1e-4)
 
 
 def test_a_representation_beyond_the_range_of_masked_sums_is_named():

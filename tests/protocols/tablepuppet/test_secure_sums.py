@@ -14,11 +14,12 @@ from fedactors.inspection import describe_messages
 from fedactors.privacy.attacks.least_squares import complete_rows, reconstruct_features
 from fedactors.privacy.audit import attack_by_share
 from fedactors.privacy.secure_sessions import Masked
+from fedactors.runtime.base import Snapshot
 from protocols.tablepuppet import messages
 from protocols.tablepuppet.accounts import joined_tuple
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.data import stated
-from protocols.tablepuppet.mapping import JoinSplit
+from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
 from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.plugin import PROTOCOL
 from tests.protocols.tablepuppet.test_run import execute, in_memory, sent_values, settings
@@ -51,8 +52,10 @@ def test_sums_under_masks_train_as_open_predictions_do(algorithm, model):
     words = {"algorithm": algorithm, "model": model, "rounds": 2, "batch_size": 10_000, "lbfgs_iterations": 5}
     plain, _, _ = execute(settings(**words), shop())
     masked, _, _ = execute(settings(**words, secure_sums=True), shop())
-    assert masked.metrics["rmse"] == pytest.approx(plain.metrics["rmse"], rel=1e-5)
-    assert masked.metrics["train_loss"] == pytest.approx(plain.metrics["train_loss"], rel=1e-5)
+    assert masked.metrics["rmse"] == pytest.approx(plain.metrics["rmse"], rel=1e-5 if model == "linear" else 1e-3)
+    assert masked.metrics["train_loss"] == pytest.approx(
+        plain.metrics["train_loss"], rel=1e-5 if model == "linear" else 1e-3
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
@@ -67,18 +70,21 @@ def test_what_is_sent_is_what_inspection_says_and_no_prediction_is_among_it(algo
     assert "Masked" not in {entry["message"] for entry in describe_messages(PROTOCOL, settings(algorithm=algorithm))}
 
 
-def test_a_resumed_run_goes_on_exactly():
-    config = settings(secure_sums=True)
-    whole, recorder, _ = execute(config, shop())
-    resumed, _, _ = execute(config, shop(), resume=recorder.snapshots[1])
+@pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
+def test_a_resumed_run_goes_on_exactly(algorithm):
+    words = {"algorithm": algorithm, "secure_sums": True}
+    whole, _, _ = execute(settings(**words, rounds=4), shop(), reproducible_noise=True)
+    _, half, _ = execute(settings(**words, rounds=2), shop(), reproducible_noise=True)
+    taken = half.checkpoints["last"]
+    resume = Snapshot(taken.actors, taken.driver)
+    resumed, _, _ = execute(settings(**words, rounds=4), shop(), resume=resume, reproducible_noise=True)
     assert resumed.metrics == whole.metrics
 
 
 def test_a_killed_client_ends_the_run_with_its_name():
-    _, recorder, _ = execute(settings(secure_sums=True), shop())
-    end = max(span[4] for span in recorder.spans) if recorder.spans else 1.0
+    _, _, runtime = execute(settings(secure_sums=True), shop())
     with pytest.raises(PartyLost) as error:
-        execute(settings(secure_sums=True), shop(), faults={"items": end / 2})
+        execute(settings(secure_sums=True), shop(), faults={"items": runtime.usage().seconds * 0.7})
     assert error.value.party == "items"
 
 
@@ -168,7 +174,7 @@ def test_theta_gives_the_rows_of_open_predictions_and_not_of_sums(monkeypatch):
 
 def test_what_sums_alone_do_not_protect_and_noise_does(monkeypatch):
     """Linear sums over more rounds than all tables have features: known rows of one table give its others."""
-    long = attack_with_known_rows(views(monkeypatch, rounds=16, rho=1.0, secure_sums=True), num_known=30)
+    long = attack_with_known_rows(views(monkeypatch, rounds=16, secure_sums=True), num_known=30)
     assert long.found > 0.9
     noise = {"admm": "paper_sgd", "feature_dp": 8.0, "prediction_clip": 2.0, "prediction_noise": 2.0}
     noisy = attack_with_known_rows(views(monkeypatch, rounds=16, secure_sums=True, **noise), num_known=30)
@@ -177,7 +183,7 @@ def test_what_sums_alone_do_not_protect_and_noise_does(monkeypatch):
 
 def test_rows_whose_differences_show_are_counted_and_warned_of(caplog):
     one = JoinSplit((np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])), (np.zeros(0, int),) * 2, (4, 2))
-    assert one.comparable_rows() == [1.0, 0.0]
+    assert comparable_rows(one) == [1.0, 0.0]
     with caplog.at_level(logging.WARNING):
         execute(settings(secure_sums=True))
     assert any("sums tell differences of" in record.message for record in caplog.records)
