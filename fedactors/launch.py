@@ -16,7 +16,7 @@ import signal
 import statistics
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -242,21 +242,28 @@ def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
     return {"runs": runs, "mean": _reduce(runs, statistics.fmean), "std": _reduce(runs, _deviation)}
 
 
-def restore_config(protocol: Protocol, folder: RunFolder) -> Any:
+def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[str]) -> Any:
     """Return the config that the run in `folder` was made with.
 
+    Args:
+        protocol: whose run it is.
+        folder: the run's; perhaps a stranger's.
+        trusted: the code that the user has named now, which the config may name as well.
+
     Raises:
-        BadInput: it is damaged, or the protocol's config has changed since.
+        BadInput: it is damaged, the protocol's config has changed since, or it names other code.
     """
     stored = folder.config
     if missing := [key for key in ("protocol", "config", "seed", "data", "runtime") if key not in stored]:
         raise BadInput(f"{folder.path}: config.json is damaged ({', '.join(missing)} missing)")
     try:
-        return TypeAdapter(protocol.Config).validate_python(stored["config"])
+        config = TypeAdapter(protocol.Config).validate_python(stored["config"])
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {place}: {first['msg']}") from None
+    check_trusted(config, trusted, str(folder.path))
+    return config
 
 
 def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
@@ -276,8 +283,7 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     if stored.get("protocol") != protocol.name:
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
     held = parent.load_checkpoint().actors
-    config = restore_config(protocol, parent)
-    check_trusted(config, options.trust, str(parent.path))
+    config = restore_config(protocol, parent, options.trust)
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
     _check_runtime_flags(options, runtime)
     resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)

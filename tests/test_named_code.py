@@ -73,6 +73,7 @@ class Careless(HorizontalConfig):
 
 
 QUICK = {
+    "pubsub-vfl": ["num_epochs=1", "num_layers=2"],
     "horizontal": ["num_rounds=1", "num_clients=2", "num_training=60", "model=linear"],
     "nebulafl": ["duration=300", "num_containers=4", "num_centers=2", "active_per_center=1", "num_training=60"],
 }
@@ -84,6 +85,7 @@ QUICK = {
         ("horizontal", "model", "net", "server"),
         ("nebulafl", "model", "net", "oregon"),
         ("nebulafl", "attestation", "attest", "oregon"),
+        ("pubsub-vfl", "bottom_model", "net", "active"),
     ],
 )
 def test_a_strangers_folder_imports_nothing(trap, tmp_path, capsys, protocol, field, function, party):
@@ -96,6 +98,11 @@ def test_a_strangers_folder_imports_nothing(trap, tmp_path, capsys, protocol, fi
         ["predict", str(folder), "--data", "digits"],
         ["export", str(folder), "--party", party],
         ["predict", str(folder), "--data", "digits", "--trust", f"{trap}:other"],
+        *(
+            [["audit", str(folder), "--replay"], ["audit", str(folder), "--attacks"]]
+            if protocol == "pubsub-vfl"
+            else []
+        ),
     ):
         assert run(*words) == 2, words
         (line,) = capsys.readouterr().err.strip().splitlines()

@@ -75,6 +75,7 @@ def test_the_contract_of_the_flags_is_frozen():
         "--resume",
         "--state",
         "--state-key",
+        "--trust",
     }
     experiment = {"--data", "--seed", "--seeds", "--smoke", "--full"}
     display = {"--quiet", "--format", "--track"}

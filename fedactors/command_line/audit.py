@@ -71,7 +71,7 @@ def _replays(folder: RunFolder, args: argparse.Namespace) -> list[ReplayAudit]:
     protocol = find_protocol(str(folder.config.get("protocol")))
     if getattr(protocol, "neighbours", None) is None:
         raise BadInput(f"--replay: {protocol.name} does not say what its neighbours are")
-    config = restore_config(protocol, folder)
+    config = restore_config(protocol, folder, args.trust)
     if args.words:
         config = build(protocol.Config, {**as_dict(config), **parse_words(args.words)})
     seed = folder.config["seed"]
@@ -97,7 +97,7 @@ def _attacks(folder: RunFolder, args: argparse.Namespace) -> list[Attack]:
     surface = getattr(protocol, "surface", None)
     if surface is None:
         raise BadInput(f"--attacks: {protocol.name} does not say what its attackers see")
-    config, seed = restore_config(protocol, folder), folder.config["seed"]
+    config, seed = restore_config(protocol, folder, args.trust), folder.config["seed"]
     data = load_data(protocol, config, args.data or folder.config["data"], seed)
     return run_attacks(surface(config, data, folder.load_checkpoint(None).actors, seed), seed)
 

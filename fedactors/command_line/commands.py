@@ -349,7 +349,6 @@ def _print_datasets(datasets: Sequence[Any]) -> None:
 
 def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
     from fedactors.launch import restore_config, states_of
-    from fedactors.named_code import check_trusted
     from fedactors.records.run_folder import RunFolder
 
     folder = RunFolder.open(args.run)
@@ -357,8 +356,7 @@ def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mappin
     protocol = find_protocol(str(stored.get("protocol")))
     labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
     chosen = args.checkpoint if args.checkpoint is not None else "best" if "best" in labels else None
-    config = restore_config(protocol, folder)
-    check_trusted(config, args.trust, str(folder.path))
+    config = restore_config(protocol, folder, args.trust)
     states = states_of(folder, folder.load_checkpoint(chosen).actors, dict(args.state), dict(args.state_key))
     return protocol, config, folder, states
 

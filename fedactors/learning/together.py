@@ -39,6 +39,9 @@ from fedactors.learning.parameters import Array, placed, trained_places
 
 MOST_TOGETHER = 64
 """Clients of one batched call by default: more are trained in several, so that a step's rows stay in the cache."""
+MOST_PARAMETERS = 65_536
+"""Numbers of a model up to which a batched call pays on a CPU: beyond, many clients' parameters leave the cache at each
+operation (`scenarios/benchmarks/clients_together.py`). On a GPU it always does."""
 Rows = tuple[Array | Tensor, Array | Tensor]
 """A client's samples and targets, both with N rows; tensors on the device stay there."""
 _NORM_EPSILON = 1e-6
@@ -55,6 +58,7 @@ def train_clients(
     corrections: Sequence[Array] | None = None,
     together: bool = True,
     most_together: int = MOST_TOGETHER,
+    most_parameters: int = MOST_PARAMETERS,
     device: str | torch.device = "cpu",
 ) -> list[LocalResult]:
     """Train each client from its own start; return the results in their order.
@@ -66,15 +70,17 @@ def train_clients(
         seeds: of each client's order of rows.
         training: passes, steps and loss, the same for all.
         corrections: added to each client's gradients (P each).
-        together: in batched calls, where the model allows it; else one after the other.
+        together: in batched calls, where the model allows it and it pays; else one after the other.
         most_together: clients of one batched call.
+        most_parameters: of a model that is trained in batched calls on a CPU.
         device: where to compute.
 
     Raises:
         BadInput: a client without samples.
     """
-    reason = why_not_together(spec, training.task) if together and len(clients) > 1 else "one after the other"
-    if together and reason and len(clients) > 1:
+    pays = len(clients) > 1 and (torch.device(device).type != "cpu" or len(starts[0]) <= most_parameters)
+    reason = why_not_together(spec, training.task) if together and pays else "it does not pay, or is not wanted"
+    if together and pays and reason:
         _say_once(spec.name, reason)
     if reason:
         added = [None] * len(clients) if corrections is None else corrections
@@ -115,7 +121,7 @@ def why_not_together(spec: ModelSpec, task: Task = "multiclass") -> str:
     values = [place[0].detach()[None].repeat(2, *[1] * place[0].ndim) for place in trained_places(module)]
     try:
         _gradients(module, task, values, x, y, torch.ones(2, 2, dtype=spec.dtype))
-    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         return f"torch cannot batch it ({str(error).splitlines()[0]})"
     return ""
 

@@ -98,7 +98,7 @@ class HorizontalConfig:
     num_validation: int = Field(default=0, ge=0)
     """Training rows held out to measure on instead of the test rows, for choosing settings."""
     together: bool = True
-    """Train a site's clients in one batched call where the model allows it, else one after the other."""
+    """Train a site's clients in batched calls where the model allows it and it pays, else one after the other."""
     device: Device = "cpu"
     """Where sites and server compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)

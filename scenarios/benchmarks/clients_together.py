@@ -72,7 +72,7 @@ def measure(spec: ModelSpec, num_clients: int, num_samples: int, device: str) ->
         def call() -> int:
             train_clients(
                 spec, [start] * num_clients, rows, seeds=range(num_clients), training=training, device=device,
-                most_together=size,
+                most_together=size, most_parameters=10**9,
             )  # fmt: skip
             return num_clients
 

@@ -47,6 +47,7 @@ def both(spec, training, *, sizes=SIZES, corrections=None, **options):
     rows = clients(spec, sizes, training.task)
     starts = [initial_vector(spec, client % 2) for client in range(len(sizes))]
     seeds = list(range(10, 10 + len(sizes)))
+    options = {"most_parameters": 10**9, **options}
     made = train_clients(spec, starts, rows, seeds=seeds, training=training, corrections=corrections, **options)
     added = corrections or [None] * len(sizes)
     plain = [
@@ -98,6 +99,11 @@ def test_in_several_calls_as_in_one():
 
 def test_the_one_after_the_other_is_train_locally_to_the_bit():
     made, plain = both(MODELS["mlp"], LocalTraining(batch_size=8), together=False)
+    assert all(np.array_equal(one.vector, other.vector) for one, other in zip(made, plain, strict=True))
+
+
+def test_a_large_model_is_trained_one_after_the_other_on_a_cpu():
+    made, plain = both(MODELS["mlp"], LocalTraining(batch_size=8), most_parameters=100)
     assert all(np.array_equal(one.vector, other.vector) for one, other in zip(made, plain, strict=True))
 
 

@@ -95,7 +95,7 @@ def by_hand(config, start):
 
 
 def start_of(config):
-    _, recorder, _ = play(changed(**{**{"algorithm": config.algorithm}, "num_rounds": 1, "learning_rate": 1e-300}))
+    _, recorder, _ = play(changed(**{**{"algorithm": config.algorithm}, "num_rounds": 1, "learning_rate": 1e-15}))
     return vector_of(recorder)
 
 

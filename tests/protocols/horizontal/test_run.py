@@ -189,7 +189,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line():
 
 def test_a_loss_that_is_no_number_ends_the_run_with_the_sites_name():
     with pytest.raises(Diverged, match=r"learning_rate: 1e\+15 diverges \(\S+'s loss (nan|inf) in round \d\)"):
-        play(changed(learning_rate=1e15, float64=False, num_rounds=9))
+        play(changed(model="mlp", learning_rate=1e15, float64=False, num_rounds=9))
 
 
 def test_early_stopping_waits_for_a_better_measurement():
