@@ -40,7 +40,7 @@ from fedactors.records.storage import (
     write_atomic,
     write_synced,
 )
-from fedactors.runtime.base import ACTOR_NAME
+from fedactors.runtime.base import ACTOR_NAME, FINAL
 from fedactors.validation import shown
 
 SCHEMA_VERSION = 1
@@ -313,6 +313,18 @@ class RunFolder:
         states = {actor: self._checked(f"{entry['folder']}/{actor}.ckpt") for actor in [*entry["actors"], DRIVER]}
         driver = states.pop(DRIVER)
         return Checkpoint(label=label, actors=states, driver=driver, marks=entry["marks"])
+
+    def checkpoint_to_resume(self) -> Checkpoint:
+        """Read the newest checkpoint of a round's end; another kind only if there is no such one.
+
+        By the final one the run has drawn its conclusions: what that sent would be sent, and counted, again.
+
+        Raises:
+            BadInput: there is none, or one of its files is damaged.
+        """
+        labels = [entry["label"] for entry in self.manifest["checkpoints"]]
+        of_rounds = [label for label in labels if label not in (BEST, FINAL)]
+        return self.load_checkpoint(of_rounds[-1] if of_rounds else None)
 
     def finish(self, status: str) -> None:
         """Close the line files and write the manifest with `status`: finished, stopped or failed."""
