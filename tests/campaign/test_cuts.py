@@ -51,7 +51,7 @@ def go(out: Path, protocol: str, pool: int, **flags: Any) -> Summary:
 class Instants:
     """Counts the instants of a run at which it may be cut, and calls something at some of them."""
 
-    def __init__(self, at: dict[int, Callable[[], None]] | None = None) -> None:
+    def __init__(self, at: dict[int, Callable[[], object]] | None = None) -> None:
         self.count = 0
         self.writes: list[int] = []
         """The instants that lie before a write, or before a file takes its name."""
@@ -109,8 +109,8 @@ def test_a_run_cut_anywhere_goes_on_as_if_it_had_not_been(
     kills = {*draw.sample(range(instants.count), half), *draw.sample(instants.writes, half)}
     out = tmp_path / "copied"
 
-    def copy(at: int) -> Callable[[], None]:
-        return lambda: shutil.copytree(newest(out), tmp_path / f"cut-{at}") and None
+    def copy(at: int) -> Callable[[], object]:
+        return lambda: shutil.copytree(newest(out), tmp_path / f"cut-{at}")
 
     with Instants({at: copy(at) for at in kills}).counted(monkeypatch) as again:
         go(out, protocol, pool)
@@ -130,7 +130,7 @@ def test_a_run_cut_anywhere_goes_on_as_if_it_had_not_been(
     assert num_resumed > half
     for number, at in enumerate(sorted(draw.sample(range(instants.count), NUM_TERMS))):
         stopped = tmp_path / f"stopped-{number}"
-        terminate = {at: lambda: os.kill(os.getpid(), signal.SIGTERM)}
+        terminate: dict[int, Callable[[], object]] = {at: lambda: os.kill(os.getpid(), signal.SIGTERM)}
         with Instants(terminate).counted(monkeypatch), contextlib.suppress(Stopped):
             found = go(stopped, protocol, pool)  # too late: it ended before it could stop
         status = RunFolder.open(newest(stopped)).manifest
