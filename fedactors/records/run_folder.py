@@ -232,6 +232,7 @@ class RunFolder:
         """Close a file of `stream` whose content is kept in another one by now, and remove it."""
         self._streams.pop(name).abandon()
         self.manifest["files"].pop(name, None)
+        self.write_manifest()  # a file goes only after a manifest that no longer names it is on disk
         self._inside(name).unlink(missing_ok=True)
 
     def write_manifest(self) -> None:
