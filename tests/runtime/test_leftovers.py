@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,8 @@ if __name__ == "__main__":
 @pytest.fixture
 def own_temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder in which no other start on this machine clears up; a short path, since sockets lie in it."""
-    folder = Path(tempfile.mkdtemp(prefix="fa-"))
+    folder = Path("/tmp", secrets.token_hex(2))
+    folder.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     shutil.rmtree(folder)
