@@ -282,7 +282,7 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     stored = parent.config
     if stored.get("protocol") != protocol.name:
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
-    held = parent.load_checkpoint().actors
+    held = parent.checkpoint_to_resume().actors
     config = restore_config(protocol, parent, options.trust)
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
     _check_runtime_flags(options, runtime)

@@ -110,7 +110,6 @@ class FolderRecorder:
         progress: Progress | None = None,
         trackers: Sequence[Tracker] = (),
         max_spans: int = 200_000,
-        label: str | None = None,
     ) -> None:
         self.folder = folder
         self.num_rounds = 0
@@ -118,7 +117,7 @@ class FolderRecorder:
         """What the run has used so far, asked after each round; set once the runtime is there."""
         self._progress = progress or NoProgress()
         self._trackers = list(trackers)
-        self._resume_from = None if parent is None else parent.load_checkpoint(label)
+        self._resume_from = None if parent is None else parent.checkpoint_to_resume()
         self._metrics = folder.stream(ROUND_METRICS, self._inherited(parent, ROUND_METRICS))
         earlier = self._inherited(parent, EVENTS)
         self._events_file = folder.stream(EVENTS, earlier)

@@ -40,7 +40,7 @@ from fedactors.records.storage import (
     write_atomic,
     write_synced,
 )
-from fedactors.runtime.base import ACTOR_NAME
+from fedactors.runtime.base import ACTOR_NAME, FINAL
 from fedactors.validation import shown
 
 SCHEMA_VERSION = 1
@@ -232,6 +232,7 @@ class RunFolder:
         """Close a file of `stream` whose content is kept in another one by now, and remove it."""
         self._streams.pop(name).abandon()
         self.manifest["files"].pop(name, None)
+        self.write_manifest()  # a file goes only after a manifest that no longer names it is on disk
         self._inside(name).unlink(missing_ok=True)
 
     def write_manifest(self) -> None:
@@ -313,6 +314,18 @@ class RunFolder:
         states = {actor: self._checked(f"{entry['folder']}/{actor}.ckpt") for actor in [*entry["actors"], DRIVER]}
         driver = states.pop(DRIVER)
         return Checkpoint(label=label, actors=states, driver=driver, marks=entry["marks"])
+
+    def checkpoint_to_resume(self) -> Checkpoint:
+        """Read the newest checkpoint of a round's end; another kind only if there is no such one.
+
+        By the final one the run has drawn its conclusions: what that sent would be sent, and counted, again.
+
+        Raises:
+            BadInput: there is none, or one of its files is damaged.
+        """
+        labels = [entry["label"] for entry in self.manifest["checkpoints"]]
+        of_rounds = [label for label in labels if label not in (BEST, FINAL)]
+        return self.load_checkpoint(of_rounds[-1] if of_rounds else None)
 
     def finish(self, status: str) -> None:
         """Close the line files and write the manifest with `status`: finished, stopped or failed."""

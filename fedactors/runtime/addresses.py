@@ -1,7 +1,8 @@
-"""Whether a Ray cluster answers at an address; found out before Ray is loaded or anything is made."""
+"""Whether a Ray cluster answers at an address; found out without Ray, before anything is made and while a run lasts."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -11,6 +12,8 @@ from fedactors.errors import BadInput
 from fedactors.validation import shown
 
 CONNECT_SECONDS = 10.0
+_RETRY_SECONDS = 0.2
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.\-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 
@@ -38,9 +41,40 @@ def check_reachable(address: str) -> None:
 
 def _speaks_grpc(connection: socket.socket) -> bool:
     """Say whether the other side greets as an HTTP/2 server does; Ray itself would try for minutes."""
-    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS)
+    connection.sendall(_PREFACE + _EMPTY_SETTINGS)
     head = b""
     with contextlib.suppress(TimeoutError):
         while len(head) < len(_EMPTY_SETTINGS) and (more := connection.recv(len(_EMPTY_SETTINGS))):
             head += more
     return head[3:4] == _EMPTY_SETTINGS[3:4]
+
+
+async def greets(address: str) -> None:
+    """Return once a service of Ray's at ``host:port`` shows that it lives: it accepts a connection and greets."""
+    host, _, port = address.rpartition(":")
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            try:
+                if os.environ.get("RAY_USE_TLS"):
+                    return
+                writer.write(_PREFACE + _EMPTY_SETTINGS)
+                if await reader.read(1):
+                    return
+            finally:
+                writer.close()
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def refuses(address: str) -> bool:
+    """Say whether nobody listens at ``host:port`` any more, on a host that can be reached."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    return False

@@ -43,9 +43,18 @@ def whether_possible() -> str | None:
 
 
 class Hosts:
-    """A head and further hosts, each with labels; `stop` removes every trace."""
+    """A head and further hosts, each with labels; `stop` removes every trace.
 
-    def __init__(self, folder: Path, labels: list[dict[str, int]], num_cpus: int = 2) -> None:
+    Args:
+        folder: for logs, and where commands are run.
+        labels: of each host, the head's first.
+        num_cpus: of each host.
+        default_health_checks: whether Ray gives a host up as late as it does by default, after a minute.
+    """
+
+    def __init__(
+        self, folder: Path, labels: list[dict[str, int]], num_cpus: int = 2, *, default_health_checks: bool = False
+    ) -> None:
         self.folder = folder
         # sockets live below it, and the path of a socket may have 107 bytes: pytest's folders can be too deep
         self.temp = Path(tempfile.mkdtemp(prefix="fa-"))
@@ -61,14 +70,17 @@ class Hosts:
             "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
-            # a host that is cut off is given up after seconds, not a minute
-            "RAY_health_check_initial_delay_ms": "1000",
-            "RAY_health_check_period_ms": "1000",
-            "RAY_health_check_timeout_ms": "5000",
-            "RAY_health_check_failure_threshold": "5",
             "RAY_metrics_report_interval_ms": "1000",
             "FEDACTORS_DATA": os.environ.get("FEDACTORS_DATA", ""),
         }
+        if not default_health_checks:
+            # a host that is cut off is given up after seconds, not a minute
+            self.env |= {
+                "RAY_health_check_initial_delay_ms": "1000",
+                "RAY_health_check_period_ms": "1000",
+                "RAY_health_check_timeout_ms": "5000",
+                "RAY_health_check_failure_threshold": "5",
+            }
         (folder / "token").write_text(secrets.token_hex(32))
         (folder / "token").chmod(0o600)
         try:

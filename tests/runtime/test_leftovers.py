@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from fedactors.runtime.ray import leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
-import os, signal, sys
+import os, sys
 from fedactors.runtime.ray.runtime import RayRuntime
 from tests.runtime.cast import line
 
@@ -28,7 +30,7 @@ if __name__ == "__main__":
         a = line(runtime, "a")
         await runtime.start()
         print(os.getpid(), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        sys.stdin.read()
 
     runtime.execute(main)
 """
@@ -37,32 +39,71 @@ if __name__ == "__main__":
 @pytest.fixture
 def own_temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder in which no other start on this machine clears up; a short path, since sockets lie in it."""
-    folder = Path(tempfile.mkdtemp(prefix="fa-"))
+    folder = Path("/tmp", secrets.token_hex(2))
+    folder.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     shutil.rmtree(folder)
 
 
-@pytest.mark.ray
-def test_what_a_killed_driver_left_is_gone_after_the_next_start(tmp_path: Path, own_temp: Path) -> None:
+def killed_driver(tmp_path: Path, own_temp: Path, *, with_reaper: bool) -> Path:
+    """Kill a driver, and its reaper before it if that is wanted; return the folder of its cluster."""
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "TMPDIR": str(own_temp)}
     environment.pop("RAY_ADDRESS", None)
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    driver = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
     )
-    assert done.returncode == -9, done.stderr
-    (folder,) = own_temp.glob(f"fedactors-ray-*-{done.stdout.split()[0]}-*")
-    assert folder in leftovers.remove_leftovers()
-    assert not folder.exists()
-    left = []
+    assert driver.stdout is not None
+    pid = int(driver.stdout.readline())
+    (folder,) = own_temp.glob(f"fedactors-ray-*-{pid}-*")
+    if with_reaper:
+        (reaper,) = (p for p in psutil.Process(pid).children() if "fedactors.runtime.ray.reaper" in p.cmdline())
+        reaper.kill()
+    assert len(processes_of(folder)) >= 3
+    driver.kill()
+    driver.communicate()
+    return folder
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Return the processes that name a folder or hold a file of it open."""
+    found = []
     for process in psutil.process_iter():
         try:
-            left += [process.pid for word in process.cmdline() if str(folder) in word]
-        except psutil.Error:
+            words = process.cmdline()
+            held = [os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
+        except (psutil.Error, OSError):
             continue
-    assert left == []
+        if any(str(folder) in word for word in [*words, *held]):
+            found.append(" ".join(words)[:80])
+    return found
+
+
+@pytest.mark.ray
+def test_a_killed_driver_leaves_nothing_after_twenty_seconds(tmp_path: Path, own_temp: Path) -> None:
+    folder = killed_driver(tmp_path, own_temp, with_reaper=False)
+    until = time.monotonic() + 20
+    while (folder.exists() or processes_of(folder)) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not folder.exists()
+    assert processes_of(folder) == []
+
+
+@pytest.mark.ray
+def test_what_a_driver_left_that_was_killed_with_its_reaper_is_gone_after_the_next_start(
+    tmp_path: Path, own_temp: Path
+) -> None:
+    folder = killed_driver(tmp_path, own_temp, with_reaper=True)
+    assert folder in leftovers.remove_leftovers()
+    assert not folder.exists()
+    assert processes_of(folder) == []
 
 
 def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

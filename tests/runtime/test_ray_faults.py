@@ -10,6 +10,7 @@ import tempfile
 import time
 from typing import Any
 
+import psutil
 import pytest
 
 from fedactors.errors import PartyLost
@@ -135,6 +136,23 @@ def test_an_actor_that_dies_while_it_starts_is_named() -> None:
         runtime.execute(main)
 
 
+def test_a_process_that_hangs_while_it_starts_is_named_in_time() -> None:
+    runtime = RayRuntime(lease=1.5)
+
+    async def main() -> None:
+        line(runtime, "a", HangsAtOnce)
+        await runtime.start()
+
+    began = time.monotonic()
+    with pytest.raises(PartyLost, match=r"^a: its process gave no sign of life for 1\.5 s"):
+        runtime.execute(main)
+    assert time.monotonic() - began < 60  # Ray's own limit for a start is longer
+    until = time.monotonic() + 20
+    while psutil.pid_exists(runtime.processes["a"]) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(runtime.processes["a"])
+
+
 def stop(runtime: RayRuntime, name: str) -> None:
     os.kill(runtime.processes[name], signal.SIGSTOP)
 
@@ -150,6 +168,19 @@ def test_a_process_that_hangs_is_lost_like_one_that_died() -> None:
         return await waiting, await told.get(), await a.relay_add("b", 1)
 
     assert lose("restart", drive, lease=1.5)[0] == ("lost b", "b", 4)
+
+
+def test_two_processes_that_hang_at_once_are_both_brought_back() -> None:
+    async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any, c: Any) -> Any:
+        for actor in (a, b, c):
+            await actor.add(3)
+        await runtime.checkpoint()
+        stop(runtime, "a")
+        stop(runtime, "b")
+        assert sorted([await told.get(), await told.get()]) == ["a", "b"]
+        return await c.relay_add("a", 1), await a.relay_add("b", 1)
+
+    assert lose("restart", drive, "abc", lease=1.5)[0] == (4, 4)
 
 
 def test_a_hang_ends_a_run_that_does_not_go_on_without_the_party() -> None:
@@ -238,3 +269,10 @@ class DiesAtOnce(Echo):
 
     async def load(self) -> None:
         os._exit(3)
+
+
+class HangsAtOnce(Echo):
+    """Its process stops while it loads."""
+
+    async def load(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from fedactors.errors import BadInput, FedactorsError
-from fedactors.runtime.addresses import check_reachable
+from fedactors.errors import BadInput, FedactorsError, PartyLost
+from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import leftovers
+from fedactors.runtime.ray.reaper import Reaper
 from fedactors.runtime.ray.tokens import check_token
 from fedactors.validation import first_line
 
+_LEAVE_SECONDS = 60.0
+_SICK_LEAVE_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
@@ -37,6 +43,8 @@ class Joined:
     """Whether this process joined it, and not somebody before."""
     folder: Path | None = None
     """Of an embedded cluster."""
+    reaper: Reaper | None = None
+    """Who ends an embedded cluster when this process is killed."""
 
 
 def join(address: str | None, num_cpus: int | None) -> Joined:
@@ -58,6 +66,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         leftovers.remove_leftovers()
         folder = leftovers.make_folder("ray")
+        joined = Joined(ours=True, folder=folder, reaper=Reaper(folder))
         try:
             with _loopback_only():
                 ray.init(
@@ -70,14 +79,12 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
                     _temp_dir=str(folder),
                 )
         except Exception as error:
-            ray.shutdown()
-            leftovers.end_processes_of(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            leave(joined, (), is_sick=True)
             raise NotStarted(
                 f"Ray did not start on this machine: {first_line(error)} (a busy machine may need a second try)"
             ) from error
         _keep_output_clean()
-        return Joined(ours=True, folder=folder)
+        return joined
     check_reachable(address)
     check_token(address)
     # a failure is told in one line below; Ray's own client would print each of its attempts
@@ -107,32 +114,112 @@ def _keep_output_clean() -> None:
     ray._private.worker._worker_logs_enabled = False
 
 
-def check_resources(castings: Iterable[Casting]) -> None:
-    """Raise `BadInput` when the cluster lacks what the actors ask in all, or what one of them asks of one host.
+@dataclass(frozen=True)
+class Host:
+    """A host of the cluster that Ray counts on."""
+
+    id: str
+    address: str
+    """Of its raylet."""
+    resources: Mapping[str, float]
+    """In all, in use or not."""
+
+
+async def hosts() -> list[Host]:
+    """Return the hosts that Ray counts on.
+
+    Raises:
+        PartyLost: its control service does not answer; Ray itself would wait for a minute.
+    """
+    loop, nodes = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def settle(found: Any, error: Exception | None) -> None:
+        if not nodes.done():
+            if error is None:
+                nodes.set_result(found)
+            else:
+                nodes.set_exception(error)
+
+    def ask() -> None:
+        found, error = None, None
+        try:
+            found = ray.nodes()
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(settle, found, error)
+
+    # a thread that nobody waits for at the end of this process, as of those of asyncio's own pool
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await nodes
+    except TimeoutError:
+        raise PartyLost("Ray", f"its control service (GCS) gave no answer within {CONNECT_SECONDS:g} s") from None
+    return [
+        Host(node["NodeID"], f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}", node["Resources"])
+        for node in nodes.result()
+        if node["Alive"]
+    ]
+
+
+async def services() -> dict[str, str]:
+    """Return the addresses of the services of Ray's that this process needs, by what they are called."""
+    context = ray.get_runtime_context()
+    raylets = {host.id: host.address for host in await hosts()}
+    return {"control service (GCS)": context.gcs_address, "raylet": raylets[context.get_node_id()]}
+
+
+async def answering(known: Sequence[Host]) -> list[Host]:
+    """Return those of the hosts that answer: Ray counts on one that is cut off for a minute yet."""
+
+    async def answers(host: Host) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await greets(host.address)
+                return True
+        return False
+
+    found = await asyncio.gather(*map(answers, known))
+    return [host for host, here in zip(known, found, strict=True) if here]
+
+
+def host_for(casting: Casting, among: Sequence[Host]) -> Host:
+    """Return the host with the most free cores of those that have what an actor asks; `check_resources` saw one."""
+    demand, free = casting.resources.demand(), ray._private.state.available_resources_per_node()
+    fitting = [host for host in among if _has(host, demand)]
+    return max(fitting, key=lambda host: (free.get(host.id, {}).get("CPU", 0.0), host.id))
+
+
+def _has(host: Host, demand: Mapping[str, float]) -> bool:
+    return all(host.resources.get(name, 0.0) + 1e-9 >= amount for name, amount in demand.items())
+
+
+def check_resources(castings: Iterable[Casting], among: Sequence[Host]) -> None:
+    """Raise `BadInput` when hosts lack what the actors ask in all, or what one of them asks of one host.
 
     Ray itself would wait silently for ever.
     """
-    hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     have: dict[str, float] = {}
-    for host in hosts:
-        for name, amount in host.items():
+    for host in among:
+        for name, amount in host.resources.items():
             have[name] = have.get(name, 0.0) + amount
     asked: dict[str, float] = {}
     for casting in castings:
         demand = casting.resources.demand()
         for name, amount in demand.items():
             asked[name] = asked.get(name, 0.0) + amount
-        if demand and not any(all(host.get(n, 0.0) + 1e-9 >= a for n, a in demand.items()) for host in hosts):
+        if demand and not any(_has(host, demand) for host in among):
             raise BadInput(
                 f"resources: {casting.name} asks {_listed(demand)}, which no host has; the cluster has "
-                + "; ".join(_listed(_shown(host)) for host in hosts)
+                + "; ".join(_listed(_shown(host.resources)) for host in among)
             )
     lacking = {name: amount for name, amount in asked.items() if amount > have.get(name, 0.0) + 1e-6}
     if lacking:
         raise BadInput(f"resources: the actors ask {_listed(lacking)} in all; the cluster has {_listed(_shown(have))}")
 
 
-def _shown(resources: dict[str, float]) -> dict[str, float]:
+def _shown(resources: Mapping[str, float]) -> dict[str, float]:
     return {n: a for n, a in resources.items() if not n.startswith("node:") and n != "object_store_memory"}
 
 
@@ -140,12 +227,32 @@ def _listed(resources: dict[str, float]) -> str:
     return ", ".join(f"{name}={amount:g}" for name, amount in sorted(resources.items())) or "nothing"
 
 
-def leave(joined: Joined, actors: Iterable[Any]) -> None:
-    """Kill what is left of the actors, and stop an embedded cluster."""
-    for actor in actors:
-        ray.kill(actor, no_restart=True)
-    if joined.ours:
-        ray.shutdown()
+def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> None:
+    """Kill what is left of the actors, and stop an embedded cluster.
+
+    Args:
+        joined: how this process came to it.
+        actors: that are left.
+        is_sick: whether services of the cluster are gone, so that Ray would wait for them.
+    """
+    if is_sick and joined.folder is not None:
+        leftovers.end_processes_of(joined.folder)
+
+    def in_peace() -> None:
+        if not is_sick:
+            for actor in actors:
+                ray.kill(actor, no_restart=True)
+        if joined.ours:
+            ray.shutdown()
+
+    # Ray waits without a limit for services that are gone
+    leaving = threading.Thread(target=in_peace, daemon=True)
+    leaving.start()
+    leaving.join(_SICK_LEAVE_SECONDS if is_sick else _LEAVE_SECONDS)
+    if leaving.is_alive():
+        atexit.unregister(ray.shutdown)  # it would wait again
     if joined.folder is not None:
         leftovers.end_processes_of(joined.folder)
         shutil.rmtree(joined.folder, ignore_errors=True)
+    if joined.reaper is not None:
+        joined.reaper.dismiss()

@@ -29,6 +29,7 @@ from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
+from fedactors.runtime.addresses import greets, refuses
 from fedactors.runtime.base import FINAL, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.ray import cluster
@@ -37,11 +38,12 @@ from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Lanes
 from fedactors.runtime.ray.placement import labelled
 from fedactors.runtime.ray.settings import Settings, WallClock
-from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first
+from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first, watch_services, within
 
 T = TypeVar("T")
 LEASE_SECONDS = 15.0
 _CLOSE_SECONDS = 10.0
+_GREETING_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -119,6 +121,8 @@ class RayRuntime(Runtime):
         self._failure: BaseException | None = None
         self._main: asyncio.Task[Any] | None = None
         self._closing = False
+        self._is_sick = False
+        """Whether Ray's own services are gone."""
         self._resume: Snapshot | None = None
         self._offset = 0.0
         self._end: float | None = None
@@ -152,14 +156,16 @@ class RayRuntime(Runtime):
         self._castings |= labelled(self._castings, self._labels)
         castings = self._take_new()
         self.states.check(self._castings, {} if self._resume is None else self._resume.actors)
-        cluster.check_resources(self._castings.values())
+        cluster.check_resources(self._castings.values(), await cluster.hosts())
         await self._bring_up(castings, self._resume)
         if self._began is None:
             self._began = time.perf_counter()
 
-    async def _bring_up(self, castings: list[Casting], state: Snapshot | None) -> None:
+    async def _bring_up(
+        self, castings: list[Casting], state: Snapshot | None, among: list[cluster.Host] | None = None
+    ) -> None:
         frames = state.actors if state is not None else {}
-        await self._processes.bring_up(castings, self._settings, frames, self._begin)
+        await self._processes.bring_up(castings, self._settings, frames, self._begin, among)
 
     def _begin(self) -> float:
         """Return when the run began: as on the virtual clock, starting processes and loading data is not its time."""
@@ -175,8 +181,13 @@ class RayRuntime(Runtime):
     async def _replace(self, name: str) -> None:
         self._processes.retire(name)
         self._accounts.retire(name)
-        cluster.check_resources([self._castings[name]])
-        await self._bring_up([self._castings[name]], self._last_snapshot)
+        known = await cluster.hosts()
+        here = await cluster.answering(known)
+        try:
+            cluster.check_resources([self._castings[name]], here)
+        except BadInput as error:
+            raise PartyLost(name, f"its process is gone, and no host can take it: {error}") from None
+        await self._bring_up([self._castings[name]], self._last_snapshot, None if here == known else here)
 
     async def checkpoint(self, label: str = "last") -> None:
         self._num_checkpoints += 1
@@ -270,7 +281,7 @@ class RayRuntime(Runtime):
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:
-            cluster.leave(joined, self._left)
+            cluster.leave(joined, self._left, is_sick=self._is_sick)
 
     async def _run(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
         self._loop = asyncio.get_running_loop()
@@ -302,6 +313,7 @@ class RayRuntime(Runtime):
             scale=scale,
             script_types=(*message_types(script), *plain_types(script)),
         )
+        self._services = await cluster.services()
         host = ray.get_runtime_context().get_node_id()
         self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(self._unawaited)
@@ -324,6 +336,8 @@ class RayRuntime(Runtime):
 
         main_task: asyncio.Task[T] = asyncio.get_running_loop().create_task(driver())
         self._main = main_task
+        services = asyncio.ensure_future(watch_services(self._services, self._lease))
+        services.add_done_callback(self._cluster_is_gone)
         try:
             result = await main_task
         except asyncio.CancelledError:
@@ -334,6 +348,8 @@ class RayRuntime(Runtime):
             raise first_error(group) from None
         except PartyLost:
             # the watcher knows whether this is the failure that stops the run
+            if self._failure is None:
+                await self._check_services()
             if self._failure is not None:
                 raise self._failure from None
             raise
@@ -341,15 +357,36 @@ class RayRuntime(Runtime):
             await asyncio.gather(self._unawaited.last_answers(), self._processes.last_answers())
             self._unawaited.check()
         finally:
+            services.cancel()
             errors = await self._finish()
         if self._failure is not None:
             raise self._failure
         raise_first(errors)
         return result
 
+    def _cluster_is_gone(self, watched: asyncio.Task[PartyLost]) -> None:
+        if not watched.cancelled():
+            self._is_sick = True
+            self.fail(watched.exception() or watched.result())
+
+    async def _check_services(self) -> bool:
+        """Stop the run if a service of Ray's own is no more, which takes processes with it; return whether all live.
+
+        One that takes a while to answer is not gone.
+        """
+        refused = await asyncio.gather(*(refuses(address) for address in self._services.values()))
+        for (what, address), is_gone in zip(self._services.items(), refused, strict=True):
+            if is_gone:
+                self._is_sick = True
+                self.fail(PartyLost("Ray", f"its {what} at {address} is gone"))
+        return not self._is_sick
+
     async def _finish(self) -> list[bytes | None]:
         """Close everything; return, encoded, what failed at the actors' ends."""
         self._closing = True
+        if self._failure is not None and not self._is_sick:
+            signs = (within(_GREETING_SECONDS, greets(address)) for address in self._services.values())
+            self._is_sick = not all(await asyncio.gather(*signs))
         errors: list[bytes | None] = []
         self._end = time.perf_counter()
         self._processes.stop_watching()
@@ -361,7 +398,7 @@ class RayRuntime(Runtime):
             pass  # a process that does not answer any more is killed with the others
         if self.recorder is not None:
             self.recorder.privacy(self.privacy_records)
-        self._left = self._processes.forget()
+        self._left = self._processes.forget(is_sick=self._is_sick)
         self._lanes.close()
         return errors
 
@@ -376,6 +413,8 @@ class RayRuntime(Runtime):
         """Do what the protocol's policy says about a process that is gone, or that hangs."""
         if self._closing:
             return
+        if not await self._check_services():
+            return  # no fresh process can be had
         name, policy = loss.party, self.loss_policy(loss.party)
         if policy == "stop":
             self._processes.retire(name)

@@ -15,21 +15,23 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost
 from fedactors.records.states import Places, is_reference
 from fedactors.remote import DRIVER, doors
+from fedactors.runtime.addresses import greets
 from fedactors.runtime.base import Casting
+from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
 from fedactors.runtime.ray.leftovers import start_of
@@ -40,6 +42,8 @@ from fedactors.runtime.ray.transport import ERROR, ticket
 
 T = TypeVar("T")
 _MAX_CONCURRENCY = 10_000
+_LOOKS = 10
+"""At a sign of life that is waited for."""
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -94,7 +98,12 @@ class Processes:
     # --- coming up ---
 
     async def bring_up(
-        self, castings: list[Casting], settings: Settings, frames: Mapping[str, bytes], begin: Callable[[], float]
+        self,
+        castings: list[Casting],
+        settings: Settings,
+        frames: Mapping[str, bytes],
+        begin: Callable[[], float],
+        among: Sequence[cluster.Host] | None = None,
     ) -> None:
         """Bring processes to life: construct, introduce, load, restore, open.
 
@@ -103,11 +112,12 @@ class Processes:
             settings: of the run.
             frames: snapshots by name, of those that go on from one.
             begin: called when all are loaded; returns the wall time at which the run began.
+            among: the hosts to place them on, where Ray counts on others that do not answer.
 
         Raises:
             PartyLost, CallTimeout: naming the process that did not come up.
         """
-        options = await self._placed(castings)
+        options = await self._placed(castings) if among is None else self._elsewhere(castings, among)
         hosting = ray.remote(concurrency_groups={LEASE: 1})(ActorProcess)
         for casting in castings:
             remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name])
@@ -123,9 +133,12 @@ class Processes:
         others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
         await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
-        # one of them may be lost too by now: its own watcher sees to that
-        told = [self._introduce(self._actors[name], name, fresh) for name in others]
-        await asyncio.gather(*told, return_exceptions=True)
+        # one of them may be lost too by now and never answer: its own lease sees to that
+        told = [asyncio.ensure_future(self._told(self._actors[name], name, fresh)) for name in others]
+        if told:
+            _, late = await asyncio.wait(told, timeout=self._lease)
+            for one in late:
+                one.cancel()
         for casting in castings:
             watching = (self._watch(casting.name), self._keep_lease(casting.name))
             self._watchers[casting.name] = [asyncio.ensure_future(watcher) for watcher in watching]
@@ -140,7 +153,8 @@ class Processes:
             return self._places
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
         bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
-        check_strict(castings, self._placement, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        known = await cluster.hosts()
+        check_strict(castings, self._placement, [host.resources for host in known])
         group = placement_group(bundles, strategy=self._placement)
         self._groups.append(group)
         try:
@@ -149,7 +163,7 @@ class Processes:
         except TimeoutError:
             raise BadInput(
                 f"placement: {self._placement} of {len(bundles)} actors could not be met within "
-                f"{self._start_timeout:g} s; the cluster has {len(ray.nodes())} host(s)"
+                f"{self._start_timeout:g} s; the cluster has {len(known)} host(s)"
             ) from None
         self._places |= {
             c.name: {
@@ -160,19 +174,46 @@ class Processes:
         }
         return self._places
 
+    def _elsewhere(self, castings: list[Casting], among: Sequence[cluster.Host]) -> dict[str, dict[str, Any]]:
+        """Place actors on some hosts only, whatever was reserved for them elsewhere."""
+        return {
+            c.name: {
+                **c.resources.ray_options(),
+                "scheduling_strategy": NodeAffinitySchedulingStrategy(cluster.host_for(c, among).id, soft=False),
+            }
+            for c in castings
+        }
+
     async def _all(
         self, castings: list[Casting], processes: Mapping[str, Any], ask: Callable[[Any, bytes, str], Any]
     ) -> list[Any]:
         async def one(name: str) -> Any:
+            own = self._ticket(name)
+            answer = asyncio.ensure_future(ask(processes[name], own, name))
+            silence = asyncio.ensure_future(self._silence(processes[name], own))
             try:
-                async with asyncio.timeout(self._start_timeout):
-                    return await ask(processes[name], self._ticket(name), name)
-            except TimeoutError:
-                raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s") from None
+                waiting = {answer, silence}
+                await asyncio.wait(waiting, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
+                if answer.done():
+                    return answer.result()
             except RayActorError as error:
                 raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
+            finally:
+                answer.cancel()
+                silence.cancel()
+            if silence.done():
+                text = f"its process gave no sign of life for {self._lease:g} s while it was being started"
+                raise PartyLost(name, text)
+            raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s")
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
+
+    async def _silence(self, actor: Any, own: bytes) -> None:
+        """Return when a process that has given a sign of life gives no more; until the first it is coming up."""
+        with suppress(RayActorError):
+            await actor.beat.remote(own)
+        while await within(self._lease, actor.beat.remote(own)):
+            await asyncio.sleep(self._lease / 3)
 
     async def _ready(self, castings: list[Casting], ask: Callable[[Any, bytes, str], Any]) -> None:
         raise_first(await self._all(castings, self._actors, ask))
@@ -184,6 +225,10 @@ class Processes:
         """Tell an actor where others are, with the tickets that let it call them in its own name."""
         own = {other: replace(there, ticket=self._ticket(other, name)) for other, there in book.items()}
         return actor.meet.remote(self._ticket(name), own)
+
+    async def _told(self, actor: Any, name: str, fresh: Mapping[str, Address]) -> None:
+        with suppress(RayActorError):
+            await self._introduce(actor, name, fresh)
 
     # --- signs of life ---
 
@@ -202,14 +247,9 @@ class Processes:
     async def _keep_lease(self, name: str) -> None:
         actor, own = self._actors[name], self._ticket(name)
         while True:
-            try:
-                async with asyncio.timeout(self._lease):
-                    await actor.beat.remote(own)
-            except TimeoutError:
+            if not await within(self._lease, actor.beat.remote(own)):
                 self._is_lost(name, f"its process gave no sign of life for {self._lease:g} s")
                 return
-            except RayActorError:
-                return  # its watcher sees to that
             await asyncio.sleep(self._lease / 3)
 
     def _is_lost(self, name: str, text: str) -> None:
@@ -224,10 +264,14 @@ class Processes:
         actor = self._actors.pop(name, None) or self._starting.pop(name, None)
         if actor is not None:
             ray.kill(actor, no_restart=True)
+        self._kill_near(name)
+        self._remove_folder(name)
+
+    def _kill_near(self, name: str) -> None:
+        """Kill a process of this host: one that was stopped does not hear Ray, which waits for it."""
         address = self._lanes.book.get(name)
         if address is not None and self._lanes.is_near(address):
             end_process(address.pid, address.began)
-        self._remove_folder(name)
 
     def _remove_folder(self, name: str) -> None:
         """Remove what a killed process of this host left: the folder of its socket."""
@@ -325,12 +369,14 @@ class Processes:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    def forget(self) -> list[Any]:
-        """Remove folders and reservations; return the Ray actors that are left to be killed."""
-        for group in self._groups:
+    def forget(self, *, is_sick: bool = False) -> list[Any]:
+        """Remove folders and, unless Ray's services are gone, reservations; return the actors that are to be killed."""
+        for group in () if is_sick else self._groups:
             remove_placement_group(group)
         for name in self._lanes.book:
             self._remove_folder(name)
+        for name in self._actors:
+            self._kill_near(name)
         left = [*self._actors.values(), *self._starting.values()]
         self._actors.clear()
         self._starting.clear()
@@ -349,6 +395,41 @@ def end_process(pid: int, began: int) -> None:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
+
+
+async def within(seconds: float, sign: Awaitable[Any]) -> bool:
+    """Say whether a sign of life comes in time; that its sender is known to be gone is somebody else's business.
+
+    The time is that in which this process ran: one that was stopped, or whose machine slept, has waited for nobody.
+    """
+
+    async def come() -> None:
+        with suppress(RayError):
+            await sign
+
+    coming = asyncio.ensure_future(come())
+    try:
+        for _ in range(_LOOKS):
+            if (await asyncio.wait({coming}, timeout=seconds / _LOOKS))[0]:
+                return True
+        return False
+    finally:
+        coming.cancel()
+
+
+async def watch_services(addresses: Mapping[str, str], lease: float) -> PartyLost:
+    """Return the loss of one of Ray's own services: Ray itself would wait a minute, and then end this process.
+
+    Args:
+        addresses: of the services, by what they are called.
+        lease: seconds without a sign of life after which one counts as lost.
+    """
+    while True:
+        signs = (within(lease, greets(address)) for address in addresses.values())
+        for (what, address), lives in zip(addresses.items(), await asyncio.gather(*signs), strict=True):
+            if not lives:
+                return PartyLost("Ray", f"its {what} at {address} gave no sign of life for {lease:g} s")
+        await asyncio.sleep(lease / 3)
 
 
 def raise_first(errors: Iterable[bytes | None]) -> None:

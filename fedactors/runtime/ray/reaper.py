@@ -1,0 +1,61 @@
+"""Ends what an embedded cluster leaves when its driver is killed: a small process that outlives the driver by seconds.
+
+    driver ──a pipe that only the driver writes to──▶ python -m fedactors.runtime.ray.reaper FOLDER
+
+The pipe ends with the driver, however that ends. What a driver that ends in peace has removed itself is not there any
+more; everything else of the cluster goes now, and does not wait for the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from fedactors.runtime.ray import leftovers
+
+_MODULE = "fedactors.runtime.ray.reaper"
+_PATIENCE = 1.0
+"""Seconds for Ray's processes to end by themselves, whose driver is dead."""
+
+
+class Reaper:
+    """The driver's end: it watches until `dismiss`, or until this process is no more.
+
+    Args:
+        folder: of the embedded cluster.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        root = str(Path(__file__).parents[3])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+        # in a session of its own: the signals of a terminal are meant for the driver
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def dismiss(self) -> None:
+        """Let it go: nothing is left for it."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def main(folder: Path) -> None:
+    """Wait for the driver's end, then remove what it left."""
+    sys.stdin.buffer.read()
+    leftovers.end_processes_of(folder, _PATIENCE)
+    shutil.rmtree(folder, ignore_errors=True)
+    leftovers.remove_leftovers()  # the folders of its actors' sockets
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

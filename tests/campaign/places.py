@@ -1,0 +1,177 @@
+"""Where a run of the campaign lives: folders, processes and a network of its own, so that all it leaves can be counted.
+
+Every process of a run carries a mark in its environment, which it hands down; its temporary files lie in a folder of
+its own. Where the machine allows it, the run has a network namespace, whose only link is its loopback, and a small
+disk for its run folders.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DISK_MEGABYTES = 64
+_MARK = "FEDACTORS_CAMPAIGN"
+_PROGRAMS = {
+    "raylet": ("/raylet/raylet",),
+    "GCS": ("/gcs/gcs_server",),
+    "agent": ("/agent.py", "/agent/main.py", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
+}
+
+
+def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, check=check, capture_output=True, text=True)
+
+
+class Place:
+    """See the module.
+
+    Args:
+        network: whether the run has a network namespace of its own.
+        disk: whether its run folders lie on a small disk of their own.
+    """
+
+    def __init__(self, *, network: bool = False, disk: bool = False) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="campaign-"))
+        self.out, self.temporary = self.folder / "out", _short_folder()
+        self.out.mkdir()
+        self.mark = secrets.token_hex(8)
+        self._memory = set(os.listdir("/dev/shm"))
+        self.network: str | None = None
+        self._has_disk = False
+        if network:
+            self.network = f"fa-c-{self.mark[:6]}"
+            _run("ip", "netns", "add", self.network)
+            self.link(up=True)
+        if disk:
+            _run("mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m", "tmpfs", str(self.out))
+            self._has_disk = True
+
+    def start(self, pids: Path, *words: str) -> subprocess.Popen[str]:
+        """Start a driver; standard output and error go to files beside `pids`."""
+        environment = {
+            **os.environ,
+            _MARK: self.mark,
+            "TMPDIR": str(self.temporary),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONWARNINGS": "ignore",
+            "OMP_NUM_THREADS": "1",
+        }
+        environment.pop("RAY_ADDRESS", None)
+        inside = ["ip", "netns", "exec", self.network] if self.network else []
+        with open(pids.with_suffix(".out"), "w") as out, open(pids.with_suffix(".err"), "w") as err:
+            return subprocess.Popen(
+                [*inside, sys.executable, "-m", "tests.campaign.driver", str(pids), *words],
+                cwd=self.folder,
+                env=environment,
+                stdout=out,
+                stderr=err,
+                text=True,
+            )
+
+    # --- what lives there ---
+
+    def processes(self) -> dict[int, str]:
+        """Return the living processes of the place, and what each of them is."""
+        found = {}
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            with suppress(OSError):
+                folder = Path("/proc", entry)
+                # Ray's processes write their titles over their environment, but stay where they were started
+                here = Path(os.readlink(folder / "cwd")).is_relative_to(self.folder)
+                if not here and f"{_MARK}={self.mark}".encode() not in (folder / "environ").read_bytes():
+                    continue
+                if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    continue
+                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(entry)] = _kind(words)
+        return found
+
+    def left(self) -> tuple[list[str], list[str]]:
+        """Return what is left of runs that ended: processes, and files of ours (sockets, shared memory) by name."""
+        files = [str(path.relative_to(self.temporary)) for path in self.temporary.iterdir()]
+        # a pool's memory belongs to a simulated run of somebody else on this machine
+        memory = set(os.listdir("/dev/shm")) - self._memory
+        files += [f"/dev/shm/{name}" for name in memory if "-pool-" not in name and "torch" not in name]
+        files += [str(p.relative_to(self.out)) for p in self.out.glob("*/.*.part")]
+        return sorted(self.processes().values()), sorted(files)
+
+    # --- faults of the place ---
+
+    def link(self, *, up: bool) -> None:
+        """Take the only link of the place up or down."""
+        _run("ip", "-n", str(self.network), "link", "set", "lo", "up" if up else "down")
+
+    def fill(self) -> None:
+        """Let no byte be free on the disk of run folders."""
+        with suppress(OSError), open(self.out / "ballast", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def empty(self) -> None:
+        """Free the disk again."""
+        (self.out / "ballast").unlink(missing_ok=True)
+
+    # --- the end ---
+
+    def end_all(self) -> None:
+        """End every process that is left."""
+        until = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < until:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+    def remove(self) -> None:
+        """Remove every trace."""
+        self.end_all()
+        if self._has_disk:
+            _run("umount", "-l", str(self.out), check=False)
+        if self.network:
+            _run("ip", "netns", "del", self.network, check=False)
+        for folder in (self.folder, self.temporary):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_folder() -> Path:
+    """Make a folder for temporary files: sockets lie deep below it, and the path of a socket has 107 characters."""
+    while True:
+        folder = Path("/tmp", secrets.token_hex(2))
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
+
+
+def _kind(words: str) -> str:
+    for kind, parts in _PROGRAMS.items():
+        if any(part in words for part in parts):
+            return kind
+    if "tests.campaign.driver" in words:
+        return "driver"
+    if words.startswith("ray::ActorProcess"):
+        return "actor"
+    return words[:60].strip()
+
+
+def whether_possible() -> dict[str, str | None]:
+    """Say for networks and disks of one's own why they cannot be made here, or None."""
+    why: dict[str, str | None] = {}
+    for what in ("network", "disk"):
+        try:
+            Place(**{what: True}).remove()
+            why[what] = None
+        except (subprocess.CalledProcessError, OSError) as error:
+            why[what] = str(getattr(error, "stderr", "") or error).strip()
+    return why

@@ -1,0 +1,386 @@
+"""What the campaign does: runs to which faults happen at random moments, each gone on from to its end.
+
+A story is a chain of starts of one protocol under one loss policy. To each start one fault happens, at a random moment
+(while it starts up, or later): a signal to one of its processes, its link going down, its disk being full. The run may
+then finish or end with one line; what it leaves is counted; the next start goes on from its folder. The last one is
+left alone, has to finish, and tells whether anything was lost on the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedactors.records.ledger_log import read_ledger
+from fedactors.records.metrics import read_rounds
+from fedactors.records.run_folder import RunFolder
+from tests.campaign.places import Place
+
+LEASE = 8.0
+LEFT_SECONDS = 20.0
+"""After which what is left counts."""
+_LIMIT = 150.0
+"""Seconds after a fault by which a run must have ended: leases, its own end, and a machine that is busy."""
+_CODES = {2, 3, 4, 130, 143}
+_EXPECTED = re.compile(r"^(fedactors: |details: |go on with --resume |warning: |.*; (a fresh process|the run goes on))")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A protocol with the settings of the campaign."""
+
+    name: str
+    words: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """Classes of its actors."""
+    policies: tuple[str, ...]
+    num_rounds: int
+    repeats: bool = True
+    """Whether its metrics do not depend on timing, so that they are those of a run to which nothing happened."""
+    batches: tuple[int, int] = (0, 0)
+    """Batches of an epoch and passive workers' parties, where batches are handed out."""
+
+
+SUBJECTS = {
+    one.name: one
+    for one in (
+        Subject(
+            "pubsub-vfl",
+            ("num_epochs=30", "batch_size=32", "num_layers=2", "hidden_size=32", "num_passive_workers=2"),
+            ("ActiveWorker", "PassiveWorker", "BatchBroker", "AveragingServer"),
+            ("stop", "restart"),
+            30,
+            repeats=False,
+            batches=(11, 1),
+        ),
+        Subject(
+            "glasu",
+            ("num_rounds=25", "hidden_size=16", "evaluate_every=5", "--data", "cora"),
+            ("GraphClient", "AggregationServer"),
+            ("stop", "continue"),
+            25,
+        ),
+        Subject(
+            "mtcd",
+            ("problem=sparse-logistic", "num_clients=4", "num_tokens=2", "num_hops=3", "num_rounds=40",
+             "min_cluster_size=1", "--data", "breast-cancer"),
+            ("TokenClient", "TokenServer"),
+            ("stop", "continue"),
+            40,
+        ),
+        Subject(
+            "nebulafl",
+            ("num_centers=2", "num_containers=8", "active_per_center=2", "duration=3000", "rotation_interval=500",
+             "evaluation_interval=200"),
+            ("NebulaCenter", "Auditor"),
+            ("stop", "continue", "restart"),
+            15,
+            repeats=False,
+        ),
+        Subject(
+            "tablepuppet",
+            ("rounds=8", "--data", "orders:2000"),
+            ("TableClient", "JoinServer"),
+            ("stop",),
+            8,
+        ),
+    )
+}  # fmt: skip
+PROCESSES = ("driver", "raylet", "GCS", "actor")
+"""What every run has beside its own kinds of actors; ``actor``: one that is just starting, its kind not known yet."""
+FAULTS = {"kill -9": signal.SIGKILL, "stop": signal.SIGSTOP, "terminate": signal.SIGTERM}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a start of a run, and when."""
+
+    what: str
+    """One of `FAULTS`, ``link down`` or ``disk full``."""
+    to: str
+    """A kind of process; ``host`` for the faults of a place."""
+    moment: float
+    """Below 1 within start-up, from 1 to 2 within the run."""
+
+
+@dataclass
+class Row:
+    """What came of a fault: a line of the table of the campaign."""
+
+    protocol: str
+    policy: str
+    process: str
+    fault: str
+    moment: float
+    ended: str = ""
+    """``finished``, ``line`` and a documented code, ``killed`` (the driver itself), ``hung``, ``internal``."""
+    code: int = 0
+    seconds: float = 0.0
+    """From the fault to the end."""
+    resumed: bool = False
+    """Whether it finished in the end, after going on if it had to."""
+    left_processes: int = 0
+    left_files: int = 0
+    lost: str = ""
+    """What a finished run lacks: rounds, batches, or the metrics that it should have."""
+    said: str = ""
+    """The line that it ended with, or what is wrong."""
+    other_lines: int = 0
+    """Lines on standard error that are none of ours."""
+
+
+@dataclass
+class Pace:
+    """How long an undisturbed run of a subject takes here: seconds until its actors are known, and until it ends."""
+
+    up: float
+    end: float
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+    def at(self, moment: float) -> float:
+        """Return the seconds after the start that a moment means."""
+        return self.up * moment if moment < 1 else self.up + (self.end - self.up) * 0.8 * (moment - 1)
+
+
+class Start:
+    """One start of a run."""
+
+    def __init__(self, place: Place, number: int, subject: Subject, policy: str, resume: Path | None) -> None:
+        self.place, self.subject = place, subject
+        self.pids_file = place.folder / f"start-{number}.pids"
+        self._before = set(place.out.iterdir())
+        words = ["run", subject.name, *subject.words, f"on_party_loss={policy}", "--lease", f"{LEASE:g}"]
+        if resume is not None:
+            words = ["run", subject.name, "--resume", str(resume)]
+        self.began = time.monotonic()
+        self.process = place.start(self.pids_file, *words, "--runtime", "ray", "--quiet", "--out", str(place.out))
+        self.up: float | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder, if it has one by now."""
+        made = [path for path in self.place.out.iterdir() if path not in self._before and path.is_dir()]
+        return made[0] if made else None
+
+    def actors(self) -> dict[str, tuple[str, int]]:
+        """Return kind and process of each actor that is known."""
+        try:
+            return {name: (kind, pid) for name, (kind, pid) in json.loads(self.pids_file.read_text()).items()}
+        except FileNotFoundError:
+            return {}
+
+    def wait_until(self, seconds: float) -> bool:
+        """Wait so long after the start; return whether the run still goes on."""
+        while time.monotonic() < self.began + seconds:
+            if self.process.poll() is not None:
+                return False
+            if self.up is None and self.actors():
+                self.up = time.monotonic() - self.began
+            time.sleep(0.02)
+        return self.process.poll() is None
+
+    def find(self, kind: str, draw: random.Random) -> int | None:
+        """Return a process of a kind, waiting for one; None if the run ends before there is any."""
+        while self.process.poll() is None:
+            if kind == "driver":
+                driver = [pid for pid, what in self.place.processes().items() if what == "driver"]
+                return min(driver) if driver else self.process.pid
+            if kind in PROCESSES:
+                pids = [pid for pid, what in self.place.processes().items() if what == kind]
+            else:
+                pids = [pid for is_kind, pid in self.actors().values() if is_kind == kind]
+            if pids:
+                return draw.choice(sorted(pids))
+            time.sleep(0.02)
+        return None
+
+    def end(self, limit: float) -> int | None:
+        """Wait for the end; return the exit code, or None if it did not come in time."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(limit)
+        return None
+
+    def errors(self) -> list[str]:
+        """Return the lines of standard error."""
+        return self.pids_file.with_suffix(".err").read_text(errors="replace").splitlines()
+
+
+def measure_pace(subject: Subject) -> Pace:
+    """Run a subject undisturbed."""
+    place = Place()
+    try:
+        start = Start(place, 0, subject, subject.policies[0], None)
+        start.wait_until(math.inf)
+        end = time.monotonic() - start.began
+        folder = start.folder
+        if start.process.returncode != 0 or folder is None:
+            raise RuntimeError(f"{subject.name} fails undisturbed: {start.errors()}")
+        return Pace(start.up or end / 2, end, read_rounds(RunFolder.open(folder)))
+    finally:
+        place.remove()
+
+
+def tell(subject: Subject, policy: str, faults: Sequence[Fault], pace: Pace, draw: random.Random) -> Iterator[Row]:
+    """Let a story happen, and yield what came of each of its faults when its end is known."""
+    what = {fault.what for fault in faults}
+    place = Place(network="link down" in what, disk="disk full" in what)
+    rows: list[Row] = []
+    parent: Path | None = None
+    try:
+        for number, fault in enumerate(faults):
+            start = Start(place, number, subject, policy, parent)
+            row = Row(subject.name, policy, fault.to, fault.what, fault.moment)
+            struck = strike(start, fault, pace, draw)
+            if struck:
+                rows.append(row)
+            code = start.end(_LIMIT)
+            row.seconds = time.monotonic() - struck if struck else 0.0
+            judge(row, code, start, fault)
+            if code is None or row.ended == "internal":
+                keep_evidence(start, row)
+            if code is None:
+                place.end_all()
+            if place.network:
+                place.link(up=True)
+            place.empty()
+            count_left(row, place)
+            folder = start.folder
+            if row.ended == "finished":
+                row.lost, row.resumed, parent = lacks(start, subject, policy, pace, row), True, None
+            elif folder is not None and has_checkpoint(folder):
+                parent = folder
+        # the last start is left alone
+        pending = [row for row in rows if not row.resumed]
+        if pending:
+            last = Start(place, len(faults), subject, policy, parent)
+            code = last.end(_LIMIT + 2 * pace.end)
+            if code == 0:
+                lost = lacks(last, subject, policy, pace, pending[-1])
+                for row in pending:
+                    row.resumed, row.lost = True, row.lost or lost
+            else:
+                text = " | ".join(last.errors()[-3:])
+                for row in pending:
+                    row.lost = row.lost or f"the last start ended with {code}: {text}"[:300]
+                keep_evidence(last, pending[-1])
+        yield from rows
+    finally:
+        place.remove()
+
+
+def strike(start: Start, fault: Fault, pace: Pace, draw: random.Random) -> float | None:
+    """Let a fault happen in its moment; return when it did, or None if the run had ended before."""
+    if not start.wait_until(pace.at(fault.moment)):
+        return None
+    if fault.what == "link down":
+        start.place.link(up=False)
+    elif fault.what == "disk full":
+        start.place.fill()
+    else:
+        pid = start.find(fault.to, draw)
+        if pid is None:
+            return None
+        try:
+            os.kill(pid, FAULTS[fault.what])
+        except ProcessLookupError:
+            return None
+        if fault.to == "driver" and fault.what == "stop":
+            # nobody supervises the driver: it goes on as soon as somebody lets it, and has missed leases until then
+            at = time.monotonic()
+            while time.monotonic() < at + 1.5 * LEASE:
+                time.sleep(0.1)
+            os.kill(pid, signal.SIGCONT)
+    return time.monotonic()
+
+
+def judge(row: Row, code: int | None, start: Start, fault: Fault) -> None:
+    """Say how a start ended."""
+    lines = start.errors()
+    ours = [line for line in lines if line.startswith("fedactors: ")]
+    row.code = -1000 if code is None else code
+    row.other_lines = sum(1 for line in lines if not _EXPECTED.match(line))
+    row.said = (ours[-1] if ours else "")[:300]
+    if code is None:
+        row.ended = "hung"
+    elif code == 0:
+        row.ended = "finished"
+    elif fault.to == "driver" and fault.what == "kill -9":
+        row.ended = "killed"
+    elif fault.to == "driver" and fault.what == "terminate" and code == -signal.SIGTERM:
+        row.ended = "killed"  # before Python could listen to signals
+    elif code in _CODES and len(ours) == 1 and not any("Traceback" in line for line in lines):
+        row.ended = "line"
+    else:
+        row.ended, row.said = "internal", " | ".join(lines[-4:])[-300:]
+
+
+def count_left(row: Row, place: Place) -> None:
+    """Count what is left after a while."""
+    until = time.monotonic() + LEFT_SECONDS
+    while any(left := place.left()) and time.monotonic() < until:
+        time.sleep(0.25)
+    row.left_processes, row.left_files = len(left[0]), len(left[1])
+    if any(left):
+        row.said = f"{row.said} LEFT {left}"[:600]
+        place.end_all()
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Say whether a run folder can be gone on from."""
+    try:
+        return bool(json.loads((folder / "manifest.json").read_text())["checkpoints"])
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def lacks(start: Start, subject: Subject, policy: str, pace: Pace, row: Row) -> str:
+    """Return what a finished run lacks; nothing if it is whole."""
+    if start.folder is None:
+        return "it has no run folder"
+    folder = RunFolder.open(start.folder)
+    folder.verify()
+    found = read_rounds(folder)
+    numbers = [line["round"] for line in found if line["round"] > 0]
+    if numbers != list(range(1, subject.num_rounds + 1)):
+        return f"its rounds are {numbers}"
+    if subject.repeats and policy == "stop" and not _equal(found, pace.metrics):
+        return "its metrics are not those of an undisturbed run"
+    num_batches, num_parties = subject.batches
+    if num_batches:
+        table = read_ledger(folder.path).to_pydict()
+        # a process that was killed takes with it what it noted since it was last asked: its readers know as much
+        least = subject.num_rounds * num_batches * num_parties
+        seen = {kind: table["type"].count(kind) for kind in ("Embedding", "Gradient")}
+        if max(seen.values()) < least:
+            return f"{least} batches were to be trained, the ledger knows of {seen}"
+    return ""
+
+
+def _equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
+    if len(found) != len(expected):
+        return False
+    for here, there in zip(found, expected, strict=True):
+        for name, value in there.items():
+            if isinstance(value, float) and not math.isclose(here[name], value, rel_tol=1e-5, abs_tol=1e-9):
+                return False
+    return True
+
+
+def keep_evidence(start: Start, row: Row) -> None:
+    """Keep what a run said that should not have ended as it did."""
+    kept = Path("/tmp/campaign-evidence")
+    kept.mkdir(exist_ok=True)
+    name = f"{row.protocol}-{row.policy}-{row.process}-{row.fault}-{time.time():.0f}".replace(" ", "_")
+    (kept / f"{name}.txt").write_text(json.dumps(dataclasses.asdict(row)) + "\n" + "\n".join(start.errors()))

@@ -1,0 +1,83 @@
+"""The table of the campaign: rows in a Parquet file, and the page that is made from them.
+
+python -m tests.campaign.table docs/results/reliability.md [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from fedactors.records.storage import write_atomic
+from tests.campaign.stories import Row
+
+_MARK = re.compile(r"(<!-- campaign: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def append_rows(file: Path, rows: Sequence[Row]) -> None:
+    """Add rows to a table, which need not be there yet."""
+    earlier = parquet.read_table(file).to_pylist() if file.exists() else []
+    made = pa.Table.from_pylist([*earlier, *(dataclasses.asdict(row) for row in rows)])
+    parquet.write_table(made, file, compression="zstd")
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Return the rows of a table."""
+    return [Row(**row) for row in parquet.read_table(file).to_pylist()]
+
+
+def rendered(rows: Sequence[Row]) -> str:
+    """Return the table as Markdown: a line for each protocol, kind of process and fault."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.protocol, row.process == "host", row.process, row.fault)):
+        groups.setdefault((row.protocol, row.process, row.fault), []).append(row)
+    lines: list[list[Any]] = [
+        ["protocol", "process", "fault", "number", "finished", "ended, then resumed to the end", "hung",
+         "internal errors", "lost", "left: processes", "left: files", "longest, s"]
+    ]  # fmt: skip
+    lines.append(["---"] * len(lines[0]))
+    for names, group in [*groups.items(), (("all", "", ""), list(rows))]:
+        ended = [row for row in group if row.ended in ("line", "killed")]
+        lines.append(
+            [
+                *names,
+                len(group),
+                sum(row.ended == "finished" for row in group),
+                sum(row.resumed for row in ended),
+                sum(row.ended == "hung" for row in group),
+                sum(row.ended == "internal" for row in group),
+                sum(bool(row.lost) or not row.resumed for row in group),
+                sum(row.left_processes for row in group),
+                sum(row.left_files for row in group),
+                f"{max(row.seconds for row in group):.0f}",
+            ]
+        )
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
+
+
+def render_page(page: Path) -> str:
+    """Return a page with its tables made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        return match[1] + rendered(read_rows(page.parent / match[2])) + match[3]
+
+    return _MARK.sub(made, page.read_text())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if the page is not current")
+    args = parser.parse_args()
+    text = render_page(args.page)
+    if args.check:
+        sys.exit(text != args.page.read_text())
+    write_atomic(args.page, text.encode())

@@ -1,0 +1,51 @@
+"""What a run holds does not grow with its rounds."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedactors.records.recorder import FolderRecorder
+from fedactors.records.run_folder import RunFolder
+from fedactors.runtime.simulated import SimulatedRuntime
+from tests.tiny_parties import WalkConfig, run
+
+NUM_ROUNDS = 10_000
+
+
+class Weighing(FolderRecorder):
+    """Writes a run folder, and weighs what Python holds at some rounds."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(folder, max_spans=1000)
+        self.bytes: dict[int, int] = {}
+
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        super().record_round(index, metrics)
+        if index % 2000 == 0:
+            gc.collect()
+            self.bytes[index] = tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.slow
+def test_ten_thousand_simulated_rounds_hold_no_more_than_two_thousand(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "walk", 0, {})
+    recorder = Weighing(folder)
+    # a checkpoint waits for the disk, which says nothing about memory
+    runtime = SimulatedRuntime(recorder=recorder, checkpoint_every=100)
+    tracemalloc.start()
+    try:
+        runtime.execute(lambda: run(WalkConfig(num_rounds=NUM_ROUNDS), None, runtime))
+    finally:
+        tracemalloc.stop()
+        recorder.close()
+        folder.finish("finished")
+    assert max(recorder.bytes) == NUM_ROUNDS
+    grown = recorder.bytes[NUM_ROUNDS] - recorder.bytes[2000]
+    # a number a round would be 64 kB, and a message a round half a megabyte; rows of the ledger wait for a checkpoint
+    assert grown < 50_000, recorder.bytes
