@@ -105,11 +105,12 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     A folder is relative to the file; on the party's own host it is found by its absolute path.
 
     Raises:
-        BadInput: not readable, not TOML, or a value that is no text.
+        BadInput: not readable, not TOML, or a value that is no text. What else is wrong, `load_own` says.
     """
     where: dict[str, str] = {}
     keys: dict[str, str] = {}
-    for name, party in _table(read_tree(path, "data"), "parties", path).items():
+    parties = read_tree(path, "data").get("parties")
+    for name, party in parties.items() if isinstance(parties, dict) else ():
         if isinstance(party, dict) and "state" in party:
             place = _text(party["state"], f"parties.{name}.state")
             where[name] = place if "://" in place else str((path.parent / Path(place).expanduser()).resolve())

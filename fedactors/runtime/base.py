@@ -356,8 +356,6 @@ class Runtime(Caller):
         self.state = {}
         self.resumed = False
         """Whether this run goes on from a snapshot."""
-        self.resumed_at_rest = False
-        """Whether that snapshot was the last thing that its run did: what followed is else done a second time."""
         self.states = Places()
         """Which parties keep their states themselves; set before the run is executed."""
         self.privacy_records: list[Any] = []

@@ -26,7 +26,7 @@ from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.resources import Resources
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import FINAL, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.base import CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error
 from fedactors.runtime.simulation.actor import SimulatedContext, VirtualClock
 from fedactors.runtime.simulation.cores import Cores
@@ -360,7 +360,6 @@ class SimulatedRuntime(Runtime):
         driver = snapshot.seal(
             {
                 "now": self.loop.time(),
-                "at_rest": self._stop_code is not None or label == FINAL,
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
                 "spent": self.spent,
@@ -381,7 +380,6 @@ class SimulatedRuntime(Runtime):
         self._resume = self._last_snapshot = resume
         self.resumed = True
         with snapshot.intact("the checkpoint of the driver"):
-            self.resumed_at_rest = bool(content["at_rest"])
             self.loop.set_time(float(content["now"]))
             self.state = dict(snapshot.unpack(content["state"]))
             self.spent = float(content["spent"])

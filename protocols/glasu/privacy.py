@@ -11,26 +11,15 @@ the first update one node may move every row of a release, and only the account 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedactors.data.client_graphs import GraphBlock
-from fedactors.network.codec import plain
-from fedactors.plugins import Neighbour
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.privacy.attacks.link_stealing import pair_scores, sample_pairs
-from fedactors.privacy.attacks.suite import Surface
-from fedactors.privacy.audit import attack_by_auc
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.releases import GaussianReleases
 from fedactors.privacy.secure_aggregation import noise_part
 from fedactors.privacy.secure_sessions import threshold_of
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphPart, GraphSource
 from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Report, Representation
 
 SECURE_NOTE = "; server and clients see masked sums only, whose noise is discrete Gaussian and counts without one's own"
@@ -112,78 +101,3 @@ def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iter
 
 
 # --- what audits change, and what attackers see ---
-
-
-@plain(eq=False)
-class OtherNode:
-    """A client's part with other features of one node."""
-
-    part: Any
-    node: int
-    features: NDArray[np.float32]
-
-    @property
-    def party(self) -> str:
-        """The client's name."""
-        name: str = self.part.party
-        return name
-
-    def load(self) -> GraphBlock:
-        """Load the block and change the one row."""
-        block: GraphBlock = self.part.load()
-        features = block.features.copy()
-        features[self.node] = self.features
-        return replace(block, features=features)
-
-
-@dataclass(frozen=True)
-class OtherGraph:
-    """A graph in which one client's part is another."""
-
-    source: GraphSource
-    other: OtherNode
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """The clients' names, in order."""
-        return self.source.parties
-
-    def part(self, party: str) -> GraphPart:
-        """Return what the actor of `party` is built with."""
-        return self.other if party == self.other.party else self.source.part(party)
-
-
-def neighbours(config: GlasuConfig, data: GraphSource, party: str, count: int, seed: int) -> Sequence[Neighbour]:
-    """Return `count` neighbours of kind ``node``: another node's features, zeros, or a million in each column."""
-    part = data.part(party)
-    block, rng = part.load(), np.random.default_rng(seed)
-    found = []
-    for number in range(count):
-        node, other = rng.integers(0, block.num_nodes, 2).tolist()
-        row, what = (
-            (block.features[other], f"those of node {other}"),
-            (np.zeros_like(block.features[node]), "zeros"),
-            (np.full_like(block.features[node], 1e6), "a million each"),
-        )[number % 3]
-        changed = OtherGraph(data, OtherNode(part=part, node=node, features=row))
-        found.append(Neighbour(label=f"features of node {node} by {what}", kind="node", data=changed))
-    return found
-
-
-def surface(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes], seed: int) -> Surface:
-    """Return what a server sees of the first aggregation of a trained model, and link stealing on it.
-
-    The attacker has each client's own representation (without secure aggregation) or their sum, with the noise of the
-    configuration drawn anew, and looks for that client's edges.
-    """
-    from protocols.glasu.serving import first_representations
-
-    parts, edges = first_representations(config, data, states)
-    rng, sigma = np.random.default_rng(seed), noise_of(config)
-    total = sum(parts.values()) + sigma * rng.standard_normal(next(iter(parts.values())).shape)
-    attacks = []
-    for name, own in parts.items():
-        seen = total if config.secure_aggregation else own + sigma * rng.standard_normal(own.shape)
-        pairs, truth = sample_pairs(edges[name], len(own), 2000, seed)
-        attacks.append(attack_by_auc(f"link stealing: {name}", truth, pair_scores(seen, pairs)))
-    return Surface(others=tuple(attacks))

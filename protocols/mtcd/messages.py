@@ -328,7 +328,8 @@ _ALIGNMENT = (AlignmentQuestion, AlignmentAnswer, AlignmentOrder)
 def sent(config: MtcdConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
     linear = config.problem != "network"
-    common = (Labels, *((NormOrder, SquaredNorm) if linear else (FusionParameters,)), *_CONTROL, *_ALIGNMENT, Encoded)
+    common = (Labels, *((NormOrder, SquaredNorm) if linear else (FusionParameters,)), *_CONTROL, *_ALIGNMENT)
+    common += () if config.compression is None else (Encoded,)
     if config.algorithm == "dcpa":
         return (*common, DualVector, IterateOrder)
     if config.algorithm == "stcd":

@@ -78,7 +78,7 @@ class PubSubVflConfig:
     """Entries that a gradient topic keeps (q)."""
     max_in_flight: Positive = 24
     """Batches per passive party that are published or assigned and not yet returned; bounds staleness and memory."""
-    deadline: Annotated[float, Field(ge=1e-3, allow_inf_nan=True)] = 10.0
+    deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
     """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
     max_attempts: Positive = 20
     """Assignments of one batch after which the run stops and names it."""

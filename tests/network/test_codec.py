@@ -336,7 +336,7 @@ class Settings:
 
 
 def test_what_an_actor_is_built_with_comes_back_equal_and_is_no_message() -> None:
-    given = (Described(path="x", sizes=(1, 2)), Settings(rate=1e-300), {"k": [1, (2,)]})
+    given = (Described(path="x", sizes=(1, 2)), Settings(rate=1e-15), {"k": [1, (2,)]})
     found = carry(given)
     assert found == (given[0], given[1], {"k": (1, (2,))})
     assert found[0] is not given[0]

@@ -30,7 +30,7 @@ from fedactors.network.links import Network
 from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
 from fedactors.runtime.addresses import greets, refuses
-from fedactors.runtime.base import FINAL, Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Accounts, Used
@@ -204,7 +204,6 @@ class RayRuntime(Runtime):
     def _capture_driver(self, label: str) -> bytes:
         return snapshot.seal(
             {
-                "at_rest": self._stop_code is not None or label == FINAL,
                 "now": self.clock.now(),
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
@@ -291,7 +290,6 @@ class RayRuntime(Runtime):
             self._resume = self._last_snapshot = resume
             self.resumed = True
             with snapshot.intact("the checkpoint of the driver"):
-                self.resumed_at_rest = bool(content["at_rest"])
                 self._offset = float(content["now"])
                 self.state = dict(snapshot.unpack(content["state"]))
                 self.spent = float(content["spent"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -19,12 +17,12 @@ from tests.protocols.glasu.federation import DATA, settings
 class Asking(AggregationServer):
     """A server that has an evaluation, and then goes on asking."""
 
-    async def _evaluate(self, stamp):
-        found = await super()._evaluate(stamp)
-        await self._ask_more(stamp)
+    async def _evaluate(self, number):
+        found = await super()._evaluate(number)
+        await self._ask_more(number)
         return found
 
-    async def _ask_more(self, stamp):
+    async def _ask_more(self, number):
         """Ask for what is not due."""
 
     @property
@@ -33,32 +31,32 @@ class Asking(AggregationServer):
 
 
 class ScoresAgain(Asking):
-    async def _ask_more(self, stamp):
+    async def _ask_more(self, number):
         await self._victim.score(AveragedLogits(np.eye(3)[np.zeros(80, int)]))
 
 
 class EvaluatesAgain(Asking):
     """The whole evaluation over the same parameters, under another attempt."""
 
-    async def _ask_more(self, stamp):
-        await super()._evaluate(dataclasses.replace(stamp, attempt=stamp.attempt + 1))
+    async def _ask_more(self, number):
+        await super()._evaluate(number)
 
 
 class EvaluatesEarlierRound(Asking):
-    async def _ask_more(self, stamp):
-        if stamp.round == 4:
-            await super()._evaluate(dataclasses.replace(stamp, round=2))
+    async def _ask_more(self, number):
+        if number == 4:
+            await super()._evaluate(2)
 
 
 class EvaluatesEveryRound(AggregationServer):
-    async def _train(self, stamp):
-        await self._evaluate(dataclasses.replace(stamp, scoring=True))
-        return await super()._train(stamp)
+    async def _train(self, number):
+        await self._evaluate(number)
+        return await super()._train(number)
 
 
 class EvaluatesBeyond(Asking):
-    async def _ask_more(self, stamp):
-        await super()._evaluate(dataclasses.replace(stamp, round=100))
+    async def _ask_more(self, number):
+        await super()._evaluate(100)
 
 
 class ScoresInTraining(AggregationServer):

@@ -11,7 +11,7 @@ from fedactors.privacy.claims import check_record
 from fedactors.privacy.replay import audit_by_replay
 from fedactors.privacy.secure_sessions import Masked, SumKeys
 from fedactors.privacy.secure_sums import Greeting
-from protocols.glasu import privacy
+from protocols.glasu import auditing, privacy
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer
 from protocols.glasu.data import load_data
@@ -262,7 +262,7 @@ def test_a_replay_of_one_node_stays_below_the_account(secure):
     """What really moves of the noised releases, over rounds of training, against the figure of the ledger."""
     config = settings(**NOISY, secure_aggregation=secure, num_rounds="2", evaluate_every="2", dropout="0")
     data = load_data(config, DATA, 0)
-    nodes = privacy.neighbours(config, data, "client-0", 3, 0)
+    nodes = auditing.neighbours(config, data, "client-0", 3, 0)
     audit = audit_by_replay(PROTOCOL, config, data, "client-0", nodes)
     assert audit.refuted == []
     _, memory = simulate(settings(**NOISY, secure_aggregation=secure, num_rounds="2", evaluate_every="2", dropout="0"))
@@ -276,7 +276,7 @@ def test_links_show_in_representations_and_less_under_noise():
     for name, words in (("open", {}), ("noise", {**NOISY, "noise_multiplier": "200"})):
         config = settings(**words, num_rounds="6", evaluate_every="3")
         _, memory = simulate(config)
-        attacks = privacy.surface(config, load_data(config, DATA, 0), memory.snapshots[-1].actors, 0).others
+        attacks = auditing.surface(config, load_data(config, DATA, 0), memory.snapshots[-1].actors, 0).others
         assert len(attacks) == 3
         found[name] = attacks
     assert all(attack.found > 0.55 and not attack.is_chance for attack in found["open"])
