@@ -127,6 +127,8 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
     methods = {"mtcd": mtcd_rounds, "stcd": stcd_stretches, "svfl": svfl_rounds, "dcpa": dcpa_iterations}
     async for last in rounds:
         state.iterations += await methods[config.algorithm](federation, state.round, last)
+        if not federation.clients.members:
+            raise federation.nobody("no client is left")
         state.found = await measure(federation, optimum)
         await check_divergence(federation, last)
         rounds.judge(state.found)
