@@ -114,11 +114,13 @@ def loss_of(config: TablePuppetConfig, query: RelationalQuery) -> Loss:
     """Return the loss that the model and the task imply.
 
     Raises:
-        BadInput: numeric labels under label_dp without a declared range.
+        BadInput: classes where labels are numbers; numeric labels under label_dp without a declared range.
     """
     by_task: dict[str, Loss] = {"regression": "squared", "binary": "logistic", "multiclass": "softmax"}
     by_model: dict[str, Loss] = {"linear": "squared", "logistic": "logistic", "softmax": "softmax"}
     loss = by_model.get(config.model, by_task[query.task])
+    if loss == "softmax" and query.task == "regression":
+        raise BadInput("model: 'softmax' is not allowed: the labels of a regression are numbers, no classes")
     if config.label_dp is not None and loss == "squared" and config.label_range is None:
         raise BadInput("label_dp: numeric labels need a declared label_range=LOW,HIGH to be clipped to")
     return loss
