@@ -343,7 +343,8 @@ def read_nodes(path: Path) -> NodeSplit:
 
 
 def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
-    with reading(where, path), np.load(path, allow_pickle=False) as file:
+    with reading(where, path), path.open("rb") as stream:
+        file = np.load(stream, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise BadInput(f"{where}: {path} is no .npz file")
         missing = [name for name in names if name not in file.files]

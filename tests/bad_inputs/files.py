@@ -196,7 +196,7 @@ def _vertical() -> list[Case]:
     made += [
         own("vertical", _bank(income=["a"] * _N), "bank", "income"),
         run("mtcd", "num_clients=2 num_tokens=1", "relaxed_protocol", flags=["--data", TOML], base="vertical"),
-        run("mtcd", "num_clients=3 relaxed_protocol=true", "num_clients", flags=["--data", TOML], base="vertical"),
+        run("mtcd", "num_clients=3 num_tokens=1 relaxed_protocol=true", "num_clients", flags=["--data", TOML], base="vertical"),
         run("nebulafl", "", "task.layout", flags=["--data", TOML], base="vertical"),
         run("tablepuppet", "", "task.layout", flags=["--data", TOML], base="vertical"),
         run("glasu", "", "", flags=["--data", TOML], base="vertical"),
