@@ -380,6 +380,17 @@ def merge_classes(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(sorted({c for part in parts for c in part}, key=rank))
 
 
+def check_classes(classes: Sequence[str], query: RelationalQuery, name: str) -> None:
+    """Check that a label has no more classes than the description of the data states, if it states any.
+
+    Raises:
+        LabelError: it has.
+    """
+    if 1 < query.num_classes < len(classes):
+        some = ", ".join(classes[:5])
+        raise LabelError(f"label: {name} has {len(classes)} classes ({some}...), {query.num_classes} were announced")
+
+
 def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequence[str] = ()) -> NDArray[Any]:
     """Return y_n: numbers for the squared loss, 0 or 1 for the logistic, places in `classes` for the softmax.
 
