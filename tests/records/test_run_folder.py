@@ -80,7 +80,7 @@ def test_a_link_does_not_lead_outside_the_folder(tmp_path, is_folder):
     else:
         (folder.path / "key.json").symlink_to(secret / "key.json")
         name = "key.json"
-    with pytest.raises(BadInput, match=f"{name} is a link to somewhere outside the run folder"):
+    with pytest.raises(BadInput, match=f"'{name}' is a link to somewhere outside the run folder"):
         folder.read_json(name)
     with pytest.raises(BadInput, match="is a link to somewhere outside the run folder"):
         folder.write_json(name, {})
