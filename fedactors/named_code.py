@@ -74,7 +74,9 @@ def load_code(field: str, address: str) -> Callable[..., Any]:
     except AttributeError:
         raise BadInput(f"{field}: {address!r} is not allowed: {module} has no {name}") from None
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        # what is missing is said by the message itself
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        reason = f"{kind}{error}".splitlines()[0]
         raise BadInput(f"{field}: {address!r} is not allowed: {module} cannot be imported ({reason})") from error
     if not callable(found):
         raise BadInput(f"{field}: {address!r} is not allowed: it is a {type(found).__name__}, not a function")

@@ -110,7 +110,7 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     where: dict[str, str] = {}
     keys: dict[str, str] = {}
     parties = read_tree(path, "data").get("parties")
-    for name, party in parties.items() if isinstance(parties, dict) else ():
+    for name, party in parties.items() if isinstance(parties, dict) else ():  # `load_own` refuses what is none
         if isinstance(party, dict) and "state" in party:
             place = _text(party["state"], f"parties.{name}.state")
             where[name] = place if "://" in place else str((path.parent / Path(place).expanduser()).resolve())
@@ -157,6 +157,8 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
     first = next(iter(parties.values()))
     columns = _names(first.get("features", "all"), "features")
+    if columns == ():
+        raise BadInput("features: [] is not allowed: every client needs at least one feature column")
     for name, party in parties.items():
         if _names(party.get("features", "all"), f"parties.{name}.features") != columns:
             raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")

@@ -254,7 +254,9 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
                 connection.register("rows_in_memory", _rows(source))
                 yield connection, "rows_in_memory"
     except duckdb.Error as error:
-        raise SourceError(f"{source.table or 'source'}: {source.shown}: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        reason = reason.partition(" Error: ")[2] or reason  # DuckDB names a kind of error first
+        raise SourceError(f"{source.table or 'source'}: {source.shown}: {reason}") from None
 
 
 _NO_EXTENSIONS = {

@@ -190,6 +190,8 @@ class FileSource:
                 raise ValueError("dates, complex numbers and raw bytes are not numbers here")
             if values.dtype.kind == "O":
                 values = np.asarray([np.nan if value is None else value for value in values.tolist()])
+            if values.ndim != 1:
+                raise ValueError("lists are not numbers")
             with np.errstate(over="ignore"):  # what overflows becomes infinite, and infinite values are refused
                 return values.astype(np.float32)
         except (ValueError, TypeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fedactors.errors import BadInput
@@ -46,6 +47,7 @@ def parse_select(sql: str) -> Any:
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
         what = str(first.get("description", error)).partition(" but got <Token")[0].splitlines()[0]
+        what = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", what)
         raise QuerySyntaxError(what, int(first.get("line") or 1), int(first.get("col") or 1)) from None
     except sqlglot.errors.SqlglotError as error:
         line = sql.count("\n") + 1

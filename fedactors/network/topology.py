@@ -51,7 +51,7 @@ def make_graph(name: str, num_clients: int, *, edge_probability: float = 0.3, se
         return nx.star_graph(num_clients - 1)
     if name in ("complete", "path", "empty"):
         return getattr(nx, f"{name}_graph")(num_clients)
-    raise BadInput(f"graph: {name!r} is not known (known: {', '.join(GRAPH_NAMES)}, or a file)")
+    raise BadInput(f"topology: {name!r} is not known (known: {', '.join(GRAPH_NAMES)}, or a file)")
 
 
 def read_graph(path: Path, num_clients: int | None = None) -> Any:
@@ -66,21 +66,21 @@ def read_graph(path: Path, num_clients: int | None = None) -> Any:
             `num_clients`; an edge list's line is named.
     """
     if not path.is_file():
-        raise DataMissing(f"graph: {path} is not a file")
+        raise DataMissing(f"topology: {path} is not a file")
     readers = {".graphml": nx.read_graphml, ".json": _read_json}
     reader = readers.get(path.suffix, _read_edges)
     try:
         graph = reader(path)
     except (nx.NetworkXError, ValueError, KeyError, TypeError, IndexError, SyntaxError, AttributeError) as error:
-        raise BadInput(f"graph: {path} cannot be read as {path.suffix or 'an edge list'}: {error}") from None
+        raise BadInput(f"topology: {path} cannot be read as {path.suffix or 'an edge list'}: {error}") from None
     if graph.is_directed():
-        raise BadInput(f"graph: {path} is directed; links between clients go both ways")
+        raise BadInput(f"topology: {path} is directed; links between clients go both ways")
     if graph.number_of_nodes() == 0:
-        raise BadInput(f"graph: {path} has no nodes")
+        raise BadInput(f"topology: {path} has no nodes")
     if all(str(node).isdecimal() for node in graph):
         return _with_all_clients(graph, path, num_clients)
     if num_clients is not None and graph.number_of_nodes() != num_clients:
-        raise BadInput(f"graph: {path} has {graph.number_of_nodes()} nodes, but there are {num_clients} clients")
+        raise BadInput(f"topology: {path} has {graph.number_of_nodes()} nodes, but there are {num_clients} clients")
     return _renamed(graph, {node: index for index, node in enumerate(sorted(graph, key=str))}, len(graph))
 
 
@@ -228,7 +228,7 @@ def _with_all_clients(graph: Any, path: Path, num_clients: int | None) -> Any:
     for node, facts in graph.nodes(data=True):
         if int(str(node)) >= count:
             where = f", line {facts['line']}" if "line" in facts else ""
-            raise BadInput(f"graph: {path}{where}: client {node} is unknown, allowed are 0 to {count - 1}")
+            raise BadInput(f"topology: {path}{where}: client {node} is unknown, allowed are 0 to {count - 1}")
     return _renamed(graph, {node: int(str(node)) for node in graph}, count)
 
 

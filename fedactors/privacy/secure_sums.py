@@ -98,7 +98,7 @@ class SecureSummand(Client):
     """All clients of the run."""
 
     def __init__(self, clients: Sequence[str]) -> None:
-        self.clients = tuple(clients)
+        self._clients = tuple(clients)
         self.common_secret = b""
         """32 bytes that all clients derive alike once they have met, and that no server learns."""
         self.company: dict[str, tuple[str, ...]] = {}
@@ -106,6 +106,11 @@ class SecureSummand(Client):
         self._greetings: dict[str, Greeting] = {}
         self._own_greeting: Greeting | None = None
         self._summand: SecureSumClient | None = None
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Names of all clients of the run."""
+        return self._clients
 
     @property
     def draws_reproducibly(self) -> bool:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,14 @@ def local_path(text: str | os.PathLike[str], field: str = "--out") -> Path:
     if "\0" in shown:
         raise BadInput(f"{field}: {shown!r} is not allowed: no path has a zero byte")
     try:
-        return Path(shown).expanduser()
+        path = Path(shown).expanduser()
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            path.lstat()  # a name that is too long, links in a circle
     except RuntimeError as error:
         raise BadInput(f"{field}: {shown!r} is not allowed: {error}") from None
+    except OSError as error:
+        raise BadInput(f"{field}: {shown!r} is not allowed: {error.strerror}") from None
+    return path
 
 
 @contextmanager

@@ -253,6 +253,10 @@ class OwnPart:
             raise BadInput(f"edges of {party}: shape {edges.shape} is not allowed: it must be (2, edges)")
         if strangers := edges[(edges < 0) | (edges >= num_nodes)].tolist():
             raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
+        if features.ndim != 2 or len(features) != num_nodes:
+            raise BadInput(
+                f"features of {party}: shape {features.shape} is not allowed: it must be ({num_nodes}, columns)"
+            )
         if features.dtype.kind not in "fiub":
             raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
         with np.errstate(over="ignore"):
@@ -331,6 +335,8 @@ def read_nodes(path: Path) -> NodeSplit:
         raise BadInput(f"labels: type {labels.dtype} of shape {labels.shape} is not allowed: one whole number per node")
     if labels.size and labels.max() >= _MOST_CLASSES:
         raise BadInput(f"labels: {labels.max()} is not allowed: classes are 0 to at most {_MOST_CLASSES - 1}")
+    if len(np.unique(labels)) == 1:
+        raise BadInput(f"labels: {labels[0]} at every node is not allowed: there must be at least two classes")
     labels_N = labels.astype(np.int64)
     if all(found[name].dtype == np.bool_ for name in _SPLITS):
         return from_masks(labels_N, *(found[name] for name in _SPLITS))
@@ -343,7 +349,8 @@ def read_nodes(path: Path) -> NodeSplit:
 
 
 def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
-    with reading(where, path), np.load(path, allow_pickle=False) as file:
+    with reading(where, path), path.open("rb") as stream:
+        file = np.load(stream, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise BadInput(f"{where}: {path} is no .npz file")
         missing = [name for name in names if name not in file.files]

@@ -169,7 +169,7 @@ def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
         place = f"{source}: link {number}"
         _no_other_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, place)
         ends = entry.get("between")
-        if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1]:
+        if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1] or {str} != set(map(type, ends)):
             raise BadInput(f"{place}.between: {shown(ends)} is not allowed: give two different places")
         for name in ("latency_ms", "bandwidth_mbit"):
             if name not in entry:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, prepare, split
-from fedactors.data.own import load_own
+from fedactors.data.own import load_own_as
 from fedactors.data.partitioners import VerticalSizePartitioner
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
@@ -38,10 +38,7 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
 
 def _described(config: PubSubVflConfig, name: str) -> VerticalData:
     if name.endswith(".toml"):
-        own = load_own(Path(name))
-        if not isinstance(own, VerticalData):
-            raise BadInput(f"data: {name} is not allowed: pubsub-vfl needs parties that hold columns of the same rows")
-        return own
+        return load_own_as(Path(name), VerticalData)
     passive = ["passive"] if config.num_parties == 2 else [f"passive-{i}" for i in range(1, config.num_parties)]
     partitioner = VerticalSizePartitioner(partition_sizes=config.feature_split) if config.feature_split else None
     return vertical(name, ("active", *passive), partitioner=partitioner, alignment=config.alignment)

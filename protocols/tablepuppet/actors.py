@@ -428,6 +428,7 @@ class TableClient(SecureSummand):
         self._encoded = data.design_matrix(rows, table.features, facts, has_label, self._config.standardise)
         self._classes = facts.classes
         if table.label is not None:
+            data.check_classes(facts.classes, self._query, table.label)
             self._labels = data.label_values(rows.column(table.label), self._loss, table.label, facts.classes)
             self._is_test = data.choose_test(len(self._labels), self._config.test_share, self.rng("test rows"))
 

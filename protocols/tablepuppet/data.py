@@ -114,11 +114,13 @@ def loss_of(config: TablePuppetConfig, query: RelationalQuery) -> Loss:
     """Return the loss that the model and the task imply.
 
     Raises:
-        BadInput: numeric labels under label_dp without a declared range.
+        BadInput: classes where labels are numbers; numeric labels under label_dp without a declared range.
     """
     by_task: dict[str, Loss] = {"regression": "squared", "binary": "logistic", "multiclass": "softmax"}
     by_model: dict[str, Loss] = {"linear": "squared", "logistic": "logistic", "softmax": "softmax"}
     loss = by_model.get(config.model, by_task[query.task])
+    if loss == "softmax" and query.task == "regression":
+        raise BadInput("model: 'softmax' is not allowed: the labels of a regression are numbers, no classes")
     if config.label_dp is not None and loss == "squared" and config.label_range is None:
         raise BadInput("label_dp: numeric labels need a declared label_range=LOW,HIGH to be clipped to")
     return loss
@@ -376,6 +378,17 @@ def merge_classes(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
             return (1, 0.0, text)
 
     return tuple(sorted({c for part in parts for c in part}, key=rank))
+
+
+def check_classes(classes: Sequence[str], query: RelationalQuery, name: str) -> None:
+    """Check that a label has no more classes than the description of the data states, if it states any.
+
+    Raises:
+        LabelError: it has.
+    """
+    if 1 < query.num_classes < len(classes):
+        some = ", ".join(classes[:5])
+        raise LabelError(f"label: {name} has {len(classes)} classes ({some}...), {query.num_classes} were announced")
 
 
 def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequence[str] = ()) -> NDArray[Any]:

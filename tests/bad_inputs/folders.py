@@ -267,8 +267,9 @@ def _readers() -> Iterator[Case]:
     yield command(["report", _RUN, "--to", "s3://bucket/x.html"], "--to", base=mtcd)
     yield command(["report", _RUN, "--to", "x\0.html"], "--to", base=mtcd)
     for path in ("nowhere", "", ".", "x\0y", "nosuch://bucket/run"):
-        yield command(["predict", path, "--data", "digits"], "run folder")
-        yield command(["export", path, "--party", "bank"], "run folder")
+        named = "nosuch" if "://" in path else "run folder"
+        yield command(["predict", path, "--data", "digits"], named)
+        yield command(["export", path, "--party", "bank"], named)
         yield command(["submit", "mtcd", "--resume", path, "--address", "http://127.0.0.1:9"], "")
     for protocol in SMALL:
         base = f"finished/{protocol}"

@@ -193,7 +193,7 @@ def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 @pytest.mark.parametrize(
     ("mode", "text", "named"),
     [
-        ("disabled", None, "asks for a token, none is set"),
+        ("disabled", None, "asks for a token, and none is set"),
         ("token", "0" * 64, "refuses the token of"),
         ("token", None, "none is set"),
     ],

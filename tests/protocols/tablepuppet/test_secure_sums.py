@@ -251,6 +251,7 @@ def test_too_many_categories_are_no_facts():
         "SELECT y, name, x FROM orders JOIN items ON orders.k = items.k",
         in_memory(orders=orders, items=items),
         label="y",
+        categorical=("name",),
     )
     with pytest.raises(BadInput, match="features of orders: 12000 categories in one column, at most 10000"):
         execute(settings(), data)
