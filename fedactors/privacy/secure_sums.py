@@ -94,9 +94,6 @@ class SecureSummand(Client):
 
     state: ClassVar[tuple[str, ...]] = ("common_secret", "company")
 
-    clients: tuple[str, ...] = ()
-    """All clients of the run."""
-
     def __init__(self, clients: Sequence[str]) -> None:
         self._clients = tuple(clients)
         self.common_secret = b""
