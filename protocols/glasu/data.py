@@ -253,10 +253,8 @@ class OwnPart:
             raise BadInput(f"edges of {party}: shape {edges.shape} is not allowed: it must be (2, edges)")
         if strangers := edges[(edges < 0) | (edges >= num_nodes)].tolist():
             raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
-        if features.ndim != 2 or len(features) != num_nodes:
-            raise BadInput(
-                f"features of {party}: shape {features.shape} is not allowed: it must be ({num_nodes}, columns)"
-            )
+        if features.ndim != 2:
+            raise BadInput(f"features of {party}: shape {features.shape} is not allowed: it must be (nodes, columns)")
         if features.dtype.kind not in "fiub":
             raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
         with np.errstate(over="ignore"):
