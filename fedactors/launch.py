@@ -40,7 +40,7 @@ from fedactors.runtime.base import Runtime, Snapshot, Usage
 from fedactors.validation import shown
 
 
-@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class _StoredOptions:
     """Of a run's options those that decide it: a run that goes on goes on with them."""
 

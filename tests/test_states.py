@@ -123,7 +123,8 @@ def test_a_run_folder_cannot_choose_where_a_resume_writes(forged, tmp_path, caps
     config = whole.config
     config["options"]["state"] = {"active": str(victim)}
     whole.write_json("config.json", config)
-    last = whole.manifest["checkpoints"][-1]
+    label = whole.checkpoint_to_resume().label
+    last = next(entry for entry in whole.manifest["checkpoints"] if entry["label"] == label)
     if forged:
         last["actors"] = [name for name in last["actors"] if not name.startswith("active")] + forged
     for name in forged:
@@ -135,6 +136,19 @@ def test_a_run_folder_cannot_choose_where_a_resume_writes(forged, tmp_path, caps
     shown = go(capsys, *words, code=2 if forged else 0)
     assert shown.startswith("fedactors: --state: ") == bool(forged)
     assert list(victim.iterdir()) == []
+
+
+def test_an_address_that_a_run_folder_names_is_not_asked(tmp_path, capsys):
+    """Whoever owns the store that it names could have put states there, and would be given the new ones."""
+    kept = ("--state", f"active={tmp_path / 'own'}")
+    go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
+    folder = RunFolder.open(only(tmp_path / "runs"))
+    config = folder.config
+    config["options"]["state"] = {"active": "ftp://somebody.invalid/loot"}
+    folder.write_json("config.json", config)
+    folder.write_manifest()
+    words = ("run", "pubsub-vfl", "--resume", str(folder.path), "--quiet", "--out", str(tmp_path / "child"))
+    assert "give --state active=PLACE" in go(capsys, *words, code=2)
 
 
 def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(tmp_path, capsys, monkeypatch):

@@ -352,6 +352,7 @@ def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mappin
     from fedactors.records.run_folder import RunFolder
 
     folder = RunFolder.open(args.run)
+    folder.verify()
     stored = folder.config
     protocol = find_protocol(str(stored.get("protocol")))
     labels = [entry["label"] for entry in folder.manifest["checkpoints"]]

@@ -43,9 +43,8 @@ class FixedPoint:
         """
         exact = np.asarray(values, dtype=np.float64)
         if not np.all(np.abs(exact) <= self.limit):
-            raise ValueError(
-                f"{np.abs(exact).max():.6g} is not allowed: secure sums are set to values up to {self.limit:g}"
-            )
+            # not which value: whoever is told of the failure may be the one from whom the values are hidden
+            raise ValueError(f"a value is not allowed: secure sums are set to values up to {self.limit:g}")
         scaled = exact * self.steps_per_unit
         return (np.trunc(scaled) if towards_zero else np.rint(scaled)).astype(np.int64).astype(np.uint32)
 

@@ -28,13 +28,19 @@ Entropy = Callable[[int], bytes]
 Bytes = NDArray[np.uint8]
 
 SEED_BYTES = 32
+COMPLETE = 20
+"""Clients up to which each shares masks with all others."""
 FEWEST = 3
 """A sum of two tells each of them the other's value."""
 
 
 def threshold_of(num_clients: int) -> int:
-    """Return how many must take part: more than half, and at least three."""
-    return max(FEWEST, num_clients // 2 + 1)
+    """Return how many must take part, and confirm who is left: more than half and at least three.
+
+    In the graph above `COMPLETE` clients more than three fifths, so that two sets of survivors can both be confirmed
+    only with the help of a fifth of the clients.
+    """
+    return max(FEWEST, num_clients // 2 + 1) if num_clients <= COMPLETE else num_clients * 3 // 5 + 1
 
 
 # --- what travels ---
@@ -219,7 +225,7 @@ class Session:
 
     def threshold(self, name: str) -> int:
         """Return how many shares give a client's secrets."""
-        return threshold_of(len(self.holders[name]))
+        return max(FEWEST, len(self.holders[name]) // 2 + 1)
 
 
 def session_of(roster: Roster) -> Session:

@@ -67,6 +67,8 @@ def _range(noisy_DK: Array, sigma: float, num_rows: int, edges: Array) -> tuple[
     """Return the ends of the bins that hold all but a tail of the rows; bins that may be noise alone count as empty."""
     finite = np.clip(edges, -(2.0**_LARGEST), 2.0**_LARGEST)
     low, high = [], []
+    # a column does not lie in the bins without an end: noise there would be a range of no width
+    finite, noisy_DK = finite[1:-1], noisy_DK[:, 1:-1]
     for counts_K in noisy_DK:
         kept_K = np.where(counts_K > max(4 * sigma, 1), counts_K, 0)
         if not kept_K.any():

@@ -107,6 +107,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
             found += _runs_of_table(given)
         else:
             folder = RunFolder.open(given)
+            folder.verify()
             found.append(LoadedRun(folder=folder, summary=read_summary(folder), config=folder.config))
     return found
 

@@ -201,8 +201,7 @@ class FolderRecorder:
         if parent is None or self._resume_from is None:
             return b""
         size = self._resume_from.marks.get(name, 0)
-        path = parent.path / name
-        return path.read_bytes()[:size] if size else b""
+        return parent.inside(name).read_bytes()[:size] if size else b""
 
     def _inherited_ledger(self, parent: RunFolder | None) -> Any:
         """Return what had left by the checkpoint.

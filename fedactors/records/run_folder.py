@@ -181,7 +181,7 @@ class RunFolder:
             BadInput: names the first file that is missing or differs.
         """
         for name, entry in sorted(self.manifest["files"].items()):
-            path = self._inside(name)
+            path = self.inside(name)
             if not path.is_file():
                 raise BadInput(f"{self.path}: {name} is missing")
             data = path.read_bytes()
@@ -196,7 +196,7 @@ class RunFolder:
 
     def _read(self, name: str) -> bytes:
         try:
-            return self._inside(name).read_bytes()
+            return self.inside(name).read_bytes()
         except FileNotFoundError:
             raise BadInput(f"{self.path}: {name} is missing") from None
         except OSError as error:
@@ -204,7 +204,7 @@ class RunFolder:
 
     def write_bytes(self, name: str, data: bytes) -> Path:
         """Write one file atomically and note it in the manifest (which `write_manifest` then writes)."""
-        path = self._inside(name)
+        path = self.inside(name)
         write_atomic(path, data)
         self.manifest["files"][name] = _entry(data)
         return path
@@ -217,7 +217,7 @@ class RunFolder:
         """Note in the manifest a file that was written by other means (and renamed into place)."""
         digest = hashlib.sha256()
         size = 0
-        with open(self._inside(name), "rb") as file:
+        with open(self.inside(name), "rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
                 size += len(block)
@@ -225,7 +225,7 @@ class RunFolder:
 
     def stream(self, name: str, initial: bytes = b"") -> LineFile:
         """Open the append-only line file `name`, which starts with `initial`."""
-        self._streams[name] = LineFile(self._inside(name), initial)
+        self._streams[name] = LineFile(self.inside(name), initial)
         return self._streams[name]
 
     def end_stream(self, name: str) -> None:
@@ -233,7 +233,7 @@ class RunFolder:
         self._streams.pop(name).abandon()
         self.manifest["files"].pop(name, None)
         self.write_manifest()  # a file goes only after a manifest that no longer names it is on disk
-        self._inside(name).unlink(missing_ok=True)
+        self.inside(name).unlink(missing_ok=True)
 
     def write_manifest(self) -> None:
         """Write the manifest; line files still open are covered up to their present end."""
@@ -360,7 +360,7 @@ class RunFolder:
 
     def _checked(self, name: str) -> bytes:
         entry = self.manifest["files"].get(name)
-        path = self._inside(name)
+        path = self.inside(name)
         if entry is None or not path.is_file():
             raise BadInput(f"{self.path}: {name} is missing")
         data = path.read_bytes()
@@ -368,7 +368,8 @@ class RunFolder:
             raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
         return data
 
-    def _inside(self, name: str) -> Path:
+    def inside(self, name: str) -> Path:
+        """Return the path of a file of the folder; one that leads out of it is `BadInput`."""
         path = self.path / name
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise BadInput(f"{self.path}: {MANIFEST} names {shown(name)}, which is outside the run folder")

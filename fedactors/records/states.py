@@ -82,12 +82,13 @@ def proven_places(where: Mapping[str, str], frames: Mapping[str, bytes]) -> dict
 
     A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the place
     before it writes there (`Places.check`, `OwnStates.begin`); a place that is merely named would be written to unseen.
+    An address is given again by the user: whoever owns the store that it names could have put the states there.
     """
     kept: dict[str, bool] = {}
     for actor, frame in frames.items():
         party = actor.partition("/")[0]
         kept[party] = kept.get(party, True) and is_reference(frame)
-    return {party: place for party, place in where.items() if kept.get(party, False)}
+    return {party: place for party, place in where.items() if kept.get(party, False) and "://" not in place}
 
 
 def is_reference(frame: bytes) -> bool:
@@ -164,6 +165,8 @@ class OwnStates:
         if len(data) != told["bytes"] or hashlib.sha256(data).hexdigest() != told["sha256"]:
             raise BadInput(f"{what} is damaged (it differs from what the checkpoint refers to)")
         if data.startswith(_CLEAR):
+            if self._place.key is not None:
+                raise BadInput(f"{what} is not encrypted, though its party's states are")
             return data[len(_CLEAR) + _SALT_BYTES :]
         if not data.startswith(_SEALED):
             raise BadInput(f"{what} is no state of this version")
@@ -317,7 +320,7 @@ def _read_reference(frame: bytes, actor: str) -> dict[str, Any]:
         told = json.loads(frame[len(_REFERENCE) :])
         sound = {key: type(value) for key, value in told.items()} == {"name": str, "bytes": int, "sha256": str}
         match = _NAME.fullmatch(told["name"]) if sound else None
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         match = None
     if match is None or match["actor"] != actor:
         raise BadInput(f"the checkpoint of {actor} refers to no state of {actor}'s")

@@ -153,7 +153,7 @@ class Counts:
         self._embedded = np.asarray(state["embedded"]) + missed
         self._stepped = np.array(state["stepped"])
         self._parts = {part: state[part] + missed for part in ("validation", "test")}
-        self._interrupted = not self._is_frozen
+        self._interrupted = True
 
 
 def add_counts(found: Sequence[RowCounts]) -> RowCounts:

@@ -228,8 +228,8 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         sample_rate=rate if config.is_admm else 1.0,
         epsilon=epsilon,
         delta=config.feature_delta,
-        covered=True,
-        note=note,
+        covered=False,
+        note=f"{note}; predictions and facts read the same row: the joint account alone covers it",
     )
 
 
@@ -254,8 +254,8 @@ def _predictions(config: TablePuppetConfig, released: Released) -> PrivacyRecord
         rigorous_mu=mu,
         epsilon=epsilon,
         delta=config.feature_delta,
-        covered=math.isfinite(epsilon),
-        note=f"one base row replaced; budget of its own, on top of theta's; {note}",
+        covered=False,
+        note=f"one base row replaced; budget of its own, on top of theta's: the joint account alone covers it; {note}",
     )
 
 

@@ -76,7 +76,7 @@ class TableClient(SecureSummand):
 
     state: ClassVar[tuple[str, ...]] = (
         "schemas", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows", "theta", "local_theta",
-        "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise", "places", *SecureSummand.state,
+        "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise_state", "places", *SecureSummand.state,
     )  # fmt: skip
 
     def __init__(
@@ -275,11 +275,18 @@ class TableClient(SecureSummand):
             gradient = await self._gradient(derivatives)
             mean = combine_gradients([gradient], derivatives.batch_size)
             self.theta = gradient_step(self.theta, mean, self._config.learning_rate)
-        self._batch, places = derivatives.next_rows, None
+        self._batch, places = self._distinct(derivatives.next_rows), None
         if self._config.secure_sums:
             rows = batch_rows(self._batch.astype(np.int64), np.empty(len(self._x), dtype=np.int64))
             self._batch, places = rows.rows_u, rows.place_B
         return self._send(await self._predict(self._x[self._batch]), places)
+
+    def _distinct(self, rows: Any) -> Any:
+        """Return the rows of a batch; a row that stands in it k times would move theta k times as far as accounted."""
+        is_noised = self._config.feature_dp is not None and not self._config.secure_sums
+        if is_noised and len(np.unique(rows)) < len(rows):
+            raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
+        return rows
 
     @remote(caller=SERVER)
     async def partial(self, derivatives: Derivatives) -> PartialGradient:
@@ -291,7 +298,7 @@ class TableClient(SecureSummand):
         """Take the step of the table's gradient (Eq. 19) and return the predictions of the next batch."""
         if len(gradient.values):
             self.theta = gradient_step(self.theta, gradient.values, self._config.learning_rate)
-        self._batch = gradient.next_rows
+        self._batch = self._distinct(gradient.next_rows)
         return Predictions(await self._predict(self._x[self._batch]))
 
     @remote(caller=SERVER)
@@ -458,6 +465,16 @@ class TableClient(SecureSummand):
         model = models.describe_model(self._config, self._x.shape[1], num_classes, has_label)
         num_tables = len(self._plan.tables)
         self._problem = models.pose(self._config, model, self._x, G_n, num_joined, num_tables, self._alone)
+
+    @property
+    def noise_state(self) -> Any:
+        """Where the noise of a reproducible run stands; else nothing: whoever had it could take the noise off."""
+        return self.noise.bit_generator.state if self._context.reproducible_noise else None
+
+    @noise_state.setter
+    def noise_state(self, state: Any) -> None:
+        if state is not None and self._context.reproducible_noise:
+            self.noise.bit_generator.state = state
 
     def _noise_seed(self) -> tuple[int, ...]:
         return tuple(self.noise.integers(0, 2**63, 4).tolist()) if self._config.feature_dp is not None else (0,)

@@ -9,7 +9,7 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.records.compare import Group, load_runs
 from fedactors.records.curves import Curve, shared_metrics
-from fedactors.records.ledger_log import LEDGER
+from fedactors.records.ledger_log import LEDGER, read_ledger
 from fedactors.records.metrics import Summary
 from fedactors.records.plots import write_figures
 from fedactors.records.recorder import FolderRecorder
@@ -120,8 +120,18 @@ def test_what_comes_from_files_is_escaped(tmp_path):
 def test_a_damaged_ledger_is_named(tmp_path):
     run = make_run(tmp_path)
     (run / LEDGER).write_bytes((run / LEDGER).read_bytes()[:50])
-    with pytest.raises(BadInput, match="the ledger is damaged"):
+    with pytest.raises(BadInput, match=r"ledger\.parquet is damaged"):
         render_report(load_runs([run]))
+    with pytest.raises(BadInput, match="the ledger is damaged"):
+        read_ledger(run)
+
+
+def test_a_number_that_was_changed_afterwards_is_not_shown(tmp_path):
+    run = make_run(tmp_path)
+    summary = run / SUMMARY
+    summary.write_text(summary.read_text().replace("0.3", "0.9"))
+    with pytest.raises(BadInput, match=r"summary\.json is damaged \(it differs from manifest\.json\)"):
+        load_runs([run])
 
 
 def test_what_is_the_same_in_every_round_is_no_chart(tmp_path):

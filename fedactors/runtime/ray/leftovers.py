@@ -98,7 +98,9 @@ def _holds_open(pid: int, folder: Path) -> bool:
 
 def _place() -> str:
     """Return four digits for the host and the namespace in which process numbers mean what they mean here."""
-    where = f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+    machine = Path("/etc/machine-id")
+    machine_id = machine.read_text().strip() if machine.is_file() else ""
+    where = f"{socket.gethostname()} {machine_id} {os.stat('/proc/self/ns/pid').st_ino}"
     return hashlib.sha256(where.encode()).hexdigest()[:4]
 
 

@@ -138,7 +138,7 @@ def test_a_restored_party_counts_what_it_may_have_forgotten() -> None:
     assert any("restored" in reason for reason in claim.uncovered)
     frozen = simulate(**FROZEN, resume=simulate(**FROZEN).recorder.all[1])
     line = next(record for record in frozen.runtime.privacy_records if record.message_type == "Embedding")
-    assert line.covered
+    assert not line.covered  # it may have been restored from there before, and have released then too
     assert line.touched == 3  # before, perhaps after the checkpoint, and again
     state = snapshot.unseal(whole.recorder.all[1].actors["passive/worker-0"], "")["state"]
     assert "counts" in state
