@@ -33,7 +33,7 @@ def run_demo(out: str, smoke: bool) -> int:
     for folder in folders:
         print(f"run: {folder}")
     print("report: ", end="", flush=True)
-    return report_command(argparse.Namespace(runs=folders, to=None, format="text"))
+    return report_command(argparse.Namespace(runs=folders, to=None, figures=None, format="text"))
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from fedactors.data.partitioners import DirichletPartitioner
 from fedactors.errors import PartyLost
 from fedactors.learning.averaging import LocalTraining, evaluate_model, train_locally
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.parameters import weighted_average
 from fedactors.learning.split_network import initial_vector
 from fedactors.plugins import RunResult
@@ -53,7 +54,8 @@ class AveragingClient(Client):
     def __init__(self, settings: FedAvgConfig, spec: ModelSpec, source: HorizontalSource | HorizontalFile) -> None:
         self._spec, self._source = spec, source
         epochs, size, rate = settings.local_epochs, settings.batch_size, settings.learning_rate
-        self._training = LocalTraining(num_epochs=epochs, batch_size=size, learning_rate=rate, momentum=0.0)
+        rule = OptimizerSpec(learning_rate=rate)
+        self._training = LocalTraining(num_epochs=epochs, batch_size=size, optimizer=rule)
 
     async def load(self) -> None:
         self._rows = self._source.load()
