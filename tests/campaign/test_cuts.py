@@ -108,7 +108,6 @@ def check_equal(found: Summary, whole: Summary, what: str) -> None:
     RunFolder.open(here).verify()
 
 
-@pytest.mark.slow
 OPEN = {
     ("pubsub-vfl", 2): "a pool is broken by the signal that stops a run, at some instants",
     ("glasu", 2): "seen to fail once, cause unknown",
