@@ -165,10 +165,10 @@ class TableClient(SecureSummand):
     async def prepare(self, schemas: Schemas) -> None:
         """Resolve the query over all schemas, and read the own rows."""
         self._resolve(schemas)
-        if self._config.feature_dp is not None or self._config.label_dp is not None:
+        if self._config.feature_dp or self._config.label_dp:
             self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
-        args = (self._seat.own.source, self._table, self._seat.index, self._shuffle)
         with self._named():
+            args = (self._seat.own.source, self._table, self._seat.index, self._shuffle)
             self._own = await self.compute(data.read_rows, *args, work=Work("read-table"))
         self.schemas, self.fingerprint = schemas, self._own.fingerprint
 
@@ -266,7 +266,7 @@ class TableClient(SecureSummand):
     @remote(caller=SERVER)
     async def predict_all(self) -> Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
-        return self._send(await self._predict(self._x), self._train_places)
+        return self._send(await self._predict(self._x), self.places.train if self.places else None)
 
     @remote(caller=SERVER)
     async def exchange(self, derivatives: Derivatives) -> Predictions | Masked:
@@ -283,8 +283,7 @@ class TableClient(SecureSummand):
 
     def _distinct(self, rows: Any) -> Any:
         """Return the rows of a batch; a row that stands in it k times would move theta k times as far as accounted."""
-        is_noised = self._config.feature_dp is not None and not self._config.secure_sums
-        if is_noised and len(np.unique(rows)) < len(rows):
+        if self._config.feature_dp and not self._config.secure_sums and len(np.unique(rows)) < len(rows):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
         return rows
 
@@ -310,7 +309,7 @@ class TableClient(SecureSummand):
             own_nC = await self.compute(models.predict, problem.model, self.theta, self._x, work=work)
             Y_nC = linear_term(config.admm, Y_nC, problem.G_n, own_nC, config.rho, len(self._plan.tables))
         self.theta = await self._solve(Y_nC, self.theta, None)
-        return self._send(await self._predict(self._x), self._train_places)
+        return self._send(await self._predict(self._x), self.places.train if self.places else None)
 
     @remote(caller=SERVER)
     async def receive_auxiliary(self, auxiliary: Auxiliary) -> None:
@@ -386,10 +385,6 @@ class TableClient(SecureSummand):
         Only under differential privacy is it a secret, and no two runs are alike; else all who know the run's seed do.
         """
         return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
-
-    @property
-    def _train_places(self) -> NDArray[Any] | None:
-        return None if self.places is None else self.places.train
 
     def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
         return Predictions(values_nC) if places is None else self._mask(values_nC, places)
@@ -497,8 +492,6 @@ class TableClient(SecureSummand):
         model, config = self._problem.model, self._config
         work = Work("predict", float(len(x_nD) * model.num_parameters))
         values = await self.compute(models.predict, model, self.theta, x_nD, work=work)
-        if config.feature_dp is None:
-            return values
-        self.num_releases += 1
-        clip = config.prediction_clip
+        clip = config.prediction_clip if config.feature_dp else None
+        self.num_releases += config.feature_dp is not None
         return values if clip is None else clip_and_noise(values, clip, config.prediction_noise * clip, self.noise)
