@@ -36,7 +36,6 @@ def audit_command(args: argparse.Namespace) -> int:
     if args.words and not args.replay:
         raise BadInput(f"{args.words[0]}: settings are for --replay, which may run smaller than the run did")
     folder = RunFolder.open(args.run)
-    folder.verify()
     ledger = check_run(folder.path)
     replays = _replays(folder, args) if args.replay else []
     attacks = _attacks(folder, args) if args.attacks else []
