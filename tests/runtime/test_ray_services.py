@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import psutil
 import pytest
 
 from fedactors.errors import PartyLost
+from fedactors.runtime.ray.supervision import watch_services
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 5.0
@@ -98,3 +101,15 @@ def test_a_driver_that_was_stopped_for_longer_than_a_lease_has_lost_nobody(drive
     _, errors = driver.communicate(timeout=60)
     assert "no sign of life" not in errors
     assert "a fresh process" not in errors
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_watch_that_ends_at_once_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        watch = asyncio.ensure_future(watch_services({"raylet": "127.0.0.1:1", "GCS": "127.0.0.1:2"}, 5.0))
+        await asyncio.sleep(0)  # its tasks are made by then, and none has begun
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+    asyncio.run(main())
+    gc.collect()  # what was never awaited is told by then

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -383,7 +384,7 @@ class RayRuntime(Runtime):
         """Close everything; return, encoded, what failed at the actors' ends."""
         self._closing = True
         if self._failure is not None and not self._is_sick:
-            signs = (within(_GREETING_SECONDS, greets(address)) for address in self._services.values())
+            signs = (within(_GREETING_SECONDS, partial(greets, address)) for address in self._services.values())
             self._is_sick = not all(await asyncio.gather(*signs))
         errors: list[bytes | None] = []
         self._end = time.perf_counter()

@@ -18,6 +18,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -212,7 +213,7 @@ class Processes:
         """Return when a process that has given a sign of life gives no more; until the first it is coming up."""
         with suppress(RayActorError):
             await actor.beat.remote(own)
-        while await within(self._lease, actor.beat.remote(own)):
+        while await within(self._lease, partial(actor.beat.remote, own)):
             await asyncio.sleep(self._lease / 3)
 
     async def _ready(self, castings: list[Casting], ask: Callable[[Any, bytes, str], Any]) -> None:
@@ -247,7 +248,7 @@ class Processes:
     async def _keep_lease(self, name: str) -> None:
         actor, own = self._actors[name], self._ticket(name)
         while True:
-            if not await within(self._lease, actor.beat.remote(own)):
+            if not await within(self._lease, partial(actor.beat.remote, own)):
                 self._is_lost(name, f"its process gave no sign of life for {self._lease:g} s")
                 return
             await asyncio.sleep(self._lease / 3)
@@ -397,15 +398,15 @@ def end_process(pid: int, began: int) -> None:
             os.close(handle)
 
 
-async def within(seconds: float, sign: Awaitable[Any]) -> bool:
-    """Say whether a sign of life comes in time; that its sender is known to be gone is somebody else's business.
+async def within(seconds: float, sign: Callable[[], Awaitable[Any]]) -> bool:
+    """Ask for a sign of life and say whether it comes in time; a sender known to be gone is somebody else's business.
 
     The time is that in which this process ran: one that was stopped, or whose machine slept, has waited for nobody.
     """
 
     async def come() -> None:
         with suppress(RayError):
-            await sign
+            await sign()
 
     coming = asyncio.ensure_future(come())
     try:
@@ -425,7 +426,7 @@ async def watch_services(addresses: Mapping[str, str], lease: float) -> PartyLos
         lease: seconds without a sign of life after which one counts as lost.
     """
     while True:
-        signs = (within(lease, greets(address)) for address in addresses.values())
+        signs = (within(lease, partial(greets, address)) for address in addresses.values())
         for (what, address), lives in zip(addresses.items(), await asyncio.gather(*signs), strict=True):
             if not lives:
                 return PartyLost("Ray", f"its {what} at {address} gave no sign of life for {lease:g} s")
