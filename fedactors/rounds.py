@@ -1,6 +1,6 @@
 """The loop of a run: rounds that end with a record and a checkpoint, and what decides which round is the last or best.
 
-    rounds = Rounds(runtime, State(), num_rounds=100, watch=Watch("validation_accuracy", patience=10))
+    rounds = Rounds(runtime, State(), num_rounds=100, watch=Watch("validation/accuracy", patience=10))
     if await rounds.start():                              # a fresh run, not one that is resumed
         rounds.state.num_rows = await align()
         await rounds.checkpoint()
@@ -67,16 +67,25 @@ S = TypeVar("S", bound=RunState)
 
 @dataclass(frozen=True)
 class Watch:
-    """Which metric says what the best round is, and when to stop early."""
+    """Which metric says what the best round is, and when to stop early.
+
+    Raises:
+        BadInput: stopping early by a metric of the test rows, which would then say nothing about new ones.
+    """
 
     metric: str
-    """Its name among those that are judged."""
+    """Its name among those that are judged, with its split: ``validation/auc``."""
     mode: Mode = "max"
     """Whether more or less of it is better."""
     patience: int | None = None
     """Judgements in a row without a new best after which the run stops; 0 or None: never."""
     target: float | None = None
     """The value at which the run stops; None: never."""
+
+    def __post_init__(self) -> None:
+        """Check that what is chosen by is not what is reported."""
+        if self.patience and self.metric.startswith("test/"):
+            raise BadInput(f"patience: stopping early by {self.metric} is not allowed; hold validation rows out")
 
     def improves(self, value: float, best: float | None) -> bool:
         """Say whether `value` beats `best`; not-a-number never does, the first number always."""

@@ -29,7 +29,7 @@ if __name__ == "__main__":
         run,
         data="breast-cancer",
         partition="vertical",
-        headline=Headline(name="auc"),
+        headline=Headline(name="test/auc"),
         load_data=load_data,
         smoke={"num_epochs": 1, "num_layers": 3},
     )

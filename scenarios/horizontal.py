@@ -27,7 +27,7 @@ def reached(folder: Path) -> str:
     """Return the first round whose accuracy is the target's."""
     for line in (folder / "metrics" / "round_metrics.jsonl").read_text().splitlines():
         entry = json.loads(line)
-        if entry.get("accuracy", 0.0) >= TARGET:
+        if entry.get("test/accuracy", 0.0) >= TARGET:
             return str(entry["round"])
     return "-"
 
@@ -50,7 +50,7 @@ def main() -> None:
         words += ["clients_per_round=10", "clients_per_site=20"]
         options = RunOptions(runtime="simulated", quiet=True, out=args.out, data=args.data, seeds=seeds)
         summaries = launch(PROTOCOL, *resolve(PROTOCOL, words, options), scenario=f"horizontal-{method}")
-        accuracies = [float(summary.metrics["accuracy"]) for summary in summaries]
+        accuracies = [float(summary.metrics["test/accuracy"]) for summary in summaries]
         mean = sum(accuracies) / len(accuracies)
         deviation = (sum((a - mean) ** 2 for a in accuracies) / max(1, len(accuracies) - 1)) ** 0.5
         first = "/".join(reached(Path(summary.run)) for summary in summaries)

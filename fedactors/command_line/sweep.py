@@ -43,7 +43,7 @@ def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="sweeps", metavar="DIR", help="folder of tables and cache (default: sweeps)")
     parser.add_argument("--name", metavar="NAME", help="name of the table (default: the protocol's)")
     parser.add_argument(
-        "--choose", metavar="METRIC:MODE", help="choose a setting by its mean over seeds, e.g. validation_loss:min"
+        "--choose", metavar="METRIC:MODE", help="choose a setting by its mean over seeds, e.g. validation/loss:min"
     )
     parser.add_argument("--again", action="store_true", help="run also what is cached")
     parser.add_argument("--dry-run", action="store_true", help="list what would run, and run nothing")

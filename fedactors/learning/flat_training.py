@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from fedactors.learning.averaging import batches, draws, smallest_batch
+from fedactors.learning.metrics import known, task_metrics
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -52,13 +53,6 @@ class FlatTraining(NamedTuple):
     loss: float
     loss_rms: float
     num_samples: int
-
-
-class Evaluation(NamedTuple):
-    """Accuracy in [0, 1] and mean cross-entropy in nats."""
-
-    accuracy: float
-    loss: float
 
 
 class _Workspace:
@@ -232,11 +226,9 @@ def logits(
 
 def evaluate(
     factory: ModelFactory, model: Model, parameters_P: Floats, x_NF: Floats, y_N: Labels, device: str = "cpu"
-) -> Evaluation:
-    """Measure accuracy and mean cross-entropy of a model on labelled samples."""
-    scores_NK = logits(factory, model, parameters_P, x_NF, device=device)
-    loss = cross_entropy(torch.from_numpy(scores_NK), torch.tensor(y_N)).item()
-    return Evaluation(accuracy=float((scores_NK.argmax(1) == y_N).mean()), loss=loss)
+) -> dict[str, float]:
+    """Return a model's metrics on labelled samples."""
+    return known(task_metrics("multiclass", y_N, logits(factory, model, parameters_P, x_NF, device=device)))
 
 
 def distil(

@@ -1,31 +1,61 @@
-"""Metrics on numpy arrays; importing this module loads numpy only, so any actor may use it.
+"""Metrics on numpy arrays, chosen by task, and their names: ``validation/auc`` is the AUC on the validation rows.
+
+Importing this module loads numpy only, so any actor may use it; scikit-learn is loaded by the first metric that it has.
+
+    found = task_metrics("binary", labels, logits)          # auc, accuracy, loss, balanced_accuracy, f1, ...
+    rounds.record(of_split("validation", found))            # validation/auc, validation/accuracy, ...
+
+=====================  =================================================================================================
+``accuracy``           share of right classes
+``balanced_accuracy``  mean over classes of the share of their rows that is found (recall)
+``f1``                 harmonic mean of precision and recall; of several classes the mean over them (macro)
+``auc``                area under the ROC curve; two classes
+``pr_auc``             average precision, the area under the precision-recall curve by steps; two classes
+``loss``               mean cross-entropy in nats (log loss); of a regression the mean squared error
+``calibration_error``  expected gap between confidence and accuracy, in `CALIBRATION_BINS` bins (Guo et al., 2017)
+``rmse mae r2``        of a regression
+=====================  =================================================================================================
 
 Shapes: B samples, O outputs (logits or values as a model gives them).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Split = Literal["training", "validation", "test"]
+CALIBRATION_BINS = 15
+"""Bins of equal width, as many as Guo et al. use."""
+T = TypeVar("T")
+
+
+def of_split(split: Split, metrics: Mapping[str, T]) -> dict[str, T]:
+    """Return metrics under the names that say which rows they are of: ``validation/auc``."""
+    return {f"{split}/{name}": value for name, value in metrics.items()}
+
+
+def known(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics without those that are not defined on their rows; a loss that is not finite is to be told."""
+    return {name: value for name, value in metrics.items() if name in ("loss", "rmse") or not math.isnan(value)}
+
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Return the area under the ROC curve by the rank statistic, ties counted one half; NaN if one class is absent.
+    """Return the area under the ROC curve, ties counted one half; NaN if one class is absent.
 
-    Equals the probability that a positive sample's score exceeds a negative's (Mann-Whitney U over its maximum).
+    Equals the probability that a positive sample's score exceeds a negative's.
     """
+    from sklearn.metrics import roc_auc_score
+
     positive_B = np.asarray(labels).ravel() > 0
     score_B = np.asarray(scores).ravel()
     if positive_B.shape != score_B.shape:
         raise ValueError(f"labels and scores differ in length: {positive_B.size} and {score_B.size}")
-    num_positive = int(positive_B.sum())
-    num_negative = positive_B.size - num_positive
-    if num_positive == 0 or num_negative == 0:
-        return float("nan")
-    _, place_B, count = np.unique(score_B, return_inverse=True, return_counts=True)
-    mean_rank = np.cumsum(count) - (count - 1) / 2
-    rank_sum = float(mean_rank[place_B][positive_B].sum())
-    return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
+    return float("nan") if positive_B.all() or not positive_B.any() else float(roc_auc_score(positive_B, score_B))
 
 
 def accuracy(labels: ArrayLike, outputs: ArrayLike) -> float:
@@ -33,13 +63,7 @@ def accuracy(labels: ArrayLike, outputs: ArrayLike) -> float:
 
     A single column is a logit: positive means class 1.
     """
-    label_B = np.asarray(labels).ravel()
-    output = np.asarray(outputs)
-    if output.ndim == 2 and output.shape[1] > 1:
-        chosen_B: NDArray[np.int64] = output.argmax(axis=1)
-    else:
-        chosen_B = (output.ravel() > 0).astype(np.int64)
-    return float(np.mean(chosen_B == label_B))
+    return float(np.mean(_chosen(np.asarray(outputs)) == np.asarray(labels).ravel()))
 
 
 def rmse(targets: ArrayLike, values: ArrayLike) -> float:
@@ -60,10 +84,58 @@ def log_loss(labels: ArrayLike, outputs: ArrayLike) -> float:
     return float(np.mean(np.logaddexp(0.0, logit_B) - label_B * logit_B))
 
 
+def calibration_error(labels: ArrayLike, outputs: ArrayLike) -> float:
+    """Return the mean over samples of |accuracy - confidence| of their bin; confidence is the chosen class's."""
+    logit = np.asarray(outputs, dtype=np.float64)
+    if logit.ndim == 2 and logit.shape[1] > 1:
+        confidence_B = 1.0 / np.exp(logit - logit.max(axis=1, keepdims=True)).sum(axis=1)
+    else:
+        confidence_B = 1.0 / (1.0 + np.exp(-np.abs(logit.ravel())))
+    gap_B = (_chosen(logit) == np.asarray(labels).ravel()) - confidence_B
+    bin_B = np.minimum((confidence_B * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    return float(np.abs(np.bincount(bin_B, weights=gap_B)).sum() / len(gap_B))
+
+
 def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str, float]:
-    """Return the metrics of a task (``binary``, ``multiclass``, ``regression``) from raw model outputs (B x O)."""
+    """Return the metrics of a task (``binary``, ``multiclass``, ``regression``) from raw model outputs (B x O).
+
+    One that is not defined on these rows (the AUC of a single class) is NaN. Outputs that are not finite give a loss
+    that is not finite, and nothing else.
+    """
+    from sklearn import metrics
+
+    target_B, output = np.asarray(targets).ravel(), np.asarray(outputs)
     if task == "regression":
-        error = rmse(targets, outputs)
-        return {"rmse": error, "loss": error**2}
-    found = {"accuracy": accuracy(targets, outputs), "loss": log_loss(targets, outputs)}
-    return {"auc": auc(targets, outputs), **found} if task == "binary" else found
+        error = rmse(target_B, output)
+        if not np.isfinite(error):
+            return {"rmse": error, "loss": error**2}
+        value_B = output.ravel()
+        r2 = float(metrics.r2_score(target_B, value_B)) if len(target_B) > 1 else float("nan")
+        return {
+            "rmse": error,
+            "loss": error**2,
+            "mae": float(metrics.mean_absolute_error(target_B, value_B)),
+            "r2": r2,
+        }
+    found = {"accuracy": accuracy(target_B, output), "loss": log_loss(target_B, output)}
+    if not np.isfinite(output).all():
+        return found
+    label_B, chosen_B = target_B.astype(np.int64), _chosen(output)
+    present = np.unique(label_B)
+    recall = metrics.recall_score(label_B, chosen_B, labels=present, average="macro", zero_division=0)
+    found["balanced_accuracy"] = float(recall)
+    if task == "binary":
+        known = len(present) == 2
+        found = {"auc": auc(label_B, output), **found}
+        found["f1"] = float(metrics.f1_score(label_B, chosen_B, zero_division=0))
+        found["pr_auc"] = float(metrics.average_precision_score(label_B, output.ravel())) if known else float("nan")
+    else:
+        found["f1"] = float(metrics.f1_score(label_B, chosen_B, average="macro", zero_division=0))
+    found["calibration_error"] = calibration_error(label_B, output)
+    return found
+
+
+def _chosen(output: NDArray[np.floating]) -> NDArray[np.int64]:
+    if output.ndim == 2 and output.shape[1] > 1:
+        return np.asarray(output.argmax(axis=1), np.int64)
+    return np.asarray(output.ravel() > 0, np.int64)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedactors.records.compare import AXES as AXES
 from fedactors.records.compare import Group, LoadedRun
+from fedactors.records.metrics import shown_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +45,8 @@ def shared_metrics(groups: Sequence[Group]) -> list[str]:
         for run in group.runs:
             for line in run.rounds():
                 recorded |= dict.fromkeys(key for key, value in line.items() if _is_number(value) and key != "round")
-    # a metric that only the whole run has may be recorded each round under a longer name: accuracy, test_accuracy
-    related = [name for main in headlines for name in sorted(recorded) if name.endswith(f"_{main}")]
-    related.sort(key=lambda name: not name.startswith("test_"))
-    wanted = dict.fromkeys([*headlines, *([] if set(headlines) & recorded.keys() else related)])
-    return [name for name in {**wanted, **recorded} if name in recorded]
+    wanted = dict.fromkeys(name for main in headlines if (name := shown_metric(main, recorded)) is not None)
+    return list({**wanted, **recorded})
 
 
 def _points(run: LoadedRun, metric: str, axis: str) -> dict[int, tuple[float, float]]:

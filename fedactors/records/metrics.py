@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,16 @@ def read_lines(folder: RunFolder, name: str, kind: Any = schemas.Tree) -> Iterat
 def encode_round(index: int, metrics: Mapping[str, Any]) -> str:
     """Return one line of the metrics file: the round, then the metrics by name; floats in their shortest exact form."""
     return json_line({"round": index, **{name: metrics[name] for name in sorted(metrics)}})
+
+
+def shown_metric(name: str, present: Collection[str]) -> str | None:
+    """Return under which name the main metric is among `present`: its own, or that of another split; else the first.
+
+    What a run is judged by in the end (``test/auc``) may be measured on other rows in its rounds (``validation/auc``).
+    """
+    measure = name.rpartition("/")[2]
+    tried = (name, *(f"{split}/{measure}" for split in ("validation", "test", "training")))
+    return next((one for one in tried if one in present), next(iter(present), None))
 
 
 def json_line(value: Mapping[str, Any]) -> str:

@@ -38,8 +38,8 @@ def plot_comparison(
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    name = metric or runs[0].headline[0]
     groups = group_runs(runs)
+    name = metric or next(iter(shared_metrics(groups)), "")
     figure = Figure(figsize=(4.2 * len(axes), 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     drawn = 0

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
+from fedactors.records.metrics import shown_metric
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundProgress:
@@ -126,12 +128,12 @@ def describe(state: RoundProgress, total: int | None, headline: str, num_done: i
     Args:
         state: the round just finished.
         total: number of rounds of the whole run, if known.
-        headline: name of the main metric; the first of the round's metrics where it is not among them.
+        headline: name of the main metric; `shown_metric` says what stands for it where it is not measured.
         num_done: rounds finished in this process after its first.
         elapsed: the seconds that they took.
     """
     parts = [f"round {state.round}" + (f"/{total}" if total else "")]
-    name = headline if headline in state.metrics else next(iter(state.metrics), None)
+    name = shown_metric(headline, state.metrics)
     if name is not None:
         value = state.metrics[name]
         parts.append(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}")

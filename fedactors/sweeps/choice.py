@@ -29,7 +29,7 @@ class Criterion:
         metric, _, mode = text.rpartition(":")
         if not metric or mode not in ("max", "min"):
             raise BadInput(f"--choose: {text!r} is not allowed: METRIC:max or METRIC:min")
-        if metric.startswith("test_"):
+        if metric.startswith("test/"):
             raise BadInput(f"--choose: {metric!r} is not allowed: settings are chosen on validation or training rows")
         return cls(metric=metric, mode="max" if mode == "max" else "min")
 
@@ -71,7 +71,7 @@ def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, 
         tried.append({"settings": dict(settings[group[0].digest]), "mean": mean, "seeds": [row.seed for row in group]})
     found = [entry for entry in tried if entry["mean"] is not None]
     if not found:
-        names = sorted({name for row in rows for name in (*row.metrics, *row.curve) if not name.startswith("test_")})
+        names = sorted({name for row in rows for name in (*row.metrics, *row.curve) if not name.startswith("test/")})
         raise BadInput(f"--choose: no setting has {criterion.metric!r} in all its runs (there are {', '.join(names)})")
     best = (max if criterion.mode == "max" else min)(found, key=lambda entry: entry["mean"])
     return {"metric": criterion.metric, "mode": criterion.mode, "settings_tried": len(tried), **best, "tried": tried}

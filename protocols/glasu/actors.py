@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedactors.errors import BadInput, Refused
+from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.privacy.releases import without_guarantee
@@ -383,7 +384,7 @@ class GraphClient(SecureSummand):
         values = self._scored(logits)
         self._round.aggregated.append(last)
         part = self._masked("logits", values) if self._is_masked else Logits(values)
-        return Prediction(part, self._score(values))
+        return Prediction(part, self._score(values).test.get("accuracy", math.nan))
 
     @remote(caller=SERVER)
     async def score(self, averaged: AveragedLogits) -> Scores:
@@ -415,10 +416,14 @@ class GraphClient(SecureSummand):
         return values
 
     def _score(self, values: Floats) -> Scores:
-        nodes, classes, border = self._own.nodes, values.argmax(axis=1), len(self._own.nodes.validation)
-        right = (classes[:border] == nodes.labels_N[nodes.validation], classes[border:] == nodes.labels_N[nodes.test])
-        validation, test = (float(part.mean()) if len(part) else math.nan for part in right)
-        return Scores(validation, test)
+        nodes, border = self._own.nodes, len(self._own.nodes.validation)
+        parts = ((nodes.validation, values[:border]), (nodes.test, values[border:]))
+        return Scores(
+            *(
+                known(task_metrics("multiclass", nodes.labels_N[chosen], rows)) if len(chosen) else {}
+                for chosen, rows in parts
+            )
+        )
 
     @remote(caller=SERVER)
     async def remember(self) -> None:

@@ -31,11 +31,11 @@ from fedactors.runtime.base import Work
 from protocols.glasu import privacy, sampling
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.messages import (
-    Accuracies,
     Aggregated,
     AveragedClassifier,
     AveragedLogits,
     Classifier,
+    Evaluation,
     Floats,
     GradientPart,
     GradientShare,
@@ -236,11 +236,11 @@ class AggregationServer(Server):
     # --- evaluation, and what follows it ---
 
     @remote(caller=DRIVER)
-    async def evaluate(self, order: RoundOrder) -> Accuracies:
+    async def evaluate(self, order: RoundOrder) -> Evaluation:
         """Infer on the whole graph and let the clients compare their own and the averaged logits with the labels."""
         return await self.clients.repeat(lambda: self._evaluate(order.round))
 
-    async def _evaluate(self, number: int) -> Accuracies:
+    async def _evaluate(self, number: int) -> Evaluation:
         await self._begin()
         stamp = self._stamp(number, scoring=True)
         aggregated = await self._infer(stamp, np.empty(0, dtype=np.int64))
@@ -250,8 +250,8 @@ class AggregationServer(Server):
         while not scored:
             first = {self.clients.members[0]: averaged}
             scored = await self._tell_each(lambda client, logits: client.score(logits), first)
-        (scores,), each = scored.values(), [one.scores.test for one in predictions.values()]
-        return Accuracies(scores.validation, scores.test, mean(each), min(each))
+        (scores,), each = scored.values(), [one.accuracy for one in predictions.values()]
+        return Evaluation(scores.validation, scores.test, mean(each), min(each))
 
     @remote(caller=DRIVER)
     async def remember(self) -> None:

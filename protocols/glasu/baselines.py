@@ -5,12 +5,14 @@ driver ◀──▶ client 1 .. M     rounds on the own graph; what is told of a
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedactors.remote import DRIVER, remote
 from protocols.glasu import algorithm, sampling
 from protocols.glasu.actors import GraphClient
-from protocols.glasu.messages import Accuracies, Progress, Remarks, RoundOrder, Stamp, Targets
+from protocols.glasu.messages import Evaluation, Progress, Remarks, RoundOrder, Stamp, Targets
 
 
 class LoneClient(GraphClient):
@@ -31,13 +33,14 @@ class LoneClient(GraphClient):
         return Progress(losses[0], losses[-1], 1)
 
     @remote(caller=DRIVER)
-    async def evaluate(self, order: RoundOrder) -> Accuracies:
-        """Return the accuracies of the own network on the whole graph."""
+    async def evaluate(self, order: RoundOrder) -> Evaluation:
+        """Return how good the own network is on the whole graph."""
         await self._build(Targets(Stamp(order.round, 0, True, (self.name,)), 0, np.empty(0, dtype=np.int64)))
         everything = range(len(self._network.segments))
         logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
         scores = self._score(self._scored(logits))
-        return Accuracies(scores.validation, scores.test, scores.test, scores.test)
+        own = scores.test.get("accuracy", math.nan)
+        return Evaluation(scores.validation, scores.test, own, own)
 
     @remote(caller=DRIVER)
     async def remember(self) -> None:

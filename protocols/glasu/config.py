@@ -112,7 +112,7 @@ class GlasuConfig:
     """Rounds between two evaluations on all nodes."""
 
     patience: int | None = Field(None, ge=1)
-    """Evaluations without a better validation accuracy after which the run stops; None never stops early."""
+    """Evaluations without a better ``validation/accuracy`` after which the run stops; None never stops early."""
 
     secure_aggregation: bool = False
     """Whether the server sees only the masked sum; needs `average` and at least three clients."""

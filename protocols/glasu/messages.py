@@ -51,12 +51,15 @@ class Progress:
     num_members: int
 
 
-@message(reveals="how many validation and test nodes are predicted correctly, together and by single clients")
-class Accuracies:
-    """An evaluation: of the averaged logits (validation, test), and on test nodes the clients' mean and least."""
+@message(reveals="how well validation and test nodes are predicted, together and by single clients")
+class Evaluation:
+    """Metrics of the averaged logits by name (validation, test), and the clients' mean and least test accuracy.
 
-    validation: float
-    test: float
+    Evaluation are not a number where there are no test nodes.
+    """
+
+    validation: dict[str, float]
+    test: dict[str, float]
     mean_client: float
     least_client: float
 
@@ -152,12 +155,12 @@ class AveragedClassifier:
     values: Floats
 
 
-@message(reveals="how many validation and test nodes are predicted correctly")
+@message(reveals="how well validation and test nodes are predicted; functions of their labels")
 class Scores:
-    """Accuracies on validation and test nodes; not a number where there are none."""
+    """Metrics by name on validation and test nodes; none where there are no nodes."""
 
-    validation: float
-    test: float
+    validation: dict[str, float]
+    test: dict[str, float]
 
 
 @message(reveals="this client's predictions for validation and test nodes")
@@ -172,7 +175,8 @@ class Prediction:
     """A client's answer to the last aggregate of an evaluation."""
 
     part: Logits | Masked
-    scores: Scores
+    accuracy: float
+    """On test nodes, not a number where there are none."""
 
 
 @message(reveals="the clients' mean predictions for validation and test nodes")
@@ -184,7 +188,7 @@ class AveragedLogits:
 
 def sent(config: GlasuConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
-    to_driver = (RoundOrder, Remarks, Progress, Accuracies)
+    to_driver = (RoundOrder, Remarks, Progress, Evaluation)
     if config.works_alone:
         return to_driver
     always = (Stamp, Introduction, Targets, Aggregated, Report, Prediction, Scores, AveragedLogits)

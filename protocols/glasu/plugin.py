@@ -11,7 +11,7 @@ PROTOCOL = LazyProtocol(
     summary="graph networks over vertically distributed graphs, with lazy aggregation and stale updates",
     partition="graph",
     default_data="blocks",
-    headline=Headline(name="accuracy"),
+    headline=Headline(name="test/accuracy"),
     config_at=f"{_HERE}.config:GlasuConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.actor import Actor
+from fedactors.learning.metrics import of_split
 from fedactors.network.links import Link, Network
 from fedactors.parties import OnLoss, Parties
 from fedactors.plugins import RunResult
@@ -51,7 +52,7 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
     runtime.use_costs(default_costs())
     federation = assemble(config, data, runtime)
     remedy = Remedy("learning_rate", config.learning_rate)
-    watch = Watch("validation_accuracy", patience=config.patience)
+    watch = Watch("validation/accuracy", patience=config.patience)
     rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
     is_fresh = await rounds.start()
@@ -72,20 +73,20 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
         if t % config.evaluate_every == 0 or t == config.num_rounds:
             cost = await rounds.spent()
             async with rounds.aside():
-                accuracies = await evaluate(federation, RoundOrder(t))
-            rounds.record(accuracies)
-            scores = {name: accuracies.get(f"{name}_accuracy") for name in ("validation", "test")}
+                measured = await evaluate(federation, RoundOrder(t))
+            rounds.record(measured)
+            scores = {split: measured.get(f"{split}/accuracy") for split in ("validation", "test")}
             state.curve.append({"round": t, **scores, **cost})
-            if "validation_accuracy" not in accuracies:  # nothing to select by
-                state.chosen, state.best_round = accuracies, t
-            elif rounds.judge(accuracies):
-                state.chosen = accuracies
+            if watch.metric not in measured:  # nothing to select by
+                state.chosen, state.best_round = measured, t
+            elif rounds.judge(measured):
+                state.chosen = measured
                 async with rounds.aside():
                     await federation.ask(lambda one: one.remember())
     training = await rounds.spent()
     await federation.ask(lambda one: one.account())
     await runtime.settle()
-    chosen = {"accuracy": state.chosen.get("test_accuracy"), **state.chosen, "best_round": state.best_round}
+    chosen = {**state.chosen, "best_round": state.best_round}
     extra = {
         "remarks": list(state.remarks),
         "privacy": budgets(runtime.privacy_records),
@@ -123,22 +124,29 @@ async def train(federation: Parties[Coordinator], order: RoundOrder) -> dict[str
     """Let a round be done; return its metrics, over the clients that work alone their means."""
     found = list((await federation.ask(lambda one: one.train(order))).values())
     return {
-        "loss": mean([one.first_loss for one in found]),
-        "last_loss": mean([one.last_loss for one in found]),
+        "training/loss": mean([one.first_loss for one in found]),
+        "training/last_loss": mean([one.last_loss for one in found]),
         "num_members": sum(one.num_members for one in found),
     }
 
 
 async def evaluate(federation: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
-    """Let the clients infer on the whole graph; return accuracies, as far as there are nodes to measure them on."""
+    """Let the clients infer on the whole graph; return metrics, as far as there are nodes to measure them on."""
     found = list((await federation.ask(lambda one: one.evaluate(order))).values())
     measured = {
-        "validation_accuracy": mean([one.validation for one in found]),
-        "test_accuracy": mean([one.test for one in found]),
-        "mean_client_accuracy": mean([one.mean_client for one in found]),
-        "least_client_accuracy": min(one.least_client for one in found),
+        **of_split("test", _means([one.test for one in found])),
+        **of_split("validation", _means([one.validation for one in found])),
     }
-    return {name: value for name, value in measured.items() if not math.isnan(value)}
+    if "test/accuracy" in measured:
+        measured["test/mean_client_accuracy"] = mean([one.mean_client for one in found])
+        measured["test/least_client_accuracy"] = min(one.least_client for one in found)
+    return measured
+
+
+def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric that all clients have."""
+    names = [name for name in found[0] if all(name in one for one in found)]
+    return {name: mean([one[name] for one in found]) for name in names}
 
 
 def default_costs() -> Costs:

@@ -215,5 +215,4 @@ class Coordinator(Server):
         """Measure the model on the rows that belong to no client."""
         work = Work("measure", float(len(rows_of(self._key)[1]) * self.model.vector.size))
         arguments = (self._spec, self.model.vector, self._key, self._part.task, self._device)
-        found = await self.compute(algorithm.measure, *arguments, work=work)
-        return Scores(tuple(found), tuple(found.values()))
+        return Scores(await self.compute(algorithm.measure, *arguments, work=work))

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.horizontal import rows_of
 from fedactors.learning.averaging import LocalTraining, evaluate_model
+from fedactors.learning.metrics import known
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.parameters import placed
 from fedactors.learning.together import train_clients
@@ -119,7 +120,7 @@ def next_control(own_P: Floats, control_P: Floats, start_P: Floats, end_P: Float
 def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> dict[str, float]:
     """Return the metrics of the model on some rows."""
     x_N, _ = rows_on(key, device)
-    return evaluate_model(spec, model_P, x_N, rows_of(key)[1], task=task, device=device)
+    return known(evaluate_model(spec, model_P, x_N, rows_of(key)[1], task=task, device=device))
 
 
 def participants(present: Sequence[int], per_round: int | None, generator: np.random.Generator) -> list[int]:

@@ -64,9 +64,10 @@ class HorizontalConfig:
     evaluate_every: int = Field(default=1, ge=1)
     """Rounds between two measurements; the last one is always measured."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Stop when this accuracy is measured."""
+    """Stop when ``test/accuracy`` is this high, with `num_validation` ``validation/accuracy``."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after so many measurements without a better one; needs rows to measure on that are not for testing."""
+    """Stop after so many measurements without a better ``validation/accuracy`` (``validation/rmse``); needs
+    `num_validation`."""
     client_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     """Seconds within which a site must answer."""
     on_party_loss: Literal["stop", "continue"] = "continue"

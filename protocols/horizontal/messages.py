@@ -79,10 +79,9 @@ class Progress:
 
 @message(reveals="how good the model is on rows that belong to no client")
 class Scores:
-    """Names of metrics and their values."""
+    """Metrics by name."""
 
-    names: tuple[str, ...]
-    values: tuple[float, ...]
+    metrics: dict[str, float]
 
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:

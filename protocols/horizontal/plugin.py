@@ -11,7 +11,7 @@ PROTOCOL = LazyProtocol(
     summary="plain horizontal methods: FedAvg, FedProx, SCAFFOLD, FedAvgM, FedAdagrad, FedAdam, FedYogi",
     partition="horizontal",
     default_data="digits",
-    headline=Headline(name="accuracy"),
+    headline=Headline(name="test/accuracy"),
     config_at=f"{_HERE}.config:HorizontalConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fedactors.actor import Actor
 from fedactors.data.horizontal import HorizontalData, forget_rows
+from fedactors.learning.metrics import Split, of_split
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.resources import Resources
@@ -44,9 +45,10 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     )
     server = Parties(runtime, {SERVER: handle}, timeout=3 * config.client_timeout)
     runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
-    watch = Watch("accuracy", patience=config.patience, target=config.target_accuracy)
+    split: Split = "validation" if config.num_validation else "test"
+    watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
-        watch = Watch("rmse", "min", patience=config.patience)
+        watch = Watch(f"{split}/rmse", "min", patience=config.patience)
     remedy = Remedy("learning_rate", config.learning_rate)
     rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
@@ -59,12 +61,13 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         progress = await train(server, order)
         # where every client dropped out there is no loss, which is no divergence
         loss = progress.loss if progress.num_clients else None
-        rounds.record({"train_loss": loss, "clients": progress.num_clients})
+        rounds.record({"training/loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
-            state.scores = await measure(server, order)
+            state.scores = of_split(split, await measure(server, order))
             rounds.judge(state.scores)
             rounds.record(state.scores)
-    metrics = {**state.scores, f"best_{watch.metric}": state.best, "best_round": state.best_round}
+    best = f"{split}/best_{watch.metric.removeprefix(f'{split}/')}"
+    metrics = {**state.scores, best: state.best, "best_round": state.best_round}
     extra = {"clients": state.num_clients, "parameters": state.num_parameters}
     return await rounds.result(metrics, extra)
 
@@ -76,8 +79,7 @@ async def train(server: Parties[Coordinator], order: RoundOrder) -> Progress:
 
 async def measure(server: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
     """Let the model be measured; return its metrics by name."""
-    scores = (await server.ask(lambda one: one.measure(order)))[SERVER]
-    return dict(zip(scores.names, scores.values, strict=True))
+    return (await server.ask(lambda one: one.measure(order)))[SERVER].metrics
 
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:

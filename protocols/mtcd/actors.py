@@ -155,7 +155,7 @@ class Party(Client):
     @remote(caller=DRIVER)
     async def score(self, order: ScoreOrder) -> Quality:
         """Return how good Z is; the labels are known here and not to the driver."""
-        return Quality(*await self._do(self._block.score(order.part, order.z, order.theta_0)))
+        return Quality(await self._do(self._block.score(order.part, order.z, order.theta_0)))
 
     @remote(caller=(SERVER, DRIVER))
     async def squared_norm(self, order: NormOrder) -> SquaredNorm:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.learning.metrics import known, task_metrics
 from fedactors.runtime.base import Costs, Work
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenvalue, problem_of, quiet_divergence
@@ -253,12 +254,10 @@ def default_costs(config: MtcdConfig) -> Costs:
     )
 
 
-def score(problem: Problem, z_N: Array, y_N: Array, has_classes: bool) -> tuple[float, float | None, float | None]:
-    """Return the loss, and the accuracy of classes (-1 and 1) or the root mean squared error."""
-    loss = problem.loss(z_N, y_N, len(y_N))
-    if has_classes:
-        return loss, float(np.mean(np.sign(z_N) == y_N)), None
-    return loss, None, float(np.sqrt(np.mean((z_N - y_N) ** 2)))
+def score(problem: Problem, z_N: Array, y_N: Array, has_classes: bool) -> dict[str, float]:
+    """Return the metrics of classes (-1 and 1) or targets; the loss is the problem's own."""
+    found = task_metrics("binary", y_N > 0, z_N) if has_classes else task_metrics("regression", y_N, z_N)
+    return {**known(found), "loss": problem.loss(z_N, y_N, len(y_N))}
 
 
 def kernel_image(x_ND: Array, u_N: Array) -> Array:
@@ -317,7 +316,7 @@ class LinearBlock:
         return self.problem.penalty(theta_D)
 
     def score(self, part: str, z_N: Array, theta_0: Array) -> Task:
-        """Say how to compute loss, and accuracy or error, of Z over a part."""
+        """Say how to compute the metrics of Z over a part."""
         return Task(score, (self.problem, z_N, self.y[part], self._has_classes), Work("score"))
 
     def squared_norm(self) -> Task:

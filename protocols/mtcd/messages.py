@@ -296,13 +296,11 @@ class ScoreOrder:
     theta_0: FloatArray
 
 
-@message(reveals="loss, accuracy and error of the joint model over a part of the rows")
+@message(reveals="how good the joint model is on a part of the rows; functions of their labels and features")
 class Quality:
-    """What a client finds; `accuracy` of classes, `rmse` of targets, None for the other one."""
+    """What a client finds: metrics by name, without those that are not defined on these rows."""
 
-    loss: float
-    accuracy: float | None
-    rmse: float | None
+    metrics: dict[str, float]
 
 
 @message(reveals="the objective on the round's rows")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import functional_model, initial_vector
 from fedactors.learning.own_models import check_model
@@ -163,11 +164,15 @@ def logits(spec: ModelSpec, theta_0: Array, z: Array) -> Array:
     return np.asarray(found_BC.numpy())
 
 
-def score(spec: ModelSpec, theta_0: Array, z: Array, labels_B: Array) -> tuple[float, float | None, float | None]:
-    """Return the mean cross-entropy and the accuracy of Z over the rows."""
-    logits_BC, labels = torch.from_numpy(logits(spec, theta_0, z)), as_tensor(labels_B)
-    loss = nn.functional.cross_entropy(logits_BC, labels)
-    return float(loss), float((logits_BC.argmax(dim=1) == labels).double().mean()), None
+def score(spec: ModelSpec, theta_0: Array, z: Array, labels_B: Array) -> dict[str, float]:
+    """Return the metrics of Z over the rows."""
+    found = known(task_metrics("multiclass", labels_B, logits(spec, theta_0, z)))
+    return {**found, "loss": mean_loss(spec, theta_0, z, labels_B)}
+
+
+def mean_loss(spec: ModelSpec, theta_0: Array, z: Array, labels_B: Array) -> float:
+    """Return the mean cross-entropy of Z over the rows."""
+    return float(nn.functional.cross_entropy(torch.from_numpy(logits(spec, theta_0, z)), as_tensor(labels_B)))
 
 
 def _loss(fusion: ModelSpec, views: list[Tensor], z: Tensor, labels_B: Tensor) -> Tensor:
@@ -235,7 +240,7 @@ class NetworkBlock:
         return 0.0
 
     def score(self, part: str, z: Array, theta_0: Array) -> Task:
-        """Say how to compute loss and accuracy of Z over a part."""
+        """Say how to compute the metrics of Z over a part."""
         return Task(score, (self._fusion, theta_0, z, self.y[part]), Work("score"))
 
 
@@ -269,4 +274,4 @@ class NetworkHead:
 
     def loss(self, theta_0: Array, z: Array, rows_B: Rows | None) -> float:
         """Return the mean cross-entropy on the rows."""
-        return score(self._fusion, theta_0, z, self._labels if rows_B is None else self._labels[rows_B])[0]
+        return mean_loss(self._fusion, theta_0, z, self._labels if rows_B is None else self._labels[rows_B])

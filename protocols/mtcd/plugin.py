@@ -11,7 +11,7 @@ PROTOCOL = LazyProtocol(
     summary="tokens between peers, with and without a server (multi-token coordinate descent)",
     partition="vertical",
     default_data="synthetic",
-    headline=Headline(name="objective", mode="min"),
+    headline=Headline(name="training/objective", mode="min"),
     config_at=f"{_HERE}.config:MtcdConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

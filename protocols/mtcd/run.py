@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +14,7 @@ import numpy as np
 
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput, Diverged, PartyLost
+from fedactors.learning.metrics import of_split
 from fedactors.network import routes, topology
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
@@ -44,6 +46,7 @@ from protocols.mtcd.server import TokenServer
 
 T = TypeVar("T")
 SERVER = "server"
+OBJECTIVE = "training/objective"
 COUNTED = frozenset({"Representation", "Token", "Prelude", "SyncedZ", "RelayedZ", "DualVector"})
 """Message types of the algorithms; other orders and words carry no array, probes and labels are sent once."""
 _NETWORK_STEP = 0.05
@@ -121,7 +124,7 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
             print(f"warning: {line}", file=sys.stderr)
         await prepare(federation)
         state.found = await measure(federation, optimum)
-        state.start = state.found["objective"]
+        state.start = objective_of(state.found)
         rounds.judge(state.found)
         await rounds.end(0, state.found)
     methods = {"mtcd": mtcd_rounds, "stcd": stcd_stretches, "svfl": svfl_rounds, "dcpa": dcpa_iterations}
@@ -307,7 +310,7 @@ async def measure(federation: Federation, optimum: float | None) -> dict[str, fl
     await runtime.settle()
     found = await quality(federation)
     if optimum is not None:
-        found["gap"] = relative_gap(found["objective"], optimum)
+        found["gap"] = relative_gap(found[OBJECTIVE], optimum)
     sizes = {"client-server": 0.0, "client-client": 0.0}
     for total in runtime.ledger.totals():
         if total.type in COUNTED and total.kind in sizes:
@@ -322,7 +325,7 @@ async def measure(federation: Federation, optimum: float | None) -> dict[str, fl
 
 
 async def quality(federation: Federation) -> dict[str, float]:
-    """Return the objective (the test loss of a network), and on test rows accuracy or error.
+    """Return the objective on training rows (a network has none), and the metrics on test rows.
 
     Where arrays arrive as they are and Z covers all rows, the server's own objective is exact and costs nothing.
     Elsewhere (mini-batches, compression, networks, no server) the driver asks the clients for their representations:
@@ -333,7 +336,7 @@ async def quality(federation: Federation) -> dict[str, float]:
     is_protected = config.noise is not None and not federation.runtime.reproducible_noise
     if config.problem == "network" and not is_protected:
         found, _ = await scored(federation, "test", await fusion_parameters(federation))
-        return {"objective": found.loss, **_known(found)}
+        return of_split("test", found.metrics)
     server_knows = server is not None and config.batch_size is None and config.compression is None
     if is_protected or server_knows:
         if server is None:
@@ -343,11 +346,16 @@ async def quality(federation: Federation) -> dict[str, float]:
         objective = (await server.objective()).value
     else:
         found, penalty = await scored(federation, "train", NO_THETA_0)
-        objective = found.loss + penalty
+        objective = found.metrics["loss"] + penalty
     if (config.noise is not None and (is_protected or server_knows)) or federation.state.num_test == 0:
-        return {"objective": objective}
+        return {OBJECTIVE: objective}
     found, _ = await scored(federation, "test", NO_THETA_0)
-    return {"objective": objective, **_known(found)}
+    return {OBJECTIVE: objective, **of_split("test", found.metrics)}
+
+
+def objective_of(found: Mapping[str, float]) -> float:
+    """Return what training makes small: the objective, of a network its test loss."""
+    return found.get(OBJECTIVE, found.get("test/loss", math.nan))
 
 
 async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[Quality, float]:
@@ -375,11 +383,6 @@ async def fusion_parameters(federation: Federation) -> Any:
     return (await keeper.fusion_parameters()).theta_0
 
 
-def _known(found: Quality) -> dict[str, float]:
-    values = {"test_accuracy": found.accuracy, "test_rmse": found.rmse}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 async def check_divergence(federation: Federation, round_: int) -> None:
     """Stop a run whose objective has left the region where it began, and name a step size that is safe.
 
@@ -387,7 +390,7 @@ async def check_divergence(federation: Federation, round_: int) -> None:
         Diverged: it has.
     """
     config, state = federation.config, federation.state
-    value = state.found["objective"]
+    value = objective_of(state.found)
     if not has_diverged(value, state.start) or config.noise is not None:
         return
     tries = config.algorithm == "dcpa" or config.problem == "network"

@@ -342,9 +342,7 @@ class Auditor(Server):
         if len(found) > 1:
             mean_P = weighted_mean([model.parameters for model in found], [1.0] * len(found))
         work = Work(EVALUATION, 1.0)
-        return Measurement(
-            *await self.compute(evaluate, self._model, mean_P, self._key, self._config.device, work=work)
-        )
+        return Measurement(await self.compute(evaluate, self._model, mean_P, self._key, self._config.device, work=work))
 
     async def _ask_model(self, name: str) -> Any:
         model = None

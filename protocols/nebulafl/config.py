@@ -127,7 +127,7 @@ class NebulaFLConfig:
     staleness_exponent: float = Field(default=0.5, ge=0)
     """Exponent of the discount for staleness (FedAsync, FedBuff, Pisces)."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Report when, and for how many dollars and bytes, this test accuracy was first measured."""
+    """Report when, and for how many dollars and bytes, ``test/accuracy`` first was this high."""
     checkpoint_interval: int = Field(default=1, ge=0)
     """Measurements between two checkpoints; 0 for none but the last."""
     on_party_loss: Literal["stop", "continue", "restart"] = "restart"

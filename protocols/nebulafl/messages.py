@@ -194,12 +194,11 @@ class MeasureOrder:
     holders: tuple[str, ...]
 
 
-@message(reveals="accuracy and loss on test rows that belong to no container")
+@message(reveals="how good the model is on rows that belong to no container")
 class Measurement:
-    """What the auditor measured."""
+    """What the auditor measured: metrics by name."""
 
-    accuracy: float
-    loss: float
+    metrics: dict[str, float]
 
 
 @message(reveals="for which time an account is asked")

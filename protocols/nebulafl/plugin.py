@@ -11,7 +11,7 @@ PROTOCOL = LazyProtocol(
     summary="asynchronous learning over several data centers that rotate their models, with hardware, WAN and money",
     partition="horizontal",
     default_data="digits",
-    headline=Headline(name="accuracy"),
+    headline=Headline(name="test/accuracy"),
     config_at=f"{_HERE}.config:NebulaFLConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

@@ -17,6 +17,7 @@ from fedactors.data.catalogue import describe
 from fedactors.data.horizontal import HorizontalData, forget_rows
 from fedactors.errors import PartyLost
 from fedactors.learning.flat_training import num_parameters
+from fedactors.learning.metrics import Split, of_split
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER, Total
 from fedactors.plugins import RunResult
@@ -43,7 +44,7 @@ EVALUATION_SECONDS = 1.0
 MODEL_MESSAGES = (
     "MasterModel", "SharedModel", "TrainingOrder", "TrainingResult", "RoundOrder", "RoundResult", "ClusterLogits",
 )  # fmt: skip
-CURVE = ("time", "accuracy", "dollars", "center_bytes", "transfers")
+CURVE = ("accuracy", "time", "dollars", "center_bytes", "transfers")
 
 
 @dataclass
@@ -115,6 +116,11 @@ def end_of_run(config: NebulaFLConfig) -> float:
     return min(config.duration, config.num_rounds * config.rotation_interval)
 
 
+def measured_split(config: NebulaFLConfig) -> Split:
+    """Return which rows the auditor measures on: those held out, or the test rows."""
+    return "validation" if config.num_validation else "test"
+
+
 def actors(config: NebulaFLConfig) -> dict[str, type]:
     """Return the kinds of actors of a run."""
     found: dict[str, type] = {"data center": OrderCenter, "auditor": Auditor}
@@ -135,7 +141,7 @@ class Federation:
     def __init__(
         self, config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, catalogue: Catalogue, state: State
     ) -> None:
-        self._config, self._runtime, self._state = config, runtime, state
+        self.config, self._runtime, self._state = config, runtime, state
         self.away: list[str] = []
         self._returns = 0
         self._news = asyncio.Event()
@@ -223,17 +229,17 @@ class Federation:
         self.away.append(name)
         news = CenterNews(name, False, self._runtime.clock.now())
         await self.auditor.center_lost(news)
-        if self._config.on_party_loss == "continue" and not self.present:
+        if self.config.on_party_loss == "continue" and not self.present:
             raise PartyLost(name, "its process is gone, and no data center is left")
         await self._tell_present()
         if not self._rotates:
             unanswered = await self._exchange.center_news(news)
             if unanswered is not None:
                 await self.auditor.round_lost(unanswered)
-        if self._config.on_party_loss == "continue":
+        if self.config.on_party_loss == "continue":
             self._state.gone = sorted(self.away)
             return
-        await self._runtime.clock.sleep(self._config.restart_seconds)
+        await self._runtime.clock.sleep(self.config.restart_seconds)
         await self._runtime.respawn(name)
         if self._rotates:
             await self.auditor.center_back(await self.centers[name].report())
@@ -267,8 +273,7 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
     state.bills = bills_of(account, totals, runtime)
     found = await federation.measure()
     metrics = {
-        "accuracy": found.accuracy,
-        "loss": found.loss,
+        **of_split(measured_split(federation.config), found.metrics),
         "time": now - state.began_at,
         "hours": (now - state.began_at) / 3600.0,
         "dollars": account.rent + egress,
@@ -279,7 +284,7 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
         "trainings": account.trainings,
         "given_up": account.given_up,
     }
-    state.curve.append([metrics[name] for name in CURVE])
+    state.curve.append([found.metrics["accuracy"], *(metrics[name] for name in CURVE[1:])])
     return metrics
 
 
@@ -312,8 +317,7 @@ async def conclude(
     last, best = curve[-1], max(point["accuracy"] for point in curve)
     account = await federation.auditor.account(AccountOrder(runtime.clock.now(), last["time"]))
     metrics: dict[str, Any] = {
-        "accuracy": last["accuracy"],
-        "best_accuracy": best,
+        **of_split(measured_split(config), {"accuracy": last["accuracy"], "best_accuracy": best}),
         "hours": last["time"] / 3600.0,
         "dollars": last["dollars"],
         "center_bytes": last["center_bytes"],

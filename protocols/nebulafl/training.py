@@ -100,11 +100,10 @@ def train(
     return found.parameters, found.loss_rms, found.num_samples, logits_NK
 
 
-def evaluate(model: Model, parameters_P: Floats, key: bytes, device: str = "cpu") -> tuple[float, float]:
-    """Return accuracy and mean cross-entropy on some rows."""
+def evaluate(model: Model, parameters_P: Floats, key: bytes, device: str = "cpu") -> dict[str, float]:
+    """Return the metrics of a model on some rows."""
     where = str(find_device(device))
-    found = flat_training.evaluate(make_module, model, parameters_P, *rows_of(key), device=where)
-    return found.accuracy, found.loss
+    return flat_training.evaluate(make_module, model, parameters_P, *rows_of(key), device=where)
 
 
 def distil(

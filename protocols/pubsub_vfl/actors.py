@@ -19,7 +19,7 @@ import numpy as np
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import task_metrics
+from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import Network
 from fedactors.learning.split_network import Publication, joint_output
 from fedactors.privacy.accounting import PrivacyRecord
@@ -48,9 +48,6 @@ from protocols.pubsub_vfl.messages import (
 )
 from protocols.pubsub_vfl.pipeline import Pipeline
 from protocols.pubsub_vfl.privacy import Counts, active_records, add_counts, bottom_sigma, passive_records
-
-_ERRORS = ("loss", "rmse")
-"""Metrics that are defined on all rows."""
 
 
 class PartyWorker(Client):
@@ -394,7 +391,7 @@ class ActiveWorker(PartyWorker):
 
     @remote(caller=DRIVER)
     async def evaluate(self, request: PartRequest) -> Evaluated:
-        """Return the task's metrics on the validation or test rows; a regression's RMSE is in original units."""
+        """Return the task's metrics on validation or test rows; a regression's RMSE and MAE are in original units."""
         found = await asyncio.gather(*(peer.embed_part(request) for peer in self._first_peers().values()))
         rows, (bottom_size, top_size) = self.rows.part(request.part), self.replica.sizes
         assert rows.labels is not None
@@ -406,7 +403,6 @@ class ActiveWorker(PartyWorker):
         outputs = await self.compute(joint_output, self._top.model, embeddings, work=work)
         metrics = task_metrics(self._data.task, rows.labels, outputs)
         if self._data.task == "regression":
-            metrics["rmse"] *= self.rows.prepared.label_deviation
-        # a loss that is not finite is to be told; another metric is not defined where one class is absent
-        known = {n: float(value) for n, value in metrics.items() if n in _ERRORS or not math.isnan(value)}
-        return Evaluated(**known)
+            deviation = self.rows.prepared.label_deviation
+            metrics |= {name: metrics[name] * deviation for name in ("rmse", "mae") if name in metrics}
+        return Evaluated(known(metrics))

@@ -182,12 +182,9 @@ class EpochLoss:
 
 @message(reveals="how well the joint model does on validation or test rows; functions of their labels and features")
 class Evaluated:
-    """Metrics of a task; those that it does not have, or that are not defined on these rows, are None."""
+    """Metrics of a task by name, without those that are not defined on these rows."""
 
-    loss: float | None = None
-    accuracy: float | None = None
-    auc: float | None = None
-    rmse: float | None = None
+    metrics: dict[str, float]
 
 
 @message(reveals="whether the epoch was the best so far")

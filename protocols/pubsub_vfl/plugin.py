@@ -11,7 +11,7 @@ PROTOCOL = LazyProtocol(
     summary="split learning between organisations over publish/subscribe channels and parameter servers",
     partition="vertical",
     default_data="breast-cancer",
-    headline=Headline(name="auc"),
+    headline=Headline(name="test/auc"),
     config_at=f"{_HERE}.config:PubSubVflConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Split, of_split
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
@@ -32,9 +33,9 @@ from protocols.pubsub_vfl.messages import (
 )
 
 HEADLINE: dict[str, tuple[str, Mode]] = {
-    "binary": ("auc", "max"),
-    "multiclass": ("accuracy", "max"),
-    "regression": ("rmse", "min"),
+    "binary": ("validation/auc", "max"),
+    "multiclass": ("validation/accuracy", "max"),
+    "regression": ("validation/rmse", "min"),
 }
 _RESTART_SECONDS = 300.0
 _LONGEST_CALL = 30 * 86_400.0
@@ -68,6 +69,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
                 await federation.average(epoch)
         with runtime.phase("evaluation"):
             found = await federation.evaluate("validation")
+        rounds.record({**trained, **found})
         if metric not in found:
             raise BadInput(
                 f"validation_share: {config.validation_share:g} is not allowed with these data: all validation rows "
@@ -75,9 +77,6 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
             )
         end = EpochEnd(rounds.judge(found))
         await federation.end_epoch(end)
-        # the loss is of the training rows, every other metric of the validation rows
-        found["validation_loss"] = found.pop("loss")
-        rounds.record({**trained, **found})
     await workers.ask(lambda worker: worker.recall())
     test = await federation.evaluate("test")
     await workers.ask(lambda worker: worker.account(), of=federation.first)
@@ -138,10 +137,10 @@ class Federation:
         """Tell all workers how an epoch ended."""
         await self.workers.ask(lambda worker: worker.end_epoch(end))
 
-    async def evaluate(self, part: str) -> dict[str, float]:
+    async def evaluate(self, part: Split) -> dict[str, float]:
         """Return the metrics of the parties' first workers' models on the validation or test rows."""
         found = await self.workers.repeat(lambda: self.active.evaluate(PartRequest(part)), of=self.first)
-        return {name: value for name, value in asdict(found).items() if value is not None}
+        return of_split(part, found.metrics)
 
     async def lost(self, worker: str) -> None:
         """A worker was lost and is back: its batches go to others, and who waits for it goes on."""
@@ -156,7 +155,7 @@ def _mean_loss(losses: Iterable[EpochLoss | None]) -> dict[str, float]:
     for loss in losses:
         if loss is not None:
             loss_sum, rows = loss_sum + loss.loss_sum, rows + loss.num_rows
-    return {"loss": loss_sum / rows} if rows else {}
+    return {"training/loss": loss_sum / rows} if rows else {}
 
 
 def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> Federation:

@@ -11,7 +11,7 @@ PROTOCOL = LazyProtocol(
     summary="learning over joins and unions of tables in different organisations' databases, stated in SQL",
     partition="relational",
     default_data="orders",
-    headline=Headline(name="accuracy"),
+    headline=Headline(name="test/accuracy"),
     config_at=f"{_HERE}.config:TablePuppetConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

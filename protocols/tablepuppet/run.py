@@ -20,6 +20,7 @@ from typing import Any
 
 from fedactors.data.partitions import RelationalData
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import of_split
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
 from fedactors.privacy.secure_sessions import FEWEST
@@ -59,14 +60,15 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
         await rounds.checkpoint()
     async for number in rounds:
         train_loss = (await server.train_round(RoundOrder(number))).value  # lines 4-16
-        rounds.record({"train_loss": train_loss})
-        state.metrics = {**named(loss, await server.evaluate()), "train_loss": train_loss}
-        state.curve = [*state.curve, state.metrics[SCORE_NAMES[loss]]]
+        rounds.record({"training/loss": train_loss})
+        scores = named(loss, await server.evaluate())
+        state.metrics = {**of_split("test", scores), "training/loss": train_loss}
+        state.curve = [*state.curve, scores[SCORE_NAMES[loss]]]
         rounds.record(state.metrics)
     for client in clients.values():
         await client.account()
     communication = await account_communication(config, state.facts, state.round, runtime)
-    trivial = {f"trivial_{name}": value for name, value in state.trivial.items()}
+    trivial = {f"test/trivial_{name}": value for name, value in state.trivial.items()}
     facts = {name: getattr(state.facts, name) for name in JoinFacts.__dataclass_fields__}
     return await rounds.result(
         {**state.metrics, **trivial, **left_out(state.facts)},
@@ -162,7 +164,7 @@ def left_out(facts: JoinFacts) -> dict[str, float]:
 
 def named(loss: Loss, found: TestScore) -> dict[str, float]:
     """Return a score under its metric's name, beside the mean loss."""
-    return {SCORE_NAMES[loss]: found.score, "test_loss": found.loss}
+    return {SCORE_NAMES[loss]: found.score, "loss": found.loss}
 
 
 def num_rounds(config: TablePuppetConfig, loss: Loss) -> int:

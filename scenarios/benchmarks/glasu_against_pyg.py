@@ -76,8 +76,10 @@ def ours(settings: dict[str, Any], data: str, seed: int) -> dict[str, float]:
     metrics = runtime.execute(lambda: run(config, source, runtime)).metrics
     spent = time.process_time() - start
     return {
-        "validation": metrics["validation_accuracy"], "test": metrics["accuracy"], "epoch_ms": 1000 * spent / EPOCHS
-    }  # fmt: skip
+        "validation": metrics["validation/accuracy"],
+        "test": metrics["test/accuracy"],
+        "epoch_ms": 1000 * spent / EPOCHS,
+    }
 
 
 def main() -> None:

@@ -160,7 +160,7 @@ def main() -> None:
         loop_seconds, visits, z_N = plain_loop(config, data, blocks, 0)
         actor_seconds, result = actors(config, data, 0)
         loss = problem_of(config).loss(z_N, data.labels()[0], args.samples)
-        found.append((visits / loop_seconds, visits / actor_seconds, result.metrics["objective"] - loss))
+        found.append((visits / loop_seconds, visits / actor_seconds, result.metrics["training/objective"] - loss))
     loop, actor = (float(np.median([row[i] for row in found])) for i in (0, 1))
     ratios = [row[1] / row[0] for row in found]
     metrics = {

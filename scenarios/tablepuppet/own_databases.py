@@ -36,7 +36,7 @@ if __name__ == "__main__":
             run,
             data="orders",
             partition="relational",
-            headline=Headline(name="accuracy"),
+            headline=Headline(name="test/accuracy"),
             load_data=lambda config, name, seed: stated(SQL, databases, label="o.returned", task="binary"),
             smoke={"rounds": 2, "algorithm": "rfl-admm"},
         )

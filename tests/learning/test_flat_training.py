@@ -81,8 +81,8 @@ def test_training_learns_and_leaves_its_inputs_alone():
     first = start("linear")
     before = first.copy()
     made = flat_training.local_training(factory, "linear", first, x, y, seed=0, sgd=Sgd(num_epochs=60))
-    assert flat_training.evaluate(factory, "linear", made.parameters, x, y).accuracy > 0.9
-    assert made.loss < flat_training.evaluate(factory, "linear", first, x, y).loss
+    assert flat_training.evaluate(factory, "linear", made.parameters, x, y)["accuracy"] > 0.9
+    assert made.loss < flat_training.evaluate(factory, "linear", first, x, y)["loss"]
     np.testing.assert_array_equal(first, before)
 
 
@@ -156,7 +156,7 @@ def test_evaluation_by_hand():
     weights[640] = 5.0  # bias of class 0
     x, y = samples()
     made = flat_training.evaluate(factory, "linear", weights, x, y)
-    assert made.accuracy == pytest.approx((y == 0).mean())
+    assert made["accuracy"] == pytest.approx((y == 0).mean())
     assert flat_training.logits(factory, "linear", weights, x, batch_size=50).shape == (120, 10)
 
 

@@ -47,7 +47,7 @@ def make_run(out: Path, seed: int = 0, num_spans: int = 2, **config: object) -> 
             waiting_seconds=0.0,
             price=0.0,
         )
-        recorder.record_round(index, {"auc": 0.1 * index + 0.01 * seed, "members": 3, "test_tail": 1.0 / index})
+        recorder.record_round(index, {"auc": 0.1 * index + 0.01 * seed, "members": 3, "validation/tail": 1.0 / index})
     recorder.close()
     summary = Summary(
         run=folder.path.name,
@@ -142,9 +142,9 @@ def test_what_is_the_same_in_every_round_is_no_chart(tmp_path):
 
 def test_a_metric_of_the_whole_run_is_drawn_by_its_rounds(tmp_path):
     run = load_runs([make_run(tmp_path)])[0]
-    whole = dataclasses.replace(run, config={**run.config, "headline": {"name": "tail", "mode": "max"}})
+    whole = dataclasses.replace(run, config={**run.config, "headline": {"name": "test/tail", "mode": "max"}})
     group = Group(label="x", runs=(whole,))
-    assert shared_metrics([group])[0] == "test_tail"
+    assert shared_metrics([group])[0] == "validation/tail"
 
 
 def test_messages_are_listed_by_type_and_by_pair(tmp_path):
@@ -261,7 +261,7 @@ def test_figures_are_written_with_the_numbers_in_them(tmp_path):
     pytest.importorskip("matplotlib")
     runs = load_runs([make_run(tmp_path, seed) for seed in (0, 1)])
     written = write_figures(runs, tmp_path / "figures")
-    assert {path.name for path in written} >= {"auc.svg", "auc.pdf", "auc.csv", "test_tail.csv"}
+    assert {path.name for path in written} >= {"auc.svg", "auc.pdf", "auc.csv", "validation-tail.csv"}
     assert (tmp_path / "figures" / "auc.pdf").read_bytes().startswith(b"%PDF")
     rows = list(csv.DictReader((tmp_path / "figures" / "auc.csv").read_text().splitlines()))
     third = next(row for row in rows if row["axis"] == "bytes" and float(row["x"]) == 3000)

@@ -26,7 +26,7 @@ def run(capsys, *words):
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives_and_the_cache_keeps_it(tmp_path, capsys):
-    words = ["pubsub-vfl", *TINY, "learning_rate=0.01,0.03", "--seeds", "0,1", "--choose", "validation_loss:min"]
+    words = ["pubsub-vfl", *TINY, "learning_rate=0.01,0.03", "--seeds", "0,1", "--choose", "validation/loss:min"]
     code, found = run(capsys, *words, "--jobs", "2", "--out", str(tmp_path / "two"))
     assert (code, found["runs"], found["cached"], found["failed"]) == (0, 4, 0, 0)
     assert found["choice"]["settings_tried"] == 2
@@ -159,8 +159,8 @@ def test_a_table_is_compared_and_reported(tmp_path, capsys):
         "pubsub-vfl learning_rate=0.03",
     ]
     (gap,) = comparison["differences"]
-    low, high = gap["metrics"]["auc"]["bootstrap95"]
-    assert low <= gap["metrics"]["auc"]["difference"] <= high
+    low, high = gap["metrics"]["test/auc"]["bootstrap95"]
+    assert low <= gap["metrics"]["test/auc"]["difference"] <= high
     assert Path(plot).stat().st_size > 1000
     assert cli.main(["report", found["table"]]) == 0
     page = (tmp_path / "pubsub-vfl.html").read_text()

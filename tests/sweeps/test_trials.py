@@ -112,7 +112,7 @@ def test_a_finished_run_is_a_row_and_another_time_the_same():
     assert row.config == trial.config
     assert row.curve["round"] == [1, 2]
     assert row.curve["seconds"] == sorted(row.curve["seconds"])
-    assert 0 < row.metrics["auc"] <= 1
+    assert 0 < row.metrics["test/auc"] <= 1
     assert dataclasses.replace(row, wall_seconds=0.0) == dataclasses.replace(again, wall_seconds=0.0)
 
 

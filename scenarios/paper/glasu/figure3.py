@@ -36,7 +36,7 @@ def draw(study: GlasuStudy) -> Path:
     for place, case in enumerate(CASES):
         made = [study.rows(study.study("figure3"), f"{backbone}-{case}") for backbone in BACKBONES[:2]]
         made.append(study.rows(study.study("table2"), case))
-        found = [(spot, [row.metrics["accuracy"] for row in rows]) for spot, rows in enumerate(made) if rows]
+        found = [(spot, [row.metrics["test/accuracy"] for row in rows]) for spot, rows in enumerate(made) if rows]
         heights = [statistics.fmean(values) for _, values in found]
         spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values in found]
         axes.bar([spot + 0.27 * place for spot, _ in found], heights, 0.25, yerr=spreads, capsize=2, label=case)

@@ -222,7 +222,7 @@ def network_table() -> str:
     for kind in ("table", "views", "quadrants"):
         for name, row in summaries(f"networks-{kind}").items():
             server, clients = row["client_server_bytes"] / 1e6, row["client_client_bytes"] / 1e6
-            accuracy = [100 * value for value in values_of(row, "test_accuracy")]
+            accuracy = [100 * value for value in values_of(row, "test/accuracy")]
             cells = [f"{np.mean(accuracy):.2f} ± {np.std(accuracy, ddof=1):.2f}" if len(accuracy) > 1 else "one seed"]
             cells += [f"{value:.2f}" for value in (server, clients, server + clients, 10 * server + clients)]
             rows.append([kind, name, str(row["seeds"]), *cells])

@@ -153,7 +153,7 @@ def networks() -> Figure:
         for column, (x, ratio) in enumerate((("round", 1.0), ("cost", 1.0), ("cost", 10.0))):
             for name, runs in with_costs(load_curves(f"networks-{kind}"), ratio).items():
                 style = "-" if name.startswith("mtcd") else "--"
-                line(plots[row][column], runs, x, "test_accuracy", name, log=False, style=style)
+                line(plots[row][column], runs, x, "test/accuracy", name, log=False, style=style)
             where = "sync rounds" if x == "round" else f"weighted cost, rho = {ratio:g} (8 kB)"
             label(plots[row][column], kind, where, "test accuracy", log_y=False)
     return figure

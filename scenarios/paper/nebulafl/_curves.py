@@ -62,6 +62,6 @@ def draw(given: Study, name: str, panels: Panels, *, columns: int = COLUMNS) -> 
 
 def curve(rows: Sequence[RunRow]) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
     """Return hours, and the mean and deviation over seeds of the accuracy measured then."""
-    points = list(zip(*(row.curve["accuracy"] for row in rows), strict=True))
+    points = list(zip(*(row.curve["test/accuracy"] for row in rows), strict=True))
     deviation = [statistics.stdev(point) if len(point) > 1 else 0.0 for point in points]
     return [time / 3600 for time in rows[0].curve["time"]], [statistics.fmean(point) for point in points], deviation

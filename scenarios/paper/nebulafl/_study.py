@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.data.horizontal import HorizontalData
+from fedactors.learning.metrics import of_split
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.plugin import PROTOCOL
+from protocols.nebulafl.run import measured_split
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 BASELINES = (
@@ -51,7 +53,7 @@ class Row:
 
 def chosen(method: str) -> dict[str, Any]:
     """Return the settings that `choose.py` found best for a method on validation rows, the first at a tie."""
-    return dict(max(tried(RESULTS, method), key=lambda row: float(row.metrics["validation_accuracy"])).config)
+    return dict(max(tried(RESULTS, method), key=lambda row: float(row.metrics["validation/accuracy"])).config)
 
 
 def tried(out: Path, method: str) -> list[RunRow]:
@@ -118,6 +120,7 @@ def once(row: Row, seed: int, targets: Sequence[float] = (), more: More | None =
         metrics |= until(target, curve)
     digits = {"time": 6, "accuracy": 4, "dollars": 3}
     kept = {name: [round(point[name], places) for point in curve] for name, places in digits.items()}
+    kept |= of_split(measured_split(done.config), {"accuracy": kept.pop("accuracy")})
     return done.row(metrics, curve=kept, extra={})
 
 

@@ -38,8 +38,9 @@ def attempt(given: Study, method: str, settings: Mapping[str, Any]) -> RunRow:
     found: list[float] = []
     for dirichlet in SHARES[-1:] if given.smoke else SHARES:
         fixed = {**DIGITS, "dirichlet": dirichlet, "num_validation": NUM_VALIDATION, "resource_policy": "fastest"}
-        found += once(Row({**resized(fixed, given), "algorithm": method, **settings}), 0).curve["accuracy"][-3:]
-    metrics = {"validation_accuracy": round(sum(found) / len(found), 4)}
+        row = once(Row({**resized(fixed, given), "algorithm": method, **settings}), 0)
+        found += row.curve["validation/accuracy"][-3:]
+    metrics = {"validation/accuracy": round(sum(found) / len(found), 4)}
     config = {"algorithm": method, **settings}
     row = RunRow(protocol="nebulafl", seed=0, data="digits", config=config, metrics=metrics)
     given.put("choice", " ".join([method, *(f"{key}={value:g}" for key, value in settings.items())]), [row])
@@ -54,7 +55,7 @@ def main() -> None:
         name, values = OWN.get(method, ("", ("",)))
         first = {name: values[0]} if name else {}
         trials = [attempt(given, method, {"learning_rate": rate, **first}) for rate in RATES]
-        best = max(trials, key=lambda row: float(row.metrics["validation_accuracy"])).config["learning_rate"]
+        best = max(trials, key=lambda row: float(row.metrics["validation/accuracy"])).config["learning_rate"]
         for value in values[1:]:
             attempt(given, method, {"learning_rate": best, name: value})
 

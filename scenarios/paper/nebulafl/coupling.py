@@ -48,8 +48,8 @@ def knowledge(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str,
     model, key = run_model(config, data), rows_key(data.test())
     mean_P = np.mean(masters, axis=0)
     return {
-        "planet_accuracy": float(np.mean([evaluate(model, planet, key)[0] for planet in planets])),
-        "master_accuracy": float(np.mean([evaluate(model, master, key)[0] for master in masters])),
+        "test/planet_accuracy": float(np.mean([evaluate(model, planet, key)["accuracy"] for planet in planets])),
+        "test/master_accuracy": float(np.mean([evaluate(model, master, key)["accuracy"] for master in masters])),
         "spread": float(np.mean([np.linalg.norm(planet - mean_P) for planet in planets]) / np.linalg.norm(mean_P)),
     }
 

@@ -60,7 +60,7 @@ def attacked(point: Point, seed: int) -> RunRow:
     row, states = perform_with_states(dataclasses.replace(point, reproducible_noise=True), seed)
     config = build(PROTOCOL.Config, point.settings)
     found = run_attacks(surface(config, load_data(PROTOCOL, config, point.data, seed), states, seed), seed)
-    metrics: dict[str, Any] = {"auc": row.metrics["auc"]}
+    metrics: dict[str, Any] = {"test/auc": row.metrics["test/auc"]}
     for one in found:
         name = one.name.partition(":")[0].replace(" ", "_")
         metrics[name] = f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"

@@ -12,7 +12,7 @@ from best import chosen
 def curves(axes: Any, split: str) -> None:
     """Draw validation AUC over simulated seconds, one line for the best row of each method."""
     for method, row in sorted(chosen(split).items()):
-        seconds, auc = row.curve["seconds"], row.curve["auc"]
+        seconds, auc = row.curve["seconds"], row.curve["validation/auc"]
         axes.plot(seconds, auc, marker="o", markersize=4, label=f"{method} ({row.name.partition('-w')[2]})")
     axes.axhline(0.94, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xlabel("simulated seconds, evaluation included")

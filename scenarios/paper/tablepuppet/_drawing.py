@@ -40,16 +40,17 @@ def draw(figure: str, panels: Sequence[Panel], study: Study, axis: str = "epoch"
 
 def _draw_panel(axes: Axes, panel: Panel, study: Study, axis: str) -> None:
     best = study.rows(panel.name, "centralised")[0].metrics
-    score = "rmse" if "rmse" in best else "accuracy"
-    axes.axhline(best[score], color="black", linestyle="--", linewidth=1, label="centralised")
-    axes.axhline(best[f"trivial_{score}"], color="grey", linestyle=":", linewidth=1, label="trivial")
-    span = abs(best[score] - best[f"trivial_{score}"])
-    low, high = sorted((best[score], best[f"trivial_{score}"]))
+    score = "rmse" if "test/rmse" in best else "accuracy"
+    ours, trivial = best[f"test/{score}"], best[f"test/trivial_{score}"]
+    axes.axhline(ours, color="black", linestyle="--", linewidth=1, label="centralised")
+    axes.axhline(trivial, color="grey", linestyle=":", linewidth=1, label="trivial")
+    span = abs(ours - trivial)
+    low, high = sorted((ours, trivial))
     for marker, name in zip("osv^D", panel.rows, strict=False):
         rows = study.rows(panel.name, name.replace(" ", "-"))
         if not rows or rows[0].status == "failed":
             continue
-        step, curve = 1.0 if axis == "epoch" else rows[0].metrics[f"{axis}_s"], rows[0].curve[score]
+        step, curve = 1.0 if axis == "epoch" else rows[0].metrics[f"{axis}_s"], rows[0].curve[f"test/{score}"]
         seconds = [step * (i + 1) for i in range(len(curve))]
         axes.plot(seconds, curve, marker=marker, markersize=3, linewidth=1, label=name, alpha=0.8)
     axes.set_ylim(low - 0.5 * span, high + 0.5 * span)

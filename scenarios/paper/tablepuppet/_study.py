@@ -168,11 +168,12 @@ def once(point: Point, seed: int) -> RunRow:
 def compared(row: RunRow, centralised: RunRow) -> RunRow:
     """Return a row with the share of the gap that it closes, and its communication."""
     metrics, best = dict(row.metrics), centralised.metrics
-    score = "rmse" if "rmse" in metrics else "accuracy"
-    metrics[f"centralised_{score}"] = best[score]
-    for key, of in (("gap_closed_%", score), ("loss_gap_closed_%", "test_loss")):
-        span = best[of] - best[f"trivial_{of}"]
-        metrics[key] = round(100 * (metrics[of] - best[f"trivial_{of}"]) / span, 2) if span else 100.0
+    score = "rmse" if "test/rmse" in metrics else "accuracy"
+    metrics[f"test/centralised_{score}"] = best[f"test/{score}"]
+    for key, of in (("gap_closed_%", score), ("loss_gap_closed_%", "loss")):
+        trivial = best[f"test/trivial_{of}"]
+        span = best[f"test/{of}"] - trivial
+        metrics[key] = round(100 * (metrics[f"test/{of}"] - trivial) / span, 2) if span else 100.0
     sent, is_federated = row.extra["communication"], row is not centralised
     metrics["epoch_mb"] = sent["epoch_bytes"] / 1e6 if is_federated else 0.0
     for network in ("us-uk", "us-us"):

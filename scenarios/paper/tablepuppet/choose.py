@@ -110,7 +110,7 @@ def search(grid: Grid, study: Study) -> None:
         for name, chosen in grid.points()
     }
     study.measure(grid.folder, points, once, whole=True)
-    found = {row.name: row.metrics["train_loss"] for row in study.rows(grid.folder) if row.status == "finished"}
+    found = {row.name: row.metrics["training/loss"] for row in study.rows(grid.folder) if row.status == "finished"}
     found = {name: loss for name, loss in found.items() if name in points}
     best = min(found, key=lambda name: found[name])
     print(f"{grid.folder}: {best} with {found[best]:.6f}", flush=True)
@@ -120,7 +120,7 @@ def once(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
     """Train at one point."""
     data, settings = point
     done = run_once(PROTOCOL, settings, data, seed)
-    return done.row({"train_loss": done.result.metrics["train_loss"]}, extra={}, curve={})
+    return done.row({"training/loss": done.result.metrics["training/loss"]}, extra={}, curve={})
 
 
 def main() -> int:

@@ -68,11 +68,11 @@ def test_without_validation_nodes_the_last_round_stands_and_without_test_nodes_n
     path = write(tmp_path, nodes={**NODES, "validation": nobody})
     summary = go(path, "hidden_size=4", "num_clients=2", "num_rounds=3", "evaluate_every=1", "patience=1")
     assert summary.rounds == summary.metrics["best_round"] == 3
-    assert "validation_accuracy" not in summary.metrics
+    assert "validation/accuracy" not in summary.metrics
     assert summary.extra["remarks"] == ["no validation nodes: nothing is selected, the last round stands"]
     summary = go(write(tmp_path, nodes={**NODES, "test": nobody}))
-    assert "test_accuracy" not in summary.metrics
-    assert "validation_accuracy" in summary.metrics
+    assert "test/accuracy" not in summary.metrics
+    assert "validation/accuracy" in summary.metrics
 
 
 def test_the_command_line_ends_with_code_2_and_one_line(tmp_path, capsys):

@@ -50,7 +50,7 @@ def test_training_goes_on_without_the_block_of_a_lost_client(words):
         assert [row["round"] for row in memory.rounds] == [1, 2, 3]
         seen.append(memory.rounds[-1]["num_members"])
         assert "client-1" not in result.extra["privacy"]
-        assert result.metrics["accuracy"] > 0
+        assert result.metrics["test/accuracy"] > 0
         assert "client-1" not in memory.snapshots[-1].actors
     # only who is lost after its last update still counts in the last round
     assert sorted(seen) == seen
@@ -133,7 +133,7 @@ def test_sums_are_recovered_without_one_or_two_of_five(monkeypatch, door, names,
     assert set(calls.values()) == {which}
     assert result.rounds == 3
     assert memory.rounds[-1]["num_members"] == 5 - len(names)
-    assert result.metrics["accuracy"] > 0
+    assert result.metrics["test/accuracy"] > 0
     # no client was ever summed with two companies over the same values
     assert companies
     assert {len(seen) for seen in companies.values()} == {1}

@@ -131,7 +131,7 @@ def test_one_client_with_every_aggregation_is_the_centralised_run():
     together = settings(num_clients="1", aggregation_layers="0,1,2,3", num_local_updates="2")
     alone = settings(num_clients="1", special_case="centralised", num_local_updates="2")
     one, two = simulate(together)[1].rounds, simulate(alone)[1].rounds
-    names = ("loss", "last_loss", "validation_accuracy", "test_accuracy")
+    names = ("training/loss", "training/last_loss", "validation/accuracy", "test/accuracy")
     assert [[row.get(name) for name in names] for row in one] == [[row.get(name) for name in names] for row in two]
 
 
@@ -143,9 +143,9 @@ def test_baselines_without_communication_send_nothing():
 
 def test_every_runs_metrics_are_complete_and_selection_uses_validation():
     result, memory = simulate(settings(num_rounds="6", evaluate_every="1"))
-    best = max(memory.rounds, key=lambda row: (row["validation_accuracy"], -row["round"]))
+    best = max(memory.rounds, key=lambda row: (row["validation/accuracy"], -row["round"]))
     assert result.metrics["best_round"] == best["round"]
-    assert result.metrics["accuracy"] == best["test_accuracy"]
+    assert result.metrics["test/accuracy"] == best["test/accuracy"]
     assert {"mean_client_accuracy", "least_client_accuracy"} <= result.metrics.keys()
     training, everything = result.extra["training"], sum(row[3] != "driver" for row in memory.rows)
     assert 0 < training["messages"] < everything
@@ -182,7 +182,7 @@ def test_predictions_are_those_of_the_best_round(words, tmp_path):
     source = load_data(config, DATA, 0)
     classes = serving.predict(config, source, memory.snapshots[-1].actors)
     block = source.part("client-0").load()
-    assert np.mean(classes[block.test] == block.labels[block.test]) == pytest.approx(result.metrics["accuracy"])
+    assert np.mean(classes[block.test] == block.labels[block.test]) == pytest.approx(result.metrics["test/accuracy"])
     weights, _ = serving.export(config, "client-0", memory.snapshots[-1].actors, tmp_path)
     with np.load(weights) as written:
         assert written["classifier.bias"].shape == (3,)

@@ -33,7 +33,7 @@ def test_the_conformance_kit_has_no_remark(algorithm):
 
 def test_it_learns():
     result, _, _ = play(build(HorizontalConfig, {"num_rounds": 15, "clients_per_site": 5}))
-    assert result.metrics["accuracy"] > 0.8
+    assert result.metrics["test/accuracy"] > 0.8
     assert result.extra["clients"] == 10
 
 
@@ -85,7 +85,7 @@ def test_clients_drop_out_and_the_round_goes_on_without_them():
 def test_a_round_without_any_answer_leaves_the_model_as_it_is():
     _, recorder, _ = play(changed(dropout_rate=0.999999, num_rounds=2))
     assert [entry["clients"] for entry in recorder.rounds] == [0, 0]
-    assert len({entry["accuracy"] for entry in recorder.rounds}) == 1
+    assert len({entry["test/accuracy"] for entry in recorder.rounds}) == 1
 
 
 def test_a_lost_site_is_left_out_or_stops_the_run():
@@ -136,7 +136,7 @@ def test_predictions_and_the_export_are_the_servers_model(tmp_path):
     states = recorder.checkpoints["final"].actors
     block = data.test().load()
     said = serving.predict(config, data, states)
-    assert np.mean(said == block.labels) == pytest.approx(result.metrics["accuracy"])
+    assert np.mean(said == block.labels) == pytest.approx(result.metrics["test/accuracy"])
     weights, facts = serving.export(config, "server", {"server": states["server"]}, tmp_path)
     arrays, told = np.load(weights), json.loads(facts.read_text())
     assert (told["model"], told["inputs"], told["outputs"], told["task"]) == ("linear", [1, 8, 8], 10, "multiclass")

@@ -73,7 +73,7 @@ def test_the_step_size_suggested_to_a_run_that_diverges_is_safe(words, rate):
         simulate(f"{words} learning_rate={rate} num_rounds=200")
     safe = str(caught.value).rpartition(" ")[2]
     _, kept, _ = simulate(f"{words} learning_rate={safe} num_rounds=40")
-    values = [found["objective"] for _, found in kept.rounds]
+    values = [found["training/objective"] for _, found in kept.rounds]
     assert values[-1] < values[0]
     assert max(values) < 2 * values[0]
 

@@ -45,8 +45,8 @@ def test_a_loss_at_any_moment_can_be_gone_on_from(words):
         for client in ("client-0", "client-1", "client-3"):
             result, kept, _ = simulate(words, faults={client: time})
             assert [index for index, _ in kept.rounds] == list(range(7))
-            assert np.isfinite(result.metrics["objective"])
-            assert result.metrics["objective"] < kept.rounds[0][1]["objective"]
+            assert np.isfinite(result.metrics["training/objective"])
+            assert result.metrics["training/objective"] < kept.rounds[0][1]["training/objective"]
 
 
 def test_what_was_lost_is_issued_again_from_the_last_sync():
@@ -67,7 +67,7 @@ def test_the_other_clients_reach_the_minimum_over_their_blocks():
     data = load_data(config_of(merged(words)), "synthetic", 3)
     rest = np.concatenate([data.load(k).train for k in range(6) if k != 4], axis=1)
     _, optimum = solve(Ridge(10.0), rest, data.labels()[0])
-    assert result.metrics["objective"] == pytest.approx(optimum, rel=1e-9)
+    assert result.metrics["training/objective"] == pytest.approx(optimum, rel=1e-9)
 
 
 def test_a_resumed_run_knows_who_was_lost():

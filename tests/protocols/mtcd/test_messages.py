@@ -35,7 +35,7 @@ SAMPLES = [
     messages.RowCount(70, 30),
     messages.MeasureOrder("test"),
     messages.ScoreOrder("test", np.arange(4.0), np.zeros(0)),
-    messages.Quality(0.5, None, 0.25),
+    messages.Quality({"loss": 0.5, "rmse": 0.25}),
     messages.Objective(0.5),
     messages.FusionParameters(np.ones(4, np.float32)),
     messages.Probe(np.arange(3.0)),

@@ -125,7 +125,7 @@ def test_server_steps_on_theta_0_lower_the_loss_with_z_frozen():
     bottom, fusion, thetas, theta_0, xs, labels = setting("sum")
     z = z_of(bottom, thetas, xs, "sum")
     trained = networks.fusion_steps(fusion, theta_0, z, labels, 0.2, 30)
-    assert networks.score(fusion, trained, z, labels)[0] < networks.score(fusion, theta_0, z, labels)[0]
+    assert networks.score(fusion, trained, z, labels)["loss"] < networks.score(fusion, theta_0, z, labels)["loss"]
 
 
 def test_mean_of_tokens_is_not_the_token_of_the_mean_for_nonlinear_representations():
@@ -184,8 +184,8 @@ def test_training_by_visits_learns():
             trains_theta_0=True,
         )
     after = networks.score(fusion, theta_0, z, labels)
-    assert after[0] < 0.2 * before[0]
-    assert after[1] == 1.0
+    assert after["loss"] < 0.2 * before["loss"]
+    assert after["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize(

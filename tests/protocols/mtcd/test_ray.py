@@ -96,7 +96,7 @@ def test_a_client_killed_at_any_moment_on_ray_is_gone_on_without(method, delay):
     words = "num_rounds=6 num_local_steps=100 batch_size=100 on_party_loss=continue"
     result, kept = killed(words, method, delay)
     assert [index for index, _ in kept.rounds] == list(range(7))
-    assert result.metrics["objective"] < kept.rounds[0][1]["objective"]
+    assert result.metrics["training/objective"] < kept.rounds[0][1]["training/objective"]
 
 
 @pytest.mark.parametrize(

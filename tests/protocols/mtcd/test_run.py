@@ -69,7 +69,7 @@ def test_the_actors_do_algorithm_2(mode, batch):
 def test_no_edges_is_svfl_with_all_steps_at_once_exactly():
     edgeless, kept, _ = simulate("topology=empty num_tokens=6 learning_rate=0.001 num_hops=2 num_local_steps=4")
     parallel, also, _ = simulate("algorithm=svfl num_tokens=1 learning_rate=0.001 num_local_steps=12")
-    assert edgeless.metrics["objective"] == parallel.metrics["objective"]
+    assert edgeless.metrics["training/objective"] == parallel.metrics["training/objective"]
     for client in range(6):
         assert theta_of(kept, f"client-{client}").tobytes() == theta_of(also, f"client-{client}").tobytes()
 
@@ -79,7 +79,7 @@ def test_one_token_over_the_whole_graph_without_syncing_between_is_stcd():
     roamed, _, _ = simulate(f"{words} num_tokens=1 clusters=whole")
     _, also, _ = simulate(f"algorithm=stcd {words} num_tokens=1")
     # the walks are drawn from other seeds; the objective falls alike, and STCD's own loop is checked hop by hop
-    assert roamed.metrics["objective"] < roamed.extra["optimum"] * 50
+    assert roamed.metrics["training/objective"] < roamed.extra["optimum"] * 50
     config = config_of(merged(f"algorithm=stcd {words} num_tokens=1"))
     data = load_data(config, "synthetic", 3)
     labels, graph = data.labels()[0], make_graph(config, 3)
@@ -103,7 +103,7 @@ def test_one_token_over_the_whole_graph_without_syncing_between_is_stcd():
 def test_a_walk_in_stretches_is_the_walk_in_one():
     whole, _, _ = simulate("algorithm=stcd num_hops=19 num_rounds=1 num_tokens=1 topology=ring")
     parts, _, _ = simulate("algorithm=stcd num_hops=4 num_rounds=4 num_tokens=1 topology=ring")
-    assert parts.metrics["objective"] == whole.metrics["objective"]
+    assert parts.metrics["training/objective"] == whole.metrics["training/objective"]
     assert parts.metrics["client_client_bytes"] == whole.metrics["client_client_bytes"]
 
 
@@ -116,7 +116,7 @@ def test_every_algorithm_reaches_the_minimum_of_a_small_ridge_problem(algorithm)
 
 def test_the_objective_never_rises_with_one_token():
     _, kept, _ = simulate("num_tokens=1 clusters=whole num_rounds=30")
-    values = [metrics["objective"] for _, metrics in kept.rounds]
+    values = [metrics["training/objective"] for _, metrics in kept.rounds]
     assert all(after <= before * (1 + 1e-13) for before, after in itertools.pairwise(values))
 
 
@@ -229,7 +229,7 @@ def test_tokens_carry_no_bytes_but_z():
 def test_clients_without_a_server_link_are_reached_over_their_neighbours():
     near, _, _ = simulate("num_tokens=1 clusters=whole start=[0] topology=path")
     far, _, runtime = simulate("num_tokens=1 clusters=whole start=[0] topology=path server_links=0,1")
-    assert far.metrics["objective"] == near.metrics["objective"]
+    assert far.metrics["training/objective"] == near.metrics["training/objective"]
     assert far.metrics["client_client_bytes"] > near.metrics["client_client_bytes"]
     with_server = {t.sender for t in runtime.ledger.totals() if t.kind == "client-server" and t.sender != "server"}
     assert with_server <= {"client-0", "client-1"}
@@ -239,7 +239,7 @@ def test_clients_without_a_server_link_are_reached_over_their_neighbours():
 def test_a_named_data_set_is_dealt_to_the_clients_and_labels_are_shared(algorithm):
     words = f"problem=sparse-logistic algorithm={algorithm} num_rounds=2"
     result, kept, _ = simulate(words, data="breast-cancer")
-    assert 0.5 < result.metrics["test_accuracy"] <= 1
+    assert 0.5 < result.metrics["test/accuracy"] <= 1
     told = [row[2] for row in kept.rows if row[4] == "Labels" and row[3] != "driver"]
     assert len(told) == (6 if algorithm in ("mtcd", "svfl") else 5)
     assert "driver" not in {row[2] for row in kept.rows if row[4] == "Labels"}

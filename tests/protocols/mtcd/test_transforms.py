@@ -102,7 +102,7 @@ def test_real_noise_differs_from_run_to_run_and_nothing_is_asked_beside_the_prot
     words = "noise=gaussian topology=complete"
     first, kept, runtime = simulate(words, reproducible_noise=False, cls=Watched)
     second, _, _ = simulate(words, reproducible_noise=False)
-    assert first.metrics["objective"] != second.metrics["objective"]
+    assert first.metrics["training/objective"] != second.metrics["training/objective"]
     assert not [m for _, _, m in runtime.messages if type(m).__name__ == "Measured"]
     assert all(record.covered for record in kept.records if record.releases)
     with pytest.raises(BadInput, match="nothing may be measured"):

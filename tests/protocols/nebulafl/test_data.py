@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there():
 def test_own_files_are_learned_from(tmp_path, algorithm, listed):
     config, data = own_files(tmp_path, algorithm=algorithm, listed=listed, learning_rate=0.2)
     runtime = SimulatedRuntime(seed=0)
-    assert runtime.execute(lambda: run(config, data, runtime)).metrics["accuracy"] > 0.8
+    assert runtime.execute(lambda: run(config, data, runtime)).metrics["test/accuracy"] > 0.8
 
 
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedavg-hierarchical"])

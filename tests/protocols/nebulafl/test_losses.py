@@ -141,7 +141,7 @@ def test_when_all_centers_are_away_at_the_end_the_last_measurement_waits():
     config = changed(num_centers=2, num_containers=8, duration=1300.0, restart_seconds=400.0)
     result, recorder, _ = play(config, faults={"oregon": 1200.0, "virginia": 1250.0})
     assert [entry["time"] for entry in recorder.rounds] == [650.0, 1600.0]
-    assert result.metrics["accuracy"] == recorder.rounds[-1]["accuracy"]
+    assert result.metrics["test/accuracy"] == recorder.rounds[-1]["test/accuracy"]
 
 
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])

@@ -64,7 +64,7 @@ def test_a_synchronous_baseline_gives_the_simulation_s_numbers():
     expected = simulated.execute(lambda: run(config, data, simulated))
     runtime = RayRuntime(seed=0, recorder=recorder, emulate=True, scale=0.005)
     result = runtime.execute(lambda: run(config, data, runtime))
-    assert result.metrics["accuracy"] == expected.metrics["accuracy"]
+    assert result.metrics["test/accuracy"] == expected.metrics["test/accuracy"]
 
 
 def test_a_killed_center_comes_back(monkeypatch):

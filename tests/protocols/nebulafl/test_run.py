@@ -38,7 +38,9 @@ def test_workers_of_a_pool_change_nothing(whole):
 
 
 def test_learning_happens(whole):
-    accuracy = [entry["accuracy"] for entry in play(changed(duration=3900.0, num_epochs=5, batch_size=20))[1].rounds]
+    accuracy = [
+        entry["test/accuracy"] for entry in play(changed(duration=3900.0, num_epochs=5, batch_size=20))[1].rounds
+    ]
     assert accuracy[-1] > 0.4 > 0.1
 
 
@@ -228,5 +230,5 @@ def test_one_center_synchronous_is_fedavg():
             seed = derived_seed(0, f"oregon/{number}", f"training {turn}")
             made.append(train(model, global_P, rows_key(data.client(number)), seed, (1, 200, 0.01, 0.9)))
         global_P = weighted_mean([m[0] for m in made], [m[2] for m in made])
-    assert result.metrics["accuracy"] == evaluate(model, global_P, rows_key(data.test()))[0]
+    assert result.metrics["test/accuracy"] == evaluate(model, global_P, rows_key(data.test()))["accuracy"]
     assert np.isfinite(global_P).all()

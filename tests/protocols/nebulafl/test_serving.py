@@ -23,7 +23,7 @@ def test_predictions_are_those_that_were_measured(algorithm):
     data = load_data(config, "digits", 0)
     classes = predict(config, data, recorder.checkpoints["final"].actors)
     labels = data.test().load().labels
-    assert (classes == labels).mean() == pytest.approx(result.metrics["accuracy"])
+    assert (classes == labels).mean() == pytest.approx(result.metrics["test/accuracy"])
 
 
 def test_each_center_exports_its_master_by_layer(tmp_path):

@@ -76,12 +76,12 @@ def left_alive(pids: list[int]) -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def simulated_auc() -> float:
-    return float(simulate(DATA, **SETTINGS).result.metrics["auc"])
+    return float(simulate(DATA, **SETTINGS).result.metrics["test/auc"])
 
 
 def test_training_on_ray_reaches_the_quality_of_the_simulation(simulated_auc):
     result, recorder = play()
-    assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.02)
+    assert result.metrics["test/auc"] == pytest.approx(simulated_auc, abs=0.02)
     assert [r["abandoned"] for r in recorder.rounds] == [0] * 6
     totals: dict[str, int] = {}
     for row in recorder.ledger_rows:
@@ -102,7 +102,7 @@ def test_a_synchronous_baseline_gives_equal_numbers_on_both_runtimes():
 def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, simulated_auc, caplog):
     result, recorder = play(kill=name)
     assert result.rounds == 6
-    assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.03)
+    assert result.metrics["test/auc"] == pytest.approx(simulated_auc, abs=0.03)
     assert recorder.runtime is not None
     assert recorder.runtime.processes[name] not in recorder.pids, "a fresh process took its place"
     assert not left_alive(recorder.pids)
@@ -124,4 +124,4 @@ def test_kill_9_of_a_server_stops_with_its_name_and_the_checkpoint_resumes(name,
     result, resumed = play(resume=recorder.checkpoints["last"], **settings)
     first = len(recorder.rounds) + 1
     assert [r["round"] for r in resumed.rounds] in (list(range(first, 7)), list(range(first - 1, 7)))
-    assert result.metrics["auc"] == pytest.approx(simulated_auc, abs=0.03)
+    assert result.metrics["test/auc"] == pytest.approx(simulated_auc, abs=0.03)

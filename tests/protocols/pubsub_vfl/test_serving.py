@@ -22,7 +22,7 @@ def test_predictions_are_those_of_the_trained_model():
     labels = data.load("active").labels
     assert probability.shape == labels.shape
     assert 0 <= probability.min() < probability.max() <= 1
-    assert auc(labels, probability) == pytest.approx(done.result.metrics["auc"], abs=0.05)
+    assert auc(labels, probability) == pytest.approx(done.result.metrics["test/auc"], abs=0.05)
 
 
 @pytest.mark.parametrize("task", ["regression", "multiclass"])

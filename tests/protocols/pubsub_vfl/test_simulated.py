@@ -251,7 +251,7 @@ def test_several_passive_parties(num_parties, algorithm):
     num_batches = sum(1 for row in done.rows("Embedding"))
     assert num_batches == 2 * (num_parties - 1) * -(-done.result.extra["num_rows"] // workers.get("batch_size", 64))
     assert len(done.result.extra["privacy"]) == num_parties
-    assert done.recorder.rounds[1]["loss"] < done.recorder.rounds[0]["loss"]
+    assert done.recorder.rounds[1]["training/loss"] < done.recorder.rounds[0]["training/loss"]
 
 
 def training_seconds(done):
@@ -316,7 +316,7 @@ def test_a_lost_worker_is_replaced_and_training_goes_on(name, time):
     config = {**SEVERAL, "num_epochs": 8}
     whole, hurt = simulate(**config), simulate(**config, runtime={"faults": {name: time}})
     assert hurt.result.rounds == 8
-    assert hurt.result.metrics["auc"] > whole.result.metrics["auc"] - 0.05
+    assert hurt.result.metrics["test/auc"] > whole.result.metrics["test/auc"] - 0.05
 
 
 @pytest.mark.parametrize("name", ["broker", "passive/ps"])

@@ -34,7 +34,7 @@ def test_label_noise_is_recorded_with_its_budget_and_costs_accuracy():
     assert record.mechanism == "randomised-label"
     assert record.epsilon == pytest.approx(5.657, abs=1e-3)
     assert none["orders", "Labels"].mechanism == "none"
-    assert noisy.metrics["train_loss"] > plain.metrics["train_loss"]
+    assert noisy.metrics["training/loss"] > plain.metrics["training/loss"]
     assert ("items", "Labels") not in records
 
 
@@ -87,7 +87,7 @@ def test_reproducible_noise_is_stamped():
 
 def test_noise_is_fresh_in_every_run_unless_made_reproducible():
     runs = [execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")[0] for _ in range(2)]
-    assert runs[0].metrics["rmse"] != runs[1].metrics["rmse"]
+    assert runs[0].metrics["test/rmse"] != runs[1].metrics["test/rmse"]
 
 
 @pytest.mark.parametrize(

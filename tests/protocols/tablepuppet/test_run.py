@@ -61,7 +61,7 @@ def test_every_algorithm_learns_and_repeats_byte_for_byte(algorithm):
     assert recorded.rounds == recorded_again.rounds
     assert runtime.usage().bytes == runtime_again.usage().bytes
     assert runtime.usage().seconds == runtime_again.usage().seconds > 0
-    assert first.metrics["rmse"] < first.metrics["trivial_rmse"]
+    assert first.metrics["test/rmse"] < first.metrics["test/trivial_rmse"]
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_classification_beats_the_majority(task, model, algorithm):
     result, _, _ = execute(
         settings(algorithm=algorithm, task=task, model=model, rounds=6, learning_rate=0.5, rho=0.1, lbfgs_iterations=20)
     )
-    assert result.metrics["accuracy"] > result.metrics["trivial_accuracy"] + 0.05
+    assert result.metrics["test/accuracy"] > result.metrics["test/trivial_accuracy"] + 0.05
     assert result.extra["outputs"] == (2 if task == "multiclass" else 1)
 
 
@@ -85,7 +85,7 @@ def test_rfl_sgd_takes_the_centralised_steps_whatever_the_partitions(partitions,
     ours, _, _ = execute(settings(algorithm="rfl-sgd", **common))
     joined, _, _ = execute(settings(algorithm="centralised", centralised="sgd", **common))
     for name, value in joined.metrics.items():
-        if name != "train_loss":  # the one counts it on the way, the other after the epoch
+        if name != "training/loss":  # the one counts it on the way, the other after the epoch
             assert ours.metrics[name] == pytest.approx(value, rel=1e-9)
 
 
@@ -101,10 +101,10 @@ def test_admm_reaches_the_centralised_ridge():
     assert ridge.rounds == 1
     for algorithm in ("rfl-admm-v", "vfl-admm"):
         found, _, _ = execute(settings(algorithm=algorithm, rounds=60))
-        assert found.metrics["rmse"] == pytest.approx(ridge.metrics["rmse"], rel=1e-6)
+        assert found.metrics["test/rmse"] == pytest.approx(ridge.metrics["test/rmse"], rel=1e-6)
     ridge, _, _ = execute(settings(algorithm="centralised", num_partitions=2))
     found, _, _ = execute(settings(algorithm="rfl-admm", rounds=40))
-    assert found.metrics["rmse"] == pytest.approx(ridge.metrics["rmse"], rel=1e-4)
+    assert found.metrics["test/rmse"] == pytest.approx(ridge.metrics["test/rmse"], rel=1e-4)
 
 
 @pytest.mark.slow

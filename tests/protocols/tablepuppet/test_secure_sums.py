@@ -52,9 +52,11 @@ def test_sums_under_masks_train_as_open_predictions_do(algorithm, model):
     words = {"algorithm": algorithm, "model": model, "rounds": 2, "batch_size": 10_000, "lbfgs_iterations": 5}
     plain, _, _ = execute(settings(**words), shop())
     masked, _, _ = execute(settings(**words, secure_sums=True), shop())
-    assert masked.metrics["rmse"] == pytest.approx(plain.metrics["rmse"], rel=1e-5 if model == "linear" else 1e-3)
-    assert masked.metrics["train_loss"] == pytest.approx(
-        plain.metrics["train_loss"], rel=1e-5 if model == "linear" else 1e-3
+    assert masked.metrics["test/rmse"] == pytest.approx(
+        plain.metrics["test/rmse"], rel=1e-5 if model == "linear" else 1e-3
+    )
+    assert masked.metrics["training/loss"] == pytest.approx(
+        plain.metrics["training/loss"], rel=1e-5 if model == "linear" else 1e-3
     )
 
 

@@ -18,8 +18,8 @@ def test_the_settings_are_the_point_with_the_least_training_loss(grid):
     for name, chosen in grid.points():
         (row,) = rows_of(RESULTS / "tablepuppet.parquet", grid.folder, name.replace(" ", "_"))
         found = row.metrics
-        assert list(found) == ["train_loss"]
-        losses[name] = (found["train_loss"], chosen)
+        assert list(found) == ["training/loss"]
+        losses[name] = (found["training/loss"], chosen)
     _, best = min(losses.values(), key=lambda pair: pair[0])
     used = grid.panel.settings(grid.algorithm)
     assert {name: used[name] for name in best} == best
