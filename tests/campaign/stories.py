@@ -96,6 +96,13 @@ SUBJECTS = {
             ("stop",),
             8,
         ),
+        Subject(
+            "horizontal",
+            ("num_clients=4", "num_rounds=25", "hidden=16", "num_training=400", "--data", "digits"),
+            ("Site", "Coordinator"),
+            ("stop", "continue"),
+            25,
+        ),
     )
 }  # fmt: skip
 PROCESSES = ("driver", "raylet", "GCS", "actor")
