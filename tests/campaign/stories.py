@@ -366,7 +366,7 @@ def lacks(start: Start, subject: Subject, policy: str, pace: Pace, row: Row) -> 
         return "its metrics are not those of an undisturbed run"
     num_batches, num_parties = subject.batches
     if num_batches:
-        table = read_ledger(folder.path).to_pydict()
+        table = read_ledger(folder).to_pydict()
         # a process that was killed takes with it what it noted since it was last asked: its readers know as much
         least = subject.num_rounds * num_batches * num_parties
         seen = {kind: table["type"].count(kind) for kind in ("Embedding", "Gradient")}
