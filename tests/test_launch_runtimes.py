@@ -46,7 +46,7 @@ def test_stopped_and_resumed_simulation_is_byte_identical(tmp_path):
     assert (Path(resumed.run) / ROUND_METRICS).read_bytes() == (Path(whole.run) / ROUND_METRICS).read_bytes()
     assert (resumed.bytes, resumed.messages, resumed.seconds) == (whole.bytes, whole.messages, whole.seconds)
     assert resumed.metrics == whole.metrics
-    assert read_ledger(Path(resumed.run)).equals(read_ledger(Path(whole.run)))
+    assert read_ledger(RunFolder.open(resumed.run)).equals(read_ledger(RunFolder.open(whole.run)))
 
 
 def test_missing_cost_is_bad_input_and_leaves_no_folder(tmp_path, monkeypatch):

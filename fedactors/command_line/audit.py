@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,18 +24,17 @@ REFUTED = 5
 def audit_command(args: argparse.Namespace) -> int:
     """Recompute, replay, attack; the exit code says whether a claim is refuted.
 
-    What a replay or attacks found is kept in the run folder, for its report.
+    What a replay or attacks found is kept in the folder of a run that has ended, for its report.
     """
     from fedactors.privacy.audit import check_run
     from fedactors.records.run_folder import AUDIT, RunFolder
-    from fedactors.records.storage import write_atomic
 
     if args.neighbours < 1:
         raise BadInput(f"--neighbours: {args.neighbours} is not allowed: give at least 1")
     if args.words and not args.replay:
         raise BadInput(f"{args.words[0]}: settings are for --replay, which may run smaller than the run did")
     folder = RunFolder.open(args.run)
-    ledger = check_run(folder.path)
+    ledger = check_run(folder)
     replays = _replays(folder, args) if args.replay else []
     attacks = _attacks(folder, args) if args.attacks else []
     refuted = [line for audit in replays for line in audit.refuted]
@@ -52,8 +50,9 @@ def audit_command(args: argparse.Namespace) -> int:
         "replays": [_replay(audit) for audit in replays],
         "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in attacks],
     }
-    if replays or attacks:
-        write_atomic(folder.path / AUDIT, json.dumps(found, indent=1, allow_nan=False).encode(), AUDIT)
+    if (replays or attacks) and folder.manifest["status"] != "running":
+        folder.write_json(AUDIT, found)
+        folder.write_manifest()
     if args.format == "json":
         print_json(found)
     else:

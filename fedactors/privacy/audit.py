@@ -10,11 +10,9 @@ A mechanism whose audit lies above its claim has a claim that is wrong. An audit
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedactors.errors import BadInput
 from fedactors.privacy.claims import Checked, Claim, check_record, claims, record_from
-from fedactors.records.run_folder import PRIVACY
+from fedactors.records import schemas
+from fedactors.records.metrics import read_lines
+from fedactors.records.run_folder import PRIVACY, RunFolder
 
 # --- figures recomputed ----------------------------------------------------------------------------------------------
 
@@ -40,19 +40,15 @@ class LedgerAudit:
         return all(line.agrees for line in self.lines)
 
 
-def check_run(folder: Path) -> LedgerAudit:
+def check_run(folder: RunFolder) -> LedgerAudit:
     """Recompute every figure of the privacy ledger of a run folder.
 
     Raises:
         BadInput: the ledger cannot be read.
     """
-    path = folder / PRIVACY
-    if not path.is_file():
-        raise BadInput(f"{folder}: no {PRIVACY}: this is no run folder, or the run ended before its ledger was written")
-    try:
-        records = [record_from(json.loads(line)) for line in path.read_text().splitlines() if line]
-    except ValueError as error:
-        raise BadInput(f"{path}: a line is damaged: {error}") from None
+    if folder.listed(PRIVACY) is None:
+        raise BadInput(f"{folder.path}: no {PRIVACY}: the run ended before its ledger was written")
+    records = [record_from(line) for line in read_lines(folder, PRIVACY, schemas.PrivacyLine)]
     lines = tuple(check_record(record) for record in records)
     return LedgerAudit(lines=lines, claims=tuple(claims(records).values()))
 

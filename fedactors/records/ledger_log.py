@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import BadInput
 from fedactors.records.storage import LineFile, disk_errors
+
+if TYPE_CHECKING:
+    from fedactors.records.run_folder import RunFolder
 
 Row = tuple[float, str, str, str, str, int]
 LEDGER = "ledger.parquet"
@@ -68,8 +71,17 @@ class LedgerLog:
         self._file.flush()
 
 
-def read_ledger(folder: Path) -> Any:
+def read_ledger(folder: RunFolder) -> Any:
     """Return the ledger of a run folder as a `pyarrow.Table`, whether the run has ended or was killed.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    return read_rows(folder.listed(LEDGER) or folder.listed(LEDGER_LOG))
+
+
+def read_rows(file: Path | None) -> Any:
+    """Return what a log, or the Parquet file that was made of one, holds; no file holds no rows.
 
     Raises:
         BadInput: the file is damaged.
@@ -78,11 +90,11 @@ def read_ledger(folder: Path) -> Any:
     import pyarrow.parquet as parquet
 
     try:
-        if (folder / LEDGER).is_file():
-            return parquet.read_table(folder / LEDGER).cast(_schema())
-        return pa.concat_tables([_schema().empty_table(), *_segments(folder / LEDGER_LOG)])
+        if file is not None and file.suffix == ".parquet":
+            return parquet.read_table(file).cast(_schema())
+        return pa.concat_tables([_schema().empty_table(), *(() if file is None else _segments(file))])
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{folder}: the ledger is damaged: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"{file}: the ledger is damaged: {str(error).splitlines()[0]}") from None
 
 
 def make_parquet(log: Path, target: Path) -> None:

@@ -201,7 +201,10 @@ class FolderRecorder:
         if parent is None or self._resume_from is None:
             return b""
         size = self._resume_from.marks.get(name, 0)
-        return parent.inside(name).read_bytes()[:size] if size else b""
+        path = parent.listed(name)
+        if size and path is None:
+            raise BadInput(f"{parent.path}: {name} is missing")
+        return path.read_bytes()[:size] if size and path is not None else b""
 
     def _inherited_ledger(self, parent: RunFolder | None) -> Any:
         """Return what had left by the checkpoint.
@@ -212,7 +215,7 @@ class FolderRecorder:
         if parent is None or self._resume_from is None:
             return None
         num_rows = self._resume_from.marks.get(LEDGER, 0)
-        table = read_ledger(parent.path)
+        table = read_ledger(parent)
         if table.num_rows < num_rows:
             raise BadInput(
                 f"{parent.path}: the ledger holds {table.num_rows} of the {num_rows} messages that had left by the "

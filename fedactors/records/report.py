@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.privacy.audit import check_run
+from fedactors.records import schemas
 from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
 from fedactors.records.curves import AXES, make_curve, shared_metrics
 from fedactors.records.ledger_log import read_ledger
@@ -92,7 +92,7 @@ def _head(runs: Sequence[LoadedRun]) -> str:
     facts: dict[str, dict[str, None]] = {}
     for run in runs:
         config = run.config
-        environment = run.folder.read_json("environment.json") if run.folder is not None else {}
+        environment = run.folder.environment if run.folder is not None else {}
         packages = environment.get("packages", {}) if run.row is None else run.row.versions
         for name, value in (
             ("data", config.get("data")),
@@ -161,7 +161,7 @@ def _charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str]]) -> str:
 def _details(run: LoadedRun, *, single: bool) -> str:
     if run.folder is not None:
         parts = [_timeline(run, run.folder), _traffic(run.folder), _privacy(run.folder)]
-        environment: Mapping[str, Any] = run.folder.read_json("environment.json")
+        environment: Mapping[str, Any] = run.folder.environment
     else:
         parts = [] if run.row is None else [f"<p><code>{escape(run.row.command)}</code></p>"]
         environment = {} if run.row is None else run.row.versions
@@ -224,7 +224,7 @@ def _timeline(run: LoadedRun, folder: RunFolder) -> str:
 
 def _traffic(folder: RunFolder) -> str:
     columns = ["sender", "receiver", "kind", "type"]
-    totals = read_ledger(folder.path).group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
+    totals = read_ledger(folder).group_by(columns).aggregate([("bytes", "sum"), ("bytes", "count")]).to_pylist()
     totals = sorted((row for row in totals if row["kind"] != _DRIVER), key=lambda row: -row["bytes_sum"])
     edges: dict[tuple[str, str], int] = {}
     for row in totals:
@@ -266,7 +266,7 @@ def _folded(title: str, inner: str, num_rows: int) -> str:
 
 
 def _privacy(folder: RunFolder) -> str:
-    records = list(read_lines(folder, PRIVACY))
+    records = list(read_lines(folder, PRIVACY, schemas.PrivacyLine))
     if not records:
         return '<h2>Privacy ledger</h2><p class="note">No clipping or noise was recorded: no differential privacy.</p>'
     header = list(dict.fromkeys(key for record in records for key in record))
@@ -279,13 +279,13 @@ def _privacy(folder: RunFolder) -> str:
 def _claims(folder: RunFolder) -> str:
     """Return each party's claim beside what audits found of it."""
     try:
-        ledger = check_run(folder.path)
+        ledger = check_run(folder)
     except BadInput as error:
         return f'<p class="note">Nothing could be recomputed: {escape(str(error))}</p>'
     wrong = {line.record.party for line in ledger.lines if not line.agrees}
     replayed: dict[tuple[str, str], float] = {}
-    path = folder.path / AUDIT
-    for audit in json.loads(path.read_text())["replays"] if path.is_file() else ():
+    audits = folder.read_json(AUDIT, schemas.AuditFile)["replays"] if folder.listed(AUDIT) else ()
+    for audit in audits:
         for one in audit["replays"]:
             key = (audit["party"], one["kind"])
             mu = math.inf if one["mu"] is None else float(one["mu"])

@@ -9,13 +9,17 @@ privacy.jsonl             what was released, with which clipping, noise and budg
 ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
 checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
 
-No file holds a secret: no variable of the environment, no address, no command line.
+audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
+
+No file holds a secret: no variable of the environment, no password, no command line. A file that the manifest does not
+list is not read, whoever put it there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import shutil
 import tempfile
@@ -52,9 +56,11 @@ ROUND_METRICS = "metrics/round_metrics.jsonl"
 SUMMARY = "metrics/summary.json"
 EVENTS = "events.jsonl"
 PRIVACY = "privacy.jsonl"
+ENVIRONMENT = "environment.json"
 AUDIT = "audit.json"
-"""What `fedactors audit` found of an ended run; no part of the run, so the manifest does not list it."""
+"""What `fedactors audit` found of an ended run."""
 
+_log = logging.getLogger(__name__)
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 
@@ -119,7 +125,7 @@ class RunFolder:
         folder._mirror = mirror
         try:
             folder.write_json("config.json", dict(config))
-            folder.write_json("environment.json", describe_environment())
+            folder.write_json(ENVIRONMENT, describe_environment())
             folder.write_manifest()
         except BaseException:
             folder.discard()
@@ -174,6 +180,25 @@ class RunFolder:
         found: dict[str, Any] = parse(schemas.Config, self._read("config.json"), f"{self.path}: config.json")
         return found
 
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions and facts about the host."""
+        found: dict[str, Any] = parse(schemas.Environment, self._read(ENVIRONMENT), f"{self.path}: {ENVIRONMENT}")
+        return found
+
+    def listed(self, name: str) -> Path | None:
+        """Return the path of a file that the manifest lists; None if it lists none of that name, or there is none.
+
+        Only what it lists is read: `verify` checks that and nothing else.
+        """
+        path = self.inside(name)
+        if not path.is_file():
+            return None
+        if name not in self.manifest["files"]:
+            _log.warning("%s: %s is not read, since %s does not list it", self.path, name, MANIFEST)
+            return None
+        return path
+
     def verify(self) -> None:
         """Check every file of the manifest against its size and sha256.
 
@@ -189,16 +214,17 @@ class RunFolder:
             if len(whole) != entry["bytes"] or hashlib.sha256(whole).hexdigest() != entry["sha256"]:
                 raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """Read the JSON object in the file `name` of this folder."""
-        value: dict[str, Any] = parse(schemas.Tree, self._read(name), f"{self.path}: {name}")
+    def read_json(self, name: str, kind: Any = schemas.Tree) -> dict[str, Any]:
+        """Read the JSON object in the file `name` of this folder, by its schema."""
+        value: dict[str, Any] = parse(kind, self._read(name), f"{self.path}: {name}")
         return value
 
     def _read(self, name: str) -> bytes:
+        path = self.listed(name)
+        if path is None:
+            raise BadInput(f"{self.path}: {name} is missing, or {MANIFEST} does not list it") from None
         try:
-            return self.inside(name).read_bytes()
-        except FileNotFoundError:
-            raise BadInput(f"{self.path}: {name} is missing") from None
+            return path.read_bytes()
         except OSError as error:
             raise BadInput(f"{self.path}: {name} cannot be read: {error.strerror}") from None
 

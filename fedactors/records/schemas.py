@@ -12,25 +12,40 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedactors.errors import BadInput
 from fedactors.validation import shown
 
 T = TypeVar("T")
+LARGEST = 1e100
+"""Of a number that is added up, squared or drawn: what is larger is no measurement."""
+_MOST_DIGITS = 100
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _DEEPEST = 100
 
 
 def _shallow(value: Any) -> Any:
-    """Refuse values that are nested so deeply that whoever walks through them fails."""
+    """Refuse values that are nested so deeply, or numbers so large, that whoever walks through them fails."""
     layer, depth = [value], 0
     while layer:
         depth += 1
         if depth > _DEEPEST:
             raise ValueError("is nested too deeply")
+        for one in layer:
+            if isinstance(one, float) and not math.isfinite(one):
+                raise ValueError("holds a number that is not finite")
+            if isinstance(one, int) and abs(one) >= 10**_MOST_DIGITS:
+                raise ValueError(f"holds a whole number of more than {_MOST_DIGITS} digits")
         layer = [item for one in layer for item in _items(one)]
+    return value
+
+
+def _measured(value: dict[str, Any]) -> dict[str, Any]:
+    for name, item in value.items():
+        if isinstance(item, (int, float)) and abs(item) > LARGEST:
+            raise ValueError(f"{shown(name)}: a number beyond {LARGEST:g}")
     return value
 
 
@@ -50,9 +65,6 @@ def _path(name: str) -> str:
 def _numbered(value: dict[str, Any]) -> dict[str, Any]:
     if type(value.get("round")) is not int:
         raise ValueError("round: give a whole number")
-    for name, item in value.items():
-        if isinstance(item, float) and not math.isfinite(item):
-            raise ValueError(f"{shown(name)}: a number that is not finite")
     return value
 
 
@@ -60,13 +72,16 @@ Inside = Annotated[str, Field(max_length=1000), AfterValidator(_path)]
 """A relative path that stays in the run folder."""
 Text = Annotated[str, Field(max_length=10_000)]
 Tree = Annotated[dict[str, Any], AfterValidator(_shallow)]
+Figures = Annotated[Tree, AfterValidator(_measured)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class FileEntry:
     """What the manifest says of a file."""
 
-    bytes: NonNegativeInt
+    bytes: Count
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     grows: bool = False
 
@@ -78,7 +93,7 @@ class CheckpointEntry:
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=200)]
     folder: Inside
     actors: list[Inside]
-    marks: dict[str, NonNegativeInt]
+    marks: dict[str, Count]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -109,7 +124,7 @@ class Config:
     scenario: Text | None = None
     protocol: Text | None = None
     runtime: Literal["ray", "simulated"] | None = None
-    seed: NonNegativeInt | None = None
+    seed: Count | None = None
     data: Text | None = None
     options: Tree | None = None
     headline: Headline | None = None
@@ -123,18 +138,18 @@ class SummaryFile:
     run: Text
     protocol: Text
     runtime: Literal["ray", "simulated"]
-    seed: NonNegativeInt
-    rounds: NonNegativeInt
-    metrics: Tree
-    bytes: NonNegativeInt
-    messages: NonNegativeInt
-    seconds: float
-    wall_seconds: float
-    cpu_utilisation: float
-    waiting_seconds: float
-    money: float = 0.0
-    header_bytes: NonNegativeInt = 0
-    outside_seconds: float = 0.0
+    seed: Count
+    rounds: Count
+    metrics: Figures
+    bytes: Count
+    messages: Count
+    seconds: Number
+    wall_seconds: Number
+    cpu_utilisation: Number
+    waiting_seconds: Number
+    money: Number = 0.0
+    header_bytes: Count = 0
+    outside_seconds: Number = 0.0
     extra: Tree = field(default_factory=dict)
     schema_version: Literal[1]
 
@@ -147,8 +162,8 @@ class SpanLine:
     actor: Text
     kind: Text
     label: Text
-    start: float
-    end: float
+    start: Number
+    end: Number
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -156,11 +171,11 @@ class RoundLine:
     """A line of events.jsonl: what had been used by the end of a round."""
 
     type: Literal["round"]
-    round: int
-    seconds: float
-    bytes: int
-    messages: int
-    money: float
+    round: Count
+    seconds: Number
+    bytes: Count
+    messages: Count
+    money: Number
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -168,13 +183,86 @@ class TotalsLine:
     """The last line of events.jsonl."""
 
     type: Literal["totals"]
-    actors: dict[Text, dict[Text, float]]
-    spans: NonNegativeInt
-    dropped: NonNegativeInt
+    actors: dict[Text, dict[Text, Number]]
+    spans: Count
+    dropped: Count
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Environment:
+    """environment.json."""
+
+    python: Text
+    implementation: Text
+    system: Text
+    release: Text
+    machine: Text
+    cpus: Count | None
+    memory_bytes: Count | None
+    packages: dict[Text, Text]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PrivacyLine:
+    """A line of privacy.jsonl: a `fedactors.privacy.accounting.PrivacyRecord`; null where it is infinite or None."""
+
+    party: Text
+    message_type: Text
+    mechanism: Literal["gaussian", "laplace", "randomised-response", "randomised-label", "dp-sgd", "secure-sum", "none"]
+    neighbour: Text = "row"
+    clip_norm: Number | None
+    noise_scale: Number = 0.0
+    releases: Count = 1
+    sampling: Text = "known-batches"
+    sensitivity: Number | None = None
+    touched: Count = 0
+    sample_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
+    num_values: Count = 0
+    nominal_mu: Number | None = None
+    rigorous_mu: Number | None = None
+    epsilon: Number | None = None
+    delta: Annotated[float, Field(ge=0, le=1)] | None = None
+    uncovered: list[Text] = field(default_factory=list)
+    covered: bool = False
+    note: Text = ""
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ReplayLine:
+    """A neighbour that was replayed."""
+
+    neighbour: Text
+    kind: Text
+    mu: Number | None
+    bare: list[Text]
+    to_driver: list[Text]
+    moved: Tree
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PartyReplay:
+    """A party's replays."""
+
+    party: Text
+    claims: Tree
+    replays: list[ReplayLine]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class AuditFile:
+    """audit.json: what `fedactors audit` found by replays and attacks."""
+
+    run: Text
+    agrees: bool
+    refuted: list[Text]
+    lines: list[Tree]
+    claims: list[Tree]
+    replays: list[PartyReplay]
+    attacks: list[Tree]
 
 
 EventLine = Annotated[SpanLine | RoundLine | TotalsLine, Field(discriminator="type")]
-MetricsLine = Annotated[dict[str, Any], AfterValidator(_shallow), AfterValidator(_numbered)]
+MetricsLine = Annotated[dict[str, Any], AfterValidator(_shallow), AfterValidator(_measured), AfterValidator(_numbered)]
 """A line of round_metrics.jsonl: the round, and its metrics by name."""
 
 

@@ -16,6 +16,9 @@ from typing import Any
 from fedactors import launch
 from fedactors.command_line.main import main
 
+START_SECONDS = 90.0
+"""Within which a process must be up, of which no sign of life came yet: half of what a run gives it."""
+
 
 def tell(runtime: Any, file: Path) -> None:
     """Write {actor: [kind, process id]} whenever it changes."""
@@ -34,6 +37,7 @@ if __name__ == "__main__":
 
     def made(*args: Any) -> Any:
         runtime = make_runtime(*args)
+        runtime._start_timeout = START_SECONDS
         threading.Thread(target=tell, args=(runtime, file), daemon=True).start()
         return runtime
 

@@ -96,6 +96,13 @@ SUBJECTS = {
             ("stop",),
             8,
         ),
+        Subject(
+            "horizontal",
+            ("num_clients=4", "num_rounds=25", "hidden=16", "num_training=400", "--data", "digits"),
+            ("Site", "Coordinator"),
+            ("stop", "continue"),
+            25,
+        ),
     )
 }  # fmt: skip
 PROCESSES = ("driver", "raylet", "GCS", "actor")
@@ -359,7 +366,7 @@ def lacks(start: Start, subject: Subject, policy: str, pace: Pace, row: Row) -> 
         return "its metrics are not those of an undisturbed run"
     num_batches, num_parties = subject.batches
     if num_batches:
-        table = read_ledger(folder.path).to_pydict()
+        table = read_ledger(folder).to_pydict()
         # a process that was killed takes with it what it noted since it was last asked: its readers know as much
         least = subject.num_rounds * num_batches * num_parties
         seen = {kind: table["type"].count(kind) for kind in ("Embedding", "Gradient")}

@@ -107,7 +107,8 @@ def newest(out: Path) -> Path:
 def check_equal(found: Summary, whole: Summary, what: str) -> None:
     there, here = Path(whole.run), Path(found.run)
     assert (here / ROUND_METRICS).read_bytes() == (there / ROUND_METRICS).read_bytes(), what
-    assert read_ledger(here).equals(read_ledger(there)), what
+    ledgers = [read_ledger(RunFolder.open(folder)) for folder in (here, there)]
+    assert ledgers[0].equals(ledgers[1]), what
     assert (found.metrics, found.bytes, found.messages) == (whole.metrics, whole.bytes, whole.messages), what
     assert found.seconds == whole.seconds, what
     RunFolder.open(here).verify()

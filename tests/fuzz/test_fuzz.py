@@ -27,8 +27,8 @@ from fedactors.errors import BadInput
 from fedactors.network.codec import CodecError, decode, encode
 from fedactors.plugins import find_protocol
 from fedactors.records import schemas
-from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, make_parquet, read_ledger
-from fedactors.records.metrics import read_events, read_rounds, read_summary
+from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, make_parquet, read_ledger, read_rows
+from fedactors.records.metrics import json_line, jsonable, read_events, read_rounds, read_summary
 from fedactors.records.run_folder import MANIFEST, RunFolder
 from fedactors.records.storage import LineFile
 from fedactors.runtime import snapshot
@@ -36,6 +36,8 @@ from fedactors.runtime.ray.transport import _HEAD, HELLO, REQUEST, Caller, Incom
 from protocols.glasu.data import read_own
 from protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
+from tests.records.test_planted import FOUND, forge, show
+from tests.records.test_report import PRIVACY_LINE
 
 pytestmark = pytest.mark.slow
 TIMES = float(os.environ.get("FEDACTORS_FUZZ", "1"))
@@ -223,6 +225,10 @@ def test_bytes_on_an_actors_socket(pieces: list[bytes]) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finished")
     world.train("mtcd", root)
+    folder = RunFolder.open(root / "run")
+    for name, value in (("privacy.jsonl", jsonable(PRIVACY_LINE)), ("audit.json", FOUND)):
+        folder.write_bytes(name, json_line(value).encode() + b"\n")
+    folder.write_manifest()
     return root / "run"
 
 
@@ -235,7 +241,7 @@ def read_all(path: Path) -> None:
     read_summary(folder)
     read_rounds(folder)
     list(read_events(folder))
-    read_ledger(path)
+    read_ledger(folder)
 
 
 @fuzz(150)
@@ -253,6 +259,9 @@ def test_a_manifest(finished: Path, data: st.DataObject) -> None:
 
 KINDS = {
     "config.json": schemas.Config,
+    "environment.json": schemas.Environment,
+    "audit.json": schemas.AuditFile,
+    "privacy.jsonl": schemas.PrivacyLine,
     "metrics/summary.json": schemas.SummaryFile,
     "events.jsonl": schemas.EventLine,
     "metrics/round_metrics.jsonl": schemas.MetricsLine,
@@ -268,6 +277,22 @@ def test_a_file_of_a_run_folder(finished: Path, name: str, data: st.DataObject) 
     content = data.draw(changed(json.loads(line)).map(lambda tree: json.dumps(tree).encode()) | mutations(line))
     with contextlib.suppress(BadInput):
         assert isinstance(schemas.parse(KINDS[name], content, name), dict)
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+@fuzz(40)
+@given(data=st.data())
+def test_a_page_about_a_run_whose_manifest_agrees(finished: Path, name: str, data: st.DataObject) -> None:
+    """What passes the schema can be compared, recomputed and drawn."""
+    kept = {part: (finished / part).read_bytes() for part in (name, MANIFEST)}
+    first, _, rest = kept[name].partition(b"\n" if name.endswith("jsonl") else b"\0")
+    forge(finished, name, json.dumps(data.draw(changed(json.loads(first)))).encode() + b"\n" + rest)
+    try:
+        with contextlib.suppress(BadInput):
+            show(finished)
+    finally:
+        for part, content in kept.items():
+            (finished / part).write_bytes(content)
 
 
 _ROWS = [(0.5 * i, "bank", "shop", "client-client", "Embedding", 100 + i) for i in range(50)]
@@ -290,7 +315,7 @@ def test_a_ledger(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject,
         whole = target.read_bytes()
         target.write_bytes(data.draw(mutations(whole) | st.integers(0, len(whole)).map(lambda size: whole[:size])))
         with contextlib.suppress(BadInput):
-            read_ledger(folder)
+            read_rows(target)
 
 
 # --- what users write ---

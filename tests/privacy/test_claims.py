@@ -6,17 +6,19 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedactors.errors import BadInput
 from fedactors.privacy.accounting import PrivacyRecord, dpsgd_epsilon, epsilon_of_mu
-from fedactors.privacy.audit import check_run
+from fedactors.privacy.audit import LedgerAudit, check_run
 from fedactors.privacy.claims import check_record, claims, record_from
 from fedactors.privacy.laws import mu_of_epsilon
 from fedactors.privacy.mechanisms import flip_probability
 from fedactors.privacy.releases import GaussianReleases, without_guarantee
 from fedactors.records.metrics import json_line, jsonable
+from fedactors.records.run_folder import RunFolder
 
 
 def gaussian(**changes: object) -> PrivacyRecord:
@@ -115,15 +117,17 @@ def test_a_record_cannot_be_covered_and_not() -> None:
 
 def test_a_run_folders_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
     lines = [gaussian(), response(), dpsgd(), BARE]
-    text = "\n".join(json_line(jsonable(line)) for line in lines)
-    (tmp_path / "privacy.jsonl").write_text(text)
-    found = check_run(tmp_path)
+    folder = RunFolder.create(tmp_path, "x", 0, {})
+
+    def check(*lines: Any) -> LedgerAudit:
+        folder.write_bytes("privacy.jsonl", "".join(f"{json_line(jsonable(line))}\n" for line in lines).encode())
+        return check_run(folder)
+
+    found = check(*lines)
     assert found.agrees
     assert [line.record.party for line in found.lines] == ["bank"] * 4
     assert record_from(json.loads(json_line(jsonable(response())))) == response()
 
-    (tmp_path / "privacy.jsonl").write_text(json_line({**jsonable(gaussian()), "epsilon": 0.1}))
-    assert not check_run(tmp_path).agrees
-    (tmp_path / "privacy.jsonl").write_text(json_line({**jsonable(gaussian()), "who": "bank"}))
+    assert not check({**jsonable(gaussian()), "epsilon": 0.1}).agrees
     with pytest.raises(BadInput, match="who"):
-        check_run(tmp_path)
+        check({**jsonable(gaussian()), "who": "bank"})

@@ -58,9 +58,9 @@ def test_foreign_summary_is_bad_input(change, message):
 
 def test_lines_cut_short_are_left_out_and_damaged_ones_named(tmp_path):
     folder = RunFolder.create(tmp_path, "x", 0, {})
-    (folder.path / "a.jsonl").write_text('{"a": 1}\n{"a": 2')
+    folder.write_bytes("a.jsonl", b'{"a": 1}\n{"a": 2')
     assert list(read_lines(folder, "a.jsonl")) == [{"a": 1}]
-    (folder.path / "a.jsonl").write_text('{"a": 1}\n}{\n')
+    folder.write_bytes("a.jsonl", b'{"a": 1}\n}{\n')
     with pytest.raises(BadInput, match="line 2 is damaged"):
         list(read_lines(folder, "a.jsonl"))
     assert list(read_lines(folder, "none.jsonl")) == []

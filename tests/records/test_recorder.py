@@ -7,7 +7,7 @@ from fedactors.records.events import EventLog, Span
 from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, read_ledger
 from fedactors.records.metrics import read_lines, read_rounds
 from fedactors.records.recorder import FolderRecorder, MemoryRecorder, Recorder
-from fedactors.records.run_folder import EVENTS, PRIVACY, RunFolder
+from fedactors.records.run_folder import EVENTS, PRIVACY, ROUND_METRICS, RunFolder
 from fedactors.records.trackers import Tracker, check_trackers, open_trackers, scalars
 from fedactors.runtime.base import Usage
 
@@ -55,7 +55,7 @@ def test_round_metrics_hold_no_time_and_events_do(tmp_path):
 def test_rounds_are_on_disk_at_once(tmp_path):
     folder = RunFolder.create(tmp_path, "x", 0, {})
     FolderRecorder(folder).record_round(1, {"auc": 0.5})
-    assert read_rounds(folder) == [{"round": 1, "auc": 0.5}]
+    assert json.loads((folder.path / ROUND_METRICS).read_text()) == {"round": 1, "auc": 0.5}
 
 
 def test_ledger_is_one_parquet_file_with_all_rows(tmp_path):
@@ -117,7 +117,7 @@ def killed(tmp_path, name="killed"):
 
 def test_what_left_before_the_last_checkpoint_is_read_after_a_kill(tmp_path):
     folder = killed(tmp_path)
-    found = read_ledger(folder.path)
+    found = read_ledger(RunFolder.open(folder.path))
     assert [tuple(row.values()) for row in found.to_pylist()] == ROWS * 2
     RunFolder.open(folder.path).verify()
     child = RunFolder.create(tmp_path, "child", 0, {}, parent=folder)
@@ -125,7 +125,7 @@ def test_what_left_before_the_last_checkpoint_is_read_after_a_kill(tmp_path):
     feed(recorder, 3, 4)
     recorder.close()
     child.finish("finished")
-    assert [tuple(row.values()) for row in read_ledger(child.path).to_pylist()] == ROWS * 4
+    assert [tuple(row.values()) for row in read_ledger(RunFolder.open(child.path)).to_pylist()] == ROWS * 4
     assert not (child.path / LEDGER_LOG).exists()
     RunFolder.open(child.path).verify()
 
@@ -136,7 +136,7 @@ def test_half_a_segment_at_the_end_is_passed_over(tmp_path):
     whole = log.read_bytes()
     for extra in (whole[: len(whole) // 3], b"\0" * 100, b"foreign"):
         log.write_bytes(whole + extra)
-        assert read_ledger(folder.path).num_rows == len(ROWS) * 2
+        assert read_ledger(RunFolder.open(folder.path)).num_rows == len(ROWS) * 2
 
 
 def test_a_ledger_that_lacks_what_had_left_is_refused_at_a_resume(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.records.compare import Group, load_runs
 from fedactors.records.curves import Curve, shared_metrics
 from fedactors.records.ledger_log import LEDGER, read_ledger
@@ -25,6 +26,17 @@ ROWS = [
     (0.6, "shop/worker-0", "bank", "client-client", "Gradient", 1500),
     (0.7, "driver", "bank", "driver", "Start", 10),
 ]
+PRIVACY_LINE = PrivacyRecord(
+    party="bank",
+    message_type="Embedding",
+    mechanism="gaussian",
+    clip_norm=1.0,
+    noise_scale=2.0,
+    touched=1,
+    sensitivity=2.0,
+    rigorous_mu=1.0,
+    delta=1e-5,
+)
 
 
 def make_run(out: Path, seed: int = 0, num_spans: int = 2, **config: object) -> Path:
@@ -35,7 +47,7 @@ def make_run(out: Path, seed: int = 0, num_spans: int = 2, **config: object) -> 
         recorder.record_span("bank", "compute", "step", float(index), index + 0.75)
         recorder.record_span("bank", "wait", "gradient", index + 0.75, float(index + 1))
     recorder.ledger_sink(ROWS)
-    recorder.privacy([{"party": "bank", "message": "Embedding", "clip": 1.0, "epsilon": 0.5}])
+    recorder.privacy([PRIVACY_LINE])
     for index in (1, 2, 3):
         recorder.usage = lambda at=index: Usage(
             messages=at,
@@ -123,7 +135,7 @@ def test_a_damaged_ledger_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"ledger\.parquet is damaged"):
         render_report(load_runs([run]))
     with pytest.raises(BadInput, match="the ledger is damaged"):
-        read_ledger(run)
+        read_ledger(RunFolder.open(run))
 
 
 def test_a_number_that_was_changed_afterwards_is_not_shown(tmp_path):

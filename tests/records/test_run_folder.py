@@ -31,7 +31,7 @@ def test_new_folder_verifies_and_holds_config_environment_and_schema(tmp_path):
     assert folder.config == {"config": {"batch_size": 8}}
     assert folder.manifest["schema_version"] == 1
     assert folder.manifest["status"] == "running"
-    assert folder.read_json("environment.json")["packages"]["numpy"]
+    assert folder.environment["packages"]["numpy"]
 
 
 def test_environment_holds_no_variable_of_the_environment(tmp_path, monkeypatch):
@@ -87,6 +87,8 @@ def test_a_link_does_not_lead_outside_the_folder(tmp_path, is_folder):
     with pytest.raises(BadInput, match="is a link to somewhere outside the run folder"):
         folder.stream(name)
     assert (secret / "key.json").read_text() == '{"key": "of another run"}'
+    folder.write_json("alias.json", {})
+    (folder.path / "alias.json").unlink()
     (folder.path / "alias.json").symlink_to(folder.path / "config.json")  # within the folder it may lead where it will
     assert folder.read_json("alias.json") == folder.read_json("config.json")
 

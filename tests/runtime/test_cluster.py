@@ -100,7 +100,7 @@ def test_protocols_give_the_numbers_of_the_simulation(hosts, name, settings):
 def traffic(run: Path) -> dict[tuple[str, str, str], tuple[int, int]]:
     """Return (messages, bytes) of a run by sender, receiver and message, without what the driver said and heard."""
     found: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for row in read_ledger(run).to_pylist():
+    for row in read_ledger(RunFolder.open(run)).to_pylist():
         if row["kind"] != DRIVER:
             key = (row["sender"], row["receiver"], row["type"])
             count, total = found.get(key, (0, 0))

@@ -254,5 +254,6 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
     if joined.folder is not None:
         leftovers.end_processes_of(joined.folder)
         shutil.rmtree(joined.folder, ignore_errors=True)
+        leftovers.remove_leftovers()  # the sockets of actors that ended before they could say where they are
     if joined.reaper is not None:
         joined.reaper.dismiss()

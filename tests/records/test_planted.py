@@ -1,0 +1,159 @@
+"""Somebody puts files into a run folder, or numbers into its files; the manifest does not know, or is made to agree."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedactors.errors import BadInput
+from fedactors.privacy.audit import check_run
+from fedactors.records.compare import compare, load_runs
+from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, make_parquet, read_ledger
+from fedactors.records.metrics import read_events, read_rounds
+from fedactors.records.recorder import FolderRecorder
+from fedactors.records.report import render_report
+from fedactors.records.run_folder import AUDIT, EVENTS, PRIVACY, ROUND_METRICS, SUMMARY, RunFolder
+from fedactors.records.storage import LineFile
+from tests.records.test_report import ROWS, make_run
+
+REPLAY = {"neighbour": "row", "kind": "row", "mu": 0.123456, "bare": [], "to_driver": [], "moved": {}}
+FOUND = {
+    "run": "r",
+    "agrees": True,
+    "refuted": [],
+    "lines": [],
+    "claims": [],
+    "replays": [{"party": "bank", "claims": {}, "replays": [REPLAY]}],
+    "attacks": [],
+}
+
+
+def forge(run: Path, name: str, content: bytes) -> Path:
+    """Change a file of a run folder, and its manifest with it."""
+    folder = RunFolder.open(run)
+    folder.write_bytes(name, content)
+    folder.write_manifest()
+    return run
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path) -> Path:
+    """A run that was killed after its first checkpoint."""
+    folder = RunFolder.create(tmp_path, "x", 0, {})
+    recorder = FolderRecorder(folder)
+    recorder.record_round(1, {"auc": 0.5})
+    recorder.ledger_sink(ROWS)
+    recorder.save_checkpoint("last", {"bank": b"1"}, b"2")
+    return folder.path
+
+
+def test_a_summary_that_was_planted_is_no_summary(tmp_path: Path, unfinished: Path) -> None:
+    whole = make_run(tmp_path / "whole")
+    (unfinished / SUMMARY).write_bytes((whole / SUMMARY).read_bytes())
+    with pytest.raises(BadInput, match=r"has no summary \(status: running\)"):
+        load_runs([unfinished])
+
+
+def test_a_ledger_that_was_planted_is_not_read(unfinished: Path, tmp_path: Path) -> None:
+    log = LedgerLog(LineFile(tmp_path / "log"))
+    log.append(ROWS * 9)
+    log.flush()
+    make_parquet(tmp_path / "log", unfinished / LEDGER)  # as a killed run may leave it, too
+    assert read_ledger(RunFolder.open(unfinished)).num_rows == len(ROWS)
+    folder = RunFolder.open(unfinished)
+    del folder.manifest["files"][LEDGER_LOG]
+    folder.write_manifest()
+    assert read_ledger(RunFolder.open(unfinished)).num_rows == 0
+
+
+def test_an_audit_that_was_planted_is_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = make_run(tmp_path)
+    (run / AUDIT).write_text(json.dumps(FOUND))
+    assert "0.123456" not in render_report(load_runs([run]))
+    assert "audit.json is not read, since manifest.json does not list it" in caplog.text
+    forge(run, AUDIT, json.dumps(FOUND).encode())
+    assert "0.123456" in render_report(load_runs([run]))
+
+
+@pytest.mark.parametrize("name", [EVENTS, PRIVACY, ROUND_METRICS])
+def test_a_file_of_lines_that_is_not_listed_has_none(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path)
+    folder = RunFolder.open(run)
+    del folder.manifest["files"][name]
+    folder.write_manifest()
+    found = RunFolder.open(run)
+    found.verify()
+    if name == EVENTS:
+        assert list(read_events(found)) == []
+    elif name == ROUND_METRICS:
+        assert read_rounds(found) == []
+    else:
+        with pytest.raises(BadInput, match=r"no privacy\.jsonl"):
+            check_run(found)
+
+
+def test_lines_behind_those_that_the_manifest_covers_are_not_read(unfinished: Path) -> None:
+    with open(unfinished / ROUND_METRICS, "a") as file:
+        file.write('{"round": 2, "auc": 1.0}\n')
+    folder = RunFolder.open(unfinished)
+    folder.verify()
+    assert [line["round"] for line in read_rounds(folder)] == [1]
+
+
+def test_a_checkpoint_that_was_planted_is_refused(unfinished: Path) -> None:
+    (unfinished / "checkpoints/last/shop.ckpt").write_bytes(b"x")
+    manifest = json.loads((unfinished / "manifest.json").read_text())
+    manifest["checkpoints"][0]["actors"].append("shop")
+    (unfinished / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadInput, match=r"shop\.ckpt is missing"):
+        RunFolder.open(unfinished).load_checkpoint()
+
+
+def changed(run: Path, name: str, change: Callable[[Any], Any]) -> Path:
+    """Change the values of a file (of its first line), and the manifest with it."""
+    text = (run / name).read_text()
+    if name.endswith(".jsonl"):
+        first, _, rest = text.partition("\n")
+        return forge(run, name, f"{json.dumps(change(json.loads(first)))}\n{rest}".encode())
+    return forge(run, name, json.dumps(change(json.loads(text))).encode())
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e300, 10**400])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        (SUMMARY, "metrics"),
+        (SUMMARY, "seconds"),
+        (SUMMARY, "bytes"),
+        (SUMMARY, "extra"),
+        (EVENTS, "end"),
+        (ROUND_METRICS, "auc"),
+        (PRIVACY, "noise_scale"),
+        (PRIVACY, "touched"),
+        ("config.json", "config"),
+        ("environment.json", "cpus"),
+    ],
+)
+def test_a_number_that_nobody_measured_ends_with_one_line(tmp_path: Path, name: str, field: str, value: float) -> None:
+    """In place of a number, or as a member of what holds several: a line that names file and field, or a page."""
+    run = changed(
+        make_run(tmp_path),
+        name,
+        lambda tree: {**tree, field: {"auc": value} if isinstance(tree.get(field), dict) else value},
+    )
+    if value == 1e300 and field in ("config", "extra"):  # harmless: it is shown, and nothing is computed from it
+        assert "1e+300" in render_report(load_runs([run])) or field == "extra"
+        return
+    with pytest.raises(BadInput, match=f"{name}.*damaged"):
+        show(run)
+
+
+def show(run: Path) -> None:
+    """Do what `fedactors compare` and `fedactors report` do."""
+    compare(load_runs([run]))
+    render_report(load_runs([run]))
