@@ -17,6 +17,7 @@ import statistics
 import threading
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from fedactors.config import as_dict, build, parse_words
 from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyFailed, Stopped
 from fedactors.named_code import check_trusted
 from fedactors.plugins import Protocol, RunResult
+from fedactors.records.activity import Activity, activities
 from fedactors.records.metrics import Summary
 from fedactors.records.progress import open_progress
 from fedactors.records.recorder import FolderRecorder, Recorder
@@ -340,18 +342,25 @@ def _options_of(folder: RunFolder) -> dict[str, Any]:
 
 def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
-    with _StopSignals() as signals:
-        data = load_data(protocol, config, options.data or protocol.default_data, seed, is_here(options))
+    total = getattr(config, "num_rounds", getattr(config, "num_epochs", None))
+    with (
+        _StopSignals() as signals,
+        contextlib.closing(
+            open_progress(quiet=options.quiet, total=total, headline=protocol.headline.name)
+        ) as progress,
+    ):
+        name = options.data or protocol.default_data
+        progress.phase(f"reading {name}")
+        data = load_data(protocol, config, name, seed, is_here(options))
         resolved = _resolved(protocol, config, options, seed, scenario)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
         recorder: FolderRecorder | None = None
         try:
-            total = getattr(config, "num_rounds", getattr(config, "num_epochs", None))
             trackers = open_trackers(options.track, folder.path, as_dict(config))
-            progress = open_progress(quiet=options.quiet, total=total, headline=protocol.headline.name)
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
             runtime = make_runtime(options, seed, recorder)
-            recorder.usage = runtime.usage
+            recorder.usage, runtime.tell = runtime.usage, progress.phase
+            runtime.watched = progress.watch(partial(_look, runtime, recorder))
             signals.runtime = runtime
             if options.state:
                 runtime.states = Places(make_places(dict(options.state), dict(options.state_key)), folder.path.name)
@@ -366,6 +375,10 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
             _close_failed(folder, recorder, error)
             raise
     return summary
+
+
+def _look(runtime: Runtime, recorder: FolderRecorder) -> list[Activity]:
+    return activities(runtime.ledger.totals(), recorder.events)
 
 
 def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: BaseException) -> None:

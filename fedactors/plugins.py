@@ -188,6 +188,8 @@ class LazyProtocol:
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    """Whose data, lying where, it is for; `fedactors list` says so."""
     emulate: float | None = None
     """Scale at which a run on embedded Ray emulates links and costs unless told otherwise: for protocols of hours."""
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ def list_command(args: argparse.Namespace) -> int:
             layout = found.protocol.partition
             entry |= {
                 "summary": found.protocol.summary,
+                "problem": getattr(found.protocol, "problem", ""),
                 "partition": layout,
                 "default_data": found.protocol.default_data,
                 "data": [dataset.name for dataset in datasets if layout in dataset.layouts],
@@ -50,13 +52,13 @@ def list_command(args: argparse.Namespace) -> int:
         print_json({"protocols": protocols, "datasets": [_describe_dataset(dataset) for dataset in datasets]})
         return 0
     rows = [
-        [entry["name"], entry["partition"], entry["default_data"], entry["summary"]]
+        [entry["name"], entry["partition"], entry["problem"] or entry["summary"]]
         if entry["error"] is None
-        else [entry["name"], "-", "-", f"BROKEN: {entry['error']}"]
+        else [entry["name"], "-", f"BROKEN: {entry['error']}"]
         for entry in protocols
         if not any(entry["name"] in names for names in hidden.values())
     ]
-    print_table(["protocol", "data layout", "default data", ""], rows)
+    print_table(["protocol", "data layout", "for"], rows, wrap=True)
     for place, names in hidden.items():
         print(f"{place} hides {', '.join(names)}: rename it, or start from another folder")
     print()
@@ -103,18 +105,23 @@ def doctor_command(args: argparse.Namespace) -> int:
     from fedactors.records.environment import describe_environment
     from fedactors.runtime.ray.doctor import examine_cluster, examine_here
     from fedactors.runtime.ray.jobs import job_address
+    from fedactors.runtime.ray.machine import examine_machine
 
-    findings = examine_here()
+    machine = examine_machine()
+    findings = [*machine, *examine_here()]
     if args.address is not None:
         findings += examine_cluster(job_address(args.address))
     if args.format == "json":
         listed = [dataclasses.asdict(finding) for finding in findings]
         print_json({"environment": describe_environment(), "findings": listed})
         return 0
-    print_table(["", "", "found"], [[f.state, f.what, f.found] for f in findings])
-    for finding in findings:
-        if finding.advice:
-            print(f"{finding.what}: {finding.advice}")
+    rows = [[f.state, f.what, f"{f.found}{'. Do: ' if f.advice else ''}{f.advice}"] for f in findings]
+    print_table(["", "", "found, and what to do"], rows, wrap=True)
+    print()
+    faults = [f.what for f in machine if f.state == "fault"]
+    print(
+        f"This machine cannot run fedactors yet: {', '.join(faults)}." if faults else "This machine can run fedactors."
+    )
     print("One Ray cluster is one trust domain: whoever can submit to it can run code in it.")
     return 0
 
@@ -337,14 +344,15 @@ def _describe_dataset(dataset: Any) -> dict[str, Any]:
 
 
 def _print_datasets(datasets: Sequence[Any]) -> None:
-    rows = []
+    rows, terms = [], defaultdict(list)
     for dataset in datasets:
         entry = _describe_dataset(dataset)
         here = "here" if entry["present"] else "fetch"
-        rows.append(
-            [entry["name"], "/".join(entry["layouts"]), entry["task"], str(entry["rows"]), here, entry["terms"]]
-        )
-    print_table(["data set", "layouts", "task", "rows", "files", "terms"], rows)
+        rows.append([entry["name"], entry["task"], f"{entry['rows']:,}", here, ", ".join(entry["layouts"])])
+        terms[entry["terms"]].append(entry["name"])
+    print_table(["data set", "task", "rows", "files", "layouts"], rows)
+    print()
+    print_table(["terms", "of"], [[text, ", ".join(names)] for text, names in terms.items()], wrap=True)
 
 
 def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:

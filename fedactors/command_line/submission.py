@@ -40,7 +40,7 @@ def submit_command(args: argparse.Namespace) -> int:
     folder, left_out, inside = sending(args.working_dir or ("." if script else None), run)
     sent = dataclasses.replace(options, out="runs" if home else options.out, resume=inside or options.resume)
     command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]
-    command += [*run_words(sent, args.words), "--format", "json"]
+    command += [*run_words(sent, args.words), "--format", args.format]
     jobs = Jobs(args.address)
     job = jobs.submit(wrapped(command) if home else command, working_dir=folder, left_out=left_out)
     fetch = f"fedactors fetch {job} --address {jobs.address} --out {options.out}"
@@ -56,7 +56,12 @@ def submit_command(args: argparse.Namespace) -> int:
 
     def show(text: str) -> None:
         log.append(text)
-        print(text, end="", file=sys.stderr if args.format == "json" else sys.stdout, flush=True)
+        if args.format == "json":
+            print(text, end="", file=sys.stderr, flush=True)
+        else:
+            # where the job wrote its run folder is said when the folder is here
+            lines = (line for line in text.splitlines(keepends=True) if not (home and line.startswith("run: ")))
+            print("".join(lines), end="", flush=True)
 
     try:
         end = jobs.follow(job, show)

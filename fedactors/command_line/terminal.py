@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -58,10 +60,24 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, allow_nan=False), flush=True)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns on standard output; nothing is cut off, whatever the width of the terminal."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: bool = False) -> None:
+    """Print aligned columns on standard output; nothing is cut off, whatever the width of the terminal.
+
+    Args:
+        header: names of the columns.
+        rows: cells.
+        wrap: whether the last column goes on in further lines where the terminal (80 columns if there is none) ends.
+    """
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    for row in [header, ["-" * width for width in widths], *rows]:
+    lines = [list(row) for row in rows]
+    if wrap:
+        before = sum(widths[:-1]) + 2 * (len(widths) - 1)
+        widths[-1] = min(widths[-1], max(20, shutil.get_terminal_size().columns - before))
+        lines = []
+        for *cells, last in rows:
+            parts = textwrap.wrap(last, widths[-1]) or [""]
+            lines += [[*cells, parts[0]], *([*[""] * len(cells), part] for part in parts[1:])]
+    for row in [header, ["-" * width for width in widths], *lines]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 

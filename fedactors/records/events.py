@@ -13,6 +13,7 @@ from typing import Any
 from fedactors.records.metrics import json_line
 
 WAIT = "wait"
+COMPUTE = "compute"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class EventLog:
     max_spans: int = 200_000
     num_spans: int = 0
     totals: dict[str, dict[str, float]] = field(default_factory=dict)
+    num_computes: dict[str, int] = field(default_factory=dict)
 
     def span(self, span: Span) -> None:
         """Record one span; an end before its start is a `ValueError`."""
@@ -47,6 +49,8 @@ class EventLog:
         """Add a span to the sums only, such as one that the run before a resume wrote."""
         kinds = self.totals.setdefault(span.actor, {})
         kinds[span.kind] = kinds.get(span.kind, 0.0) + (span.end - span.start)
+        if span.kind == COMPUTE:
+            self.num_computes[span.actor] = self.num_computes.get(span.actor, 0) + 1
         self.num_spans += 1
 
     def mark(self, kind: str, values: Mapping[str, Any]) -> None:

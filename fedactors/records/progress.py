@@ -5,11 +5,22 @@ Nothing here ever writes to standard output, which belongs to results.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fedactors.records.activity import Activity, Look
+
+_LOOK_SECONDS = 1.0
+_MOST_PARTIES = 12
 
 from fedactors.records.metrics import shown_metric
 
@@ -27,6 +38,12 @@ class RoundProgress:
 class Progress(Protocol):
     """Shows how far a run has come."""
 
+    def phase(self, text: str) -> None:
+        """Say what is under way, such as "starting Ray" or "loading: 3 of 12"."""
+
+    def watch(self, look: Look) -> bool:
+        """Take a function that says what each party has done; return whether it will be asked."""
+
     def update(self, state: RoundProgress) -> None:
         """Show one finished round."""
 
@@ -36,6 +53,13 @@ class Progress(Protocol):
 
 class NoProgress:
     """Shows nothing."""
+
+    def phase(self, text: str) -> None:
+        """Take what is under way and say nothing."""
+
+    def watch(self, look: Look) -> bool:
+        """Never look."""
+        return False
 
     def update(self, state: RoundProgress) -> None:
         """Take a round and say nothing."""
@@ -59,7 +83,7 @@ class Pace:
 
 
 class PlainProgress:
-    """Writes one line a round."""
+    """Writes one line a round, and before the first one a line for each phase."""
 
     def __init__(
         self,
@@ -70,9 +94,22 @@ class PlainProgress:
     ) -> None:
         self._total, self._headline, self._stream, self._now = total, headline, stream, now
         self._pace = Pace()
+        self._phase: str | None = ""
+
+    def phase(self, text: str) -> None:
+        """Write what begins, until the rounds do: counts within a phase are for a line that moves."""
+        name = text.partition(":")[0]
+        if self._phase is not None and name != self._phase:
+            self._phase = name
+            print(name, file=self._stream, flush=True)
+
+    def watch(self, look: Look) -> bool:
+        """Never look: a table does not fit a line."""
+        return False
 
     def update(self, state: RoundProgress) -> None:
         """Write the line of one round."""
+        self._phase = None
         print(
             describe(state, self._total, self._headline, *self._pace.step(self._now())), file=self._stream, flush=True
         )
@@ -82,7 +119,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A bar that moves on a terminal."""
+    """A moving line on a terminal, with a table of what each party has done below it."""
 
     def __init__(
         self,
@@ -92,24 +129,97 @@ class LiveProgress:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         from rich.console import Console
+        from rich.live import Live
         from rich.progress import BarColumn, SpinnerColumn, TextColumn
         from rich.progress import Progress as Bar
 
         self._total, self._headline, self._now = total, headline, now
         self._pace = Pace()
-        columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
-        self._bar = Bar(*columns, console=Console(file=stream))
+        self._look: Look | None = None
+        self._parties: list[Activity] = []
+        self._before: dict[str, Activity] = {}
+        self._phase, self._since, self._looked = "", now(), now()
+        self._has_begun = False
+        columns = (SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
+        self._bar = Bar(*columns)
         self._task = self._bar.add_task("starting", total=total)
-        self._bar.start()
+        self._live = Live(console=Console(file=stream), get_renderable=self._picture, refresh_per_second=8)
+        self._live.start()
+
+    def watch(self, look: Look) -> bool:
+        """Show from now on what `look` returns, asked once a second."""
+        self._look = look
+        return True
+
+    def phase(self, text: str) -> None:
+        """Say what is under way, and how long it has been."""
+        if text.partition(":")[0] != self._phase.partition(":")[0]:
+            self._since = self._now()
+        self._phase = text
 
     def update(self, state: RoundProgress) -> None:
         """Move the bar by one round."""
         text = describe(state, self._total, self._headline, *self._pace.step(self._now()))
         self._bar.update(self._task, description=text, completed=state.round)
+        self._phase, self._has_begun = "", True
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
-        self._bar.stop()
+        """Leave the last state on the screen, or nothing of a run that never began."""
+        self._phase, self._looked = "", -math.inf
+        self._live.transient = not self._has_begun
+        self._live.stop()
+
+    def _picture(self) -> Group:
+        lines: list[RenderableType] = [self._bar]
+        if self._phase:
+            under_way = f"{self._phase}, {format_seconds(self._now() - self._since)}"
+            if self._has_begun:
+                lines.append(Text(f"  {under_way}", style="dim"))
+            else:
+                self._bar.update(self._task, description=under_way)
+        if self._look is not None and self._now() - self._looked >= _LOOK_SECONDS:
+            self._looked = self._now()
+            self._before = {entry.party: entry for entry in self._parties}
+            self._parties = self._look()
+        if self._parties:
+            lines.append(party_table(self._parties, self._before))
+        return Group(*lines)
+
+
+def party_table(parties: Sequence[Activity], before: Mapping[str, Activity]) -> Table:
+    """Return a table of what parties have done, the busiest first if they are many.
+
+    Args:
+        parties: as they are now.
+        before: as they were when somebody looked last, by name; who did something since is at work.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=True)
+    table.add_column("party", no_wrap=True, overflow="ellipsis", max_width=24)
+    table.add_column("now", no_wrap=True)
+    for name in ("actors", "steps", "sent", "received", "computing", "waiting"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = parties
+    if len(parties) > _MOST_PARTIES:
+        shown = sorted(parties, key=lambda entry: -entry.sent - entry.received)[: _MOST_PARTIES - 1]
+    for entry in shown:
+        state, style = _state(entry, before.get(entry.party))
+        sums = [f"{entry.num_actors:,}", f"{entry.num_computes:,}", format_bytes(entry.sent)]
+        sums += [format_bytes(entry.received), f"{entry.computing:,.1f} s", f"{entry.waiting:,.1f} s"]
+        table.add_row(Text(entry.party), Text(state, style=style), *sums)
+    if len(shown) < len(parties):
+        table.add_row(Text(f"{len(parties) - len(shown):,} others", style="dim"))
+    return table
+
+
+def _state(entry: Activity, before: Activity | None) -> tuple[str, str]:
+    """Return what a party has been doing since it was looked at last, and the colour of it."""
+    if before is None or entry.num_computes > before.num_computes:
+        return "computing", "green"
+    if entry.sent > before.sent or entry.received > before.received:
+        return "talking", "cyan"
+    if entry.waiting > before.waiting:
+        return "waiting", "yellow"
+    return "quiet", "dim"
 
 
 def open_progress(*, quiet: bool, total: int | None, headline: str, stream: TextIO | None = None) -> Progress:

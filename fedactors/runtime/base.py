@@ -360,6 +360,9 @@ class Runtime(Caller):
         """Which parties keep their states themselves; set before the run is executed."""
         self.privacy_records: list[Any] = []
         self.spent = 0.0
+        self.tell: Callable[[str], None] = lambda text: None
+        """Takes what is under way, in words, for whoever watches."""
+        self.watched = False  # whether the records of other processes are wanted every second, not only every round
         self._castings: dict[str, Casting] = {}
         self._new: list[str] = []
         self._loss_policy: str | Callable[[str], str] = "stop"
@@ -407,6 +410,7 @@ class Runtime(Caller):
     def phase(self, label: str) -> Iterator[None]:
         """Put a part of the run, such as training or evaluation, on the driver's line of the timeline."""
         start = self.clock.now()
+        self.tell(label)
         yield
         if self.recorder is not None:
             self.recorder.record_span(self.name, "phase", label, start, self.clock.now())

@@ -123,7 +123,8 @@ class SimulatedRuntime(Runtime):
         gc.freeze()
 
     async def _bring_up(self, contexts: list[SimulatedContext], state: Snapshot | None) -> None:
-        for context in contexts:
+        for number, context in enumerate(contexts, start=1):
+            self.tell(f"loading: {number:,} of {len(contexts):,}")
             frame = context.states.begin(None if state is None else state.actors.get(context.name))
             await self._in_context(context, context.actor.load)
             if frame is not None:

@@ -9,6 +9,7 @@ _HERE = "protocols.glasu"
 PROTOCOL = LazyProtocol(
     name="glasu",
     summary="graph networks over vertically distributed graphs, with lazy aggregation and stale updates",
+    problem="organisations that see other edges and features of one graph's nodes; to classify the nodes",
     partition="graph",
     default_data="blocks",
     headline=Headline(name="test/accuracy"),

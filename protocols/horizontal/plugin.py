@@ -9,6 +9,7 @@ _HERE = "protocols.horizontal"
 PROTOCOL = LazyProtocol(
     name="horizontal",
     summary="plain horizontal methods: FedAvg, FedProx, SCAFFOLD, FedAvgM, FedAdagrad, FedAdam, FedYogi",
+    problem="the same columns, other people at each place; one model for all, averaged by a server",
     partition="horizontal",
     default_data="digits",
     headline=Headline(name="test/accuracy"),

@@ -9,6 +9,7 @@ _HERE = "protocols.mtcd"
 PROTOCOL = LazyProtocol(
     name="mtcd",
     summary="tokens between peers, with and without a server (multi-token coordinate descent)",
+    problem="other columns of the same rows at each party, who may talk to neighbours only, with or without a server",
     partition="vertical",
     default_data="synthetic",
     headline=Headline(name="training/objective", mode="min"),

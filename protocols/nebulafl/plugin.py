@@ -9,6 +9,7 @@ _HERE = "protocols.nebulafl"
 PROTOCOL = LazyProtocol(
     name="nebulafl",
     summary="asynchronous learning over several data centers that rotate their models, with hardware, WAN and money",
+    problem="the same columns in several clouds or regions, where links and rented machines cost hours and money",
     partition="horizontal",
     default_data="digits",
     headline=Headline(name="test/accuracy"),

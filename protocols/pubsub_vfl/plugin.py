@@ -9,6 +9,7 @@ _HERE = "protocols.pubsub_vfl"
 PROTOCOL = LazyProtocol(
     name="pubsub-vfl",
     summary="split learning between organisations over publish/subscribe channels and parameter servers",
+    problem="other columns of the same people at two to ten organisations, one of which knows the answer",
     partition="vertical",
     default_data="breast-cancer",
     headline=Headline(name="test/auc"),

@@ -9,6 +9,7 @@ _HERE = "protocols.tablepuppet"
 PROTOCOL = LazyProtocol(
     name="tablepuppet",
     summary="learning over joins and unions of tables in different organisations' databases, stated in SQL",
+    problem="tables in databases of different owners, to be joined or united by SQL, without anybody joining them",
     partition="relational",
     default_data="orders",
     headline=Headline(name="test/accuracy"),

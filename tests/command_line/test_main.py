@@ -208,6 +208,18 @@ def test_list_tells_protocols_data_sets_and_which_fit(capsys):
     assert "tiny-one" in capsys.readouterr().out
 
 
+def test_lists_fit_80_columns_and_say_what_each_protocol_is_for(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["list"], ["data", "list"]):
+        assert cli.main(words) == 0
+        out = capsys.readouterr().out
+        assert max(len(line) for line in out.splitlines() if "BROKEN" not in line) <= 80
+    assert cli.main(["list", "--format", "json"]) == 0
+    built_in = [entry for entry in last_json(capsys)["protocols"] if entry["package"] == "fedactors"]
+    assert len(built_in) == 6
+    assert all(entry["problem"] for entry in built_in)
+
+
 def test_data_list(capsys):
     assert cli.main(["data", "list", "--format", "json"]) == 0
     assert "breast-cancer" in {entry["name"] for entry in last_json(capsys)["datasets"]}

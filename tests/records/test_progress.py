@@ -41,6 +41,16 @@ def test_plain_writes_one_line_a_round():
     ], "what came before the first round is no part of the pace"
 
 
+def test_plain_writes_each_phase_once_and_only_before_the_first_round():
+    stream = io.StringIO()
+    progress = PlainProgress(3, "auc", stream, now=lambda: 0.0)
+    for text in ("starting Ray", "loading: 1 of 2", "loading: 2 of 2", "alignment"):
+        progress.phase(text)
+    progress.update(RoundProgress(round=1, metrics={}))
+    progress.phase("evaluation")
+    assert stream.getvalue().splitlines() == ["starting Ray", "loading", "alignment", "round 1/3  0 B"]
+
+
 def test_display_fits_the_stream():
     assert isinstance(open_progress(quiet=True, total=None, headline="auc", stream=Terminal()), NoProgress)
     assert isinstance(open_progress(quiet=False, total=None, headline="auc", stream=io.StringIO()), PlainProgress)

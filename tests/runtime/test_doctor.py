@@ -1,12 +1,16 @@
 """What the doctor finds, at a machine's settings and at a cluster as a stranger sees it."""
 
 import http.server
+import resource
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from fedactors.runtime.ray.doctor import Finding, examine_cluster, examine_here
+from fedactors.runtime.ray.machine import examine_machine
 from fedactors.runtime.ray.tokens import asks_by_itself
 
 
@@ -101,3 +105,33 @@ def test_a_stranger_asks_for_the_jobs(dashboard, state, text):
 def test_nobody_at_the_address_is_a_fault():
     found = {finding.what: finding for finding in examine_cluster("http://127.0.0.1:9")}
     assert found["token asked of strangers"].state == "fault"
+
+
+@pytest.mark.ray
+def test_this_machine_can_run_fedactors_and_ray_is_really_started():
+    found = {finding.what: finding for finding in examine_machine()}
+    assert list(found)[:3] == ["Python", "torch", "Ray"]
+    assert {found[what].state for what in ("Python", "torch", "Ray")} == {"ok"}
+    assert "did a task" in found["Ray"].found
+    assert all(finding.advice for finding in found.values() if finding.state in ("open", "fault"))
+
+
+def test_a_machine_that_cannot_is_told_what_to_do(monkeypatch, tmp_path):
+    """Ray without a Python that knows it, a temporary folder that is too deep, few open files, taken ports."""
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no module named ray >&2\nexit 1\n")
+    broken.chmod(0o755)
+    deep = tmp_path / ("deep" * 10)
+    deep.mkdir()
+    monkeypatch.setattr(sys, "executable", str(broken))
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        found = {finding.what: finding for finding in examine_machine()}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (found["Ray"].state, found["Ray"].found) == ("fault", "did not start: no module named ray")
+    assert "--runtime simulated" in found["Ray"].advice
+    assert "set TMPDIR to a path that is shorter by" in found["temporary files"].advice
+    assert found["open files"].advice.startswith("with many actors: ulimit -n ")

@@ -11,6 +11,7 @@ Snapshots are taken where the protocol calls `checkpoint`, when it has no call u
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from fedactors.errors import BadInput, CallTimeout, PartyLost, Stopped
+from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Stopped
 from fedactors.network.codec import encode_parts, measure, message_types, plain_types, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger
@@ -34,7 +35,7 @@ from fedactors.runtime.addresses import greets, refuses
 from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.ray import cluster
-from fedactors.runtime.ray.accounts import Accounts, Used
+from fedactors.runtime.ray.accounts import Accounts, Drained, Used
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Lanes
 from fedactors.runtime.ray.placement import labelled
@@ -44,6 +45,7 @@ from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first
 T = TypeVar("T")
 LEASE_SECONDS = 15.0
 _CLOSE_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
 _GREETING_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
@@ -126,6 +128,7 @@ class RayRuntime(Runtime):
         """Whether Ray's own services are gone."""
         self._resume: Snapshot | None = None
         self._offset = 0.0
+        self._draining = asyncio.Lock()
         self._end: float | None = None
         self._cluster_cpus = float(num_cpus or os.cpu_count() or 1)
 
@@ -239,8 +242,21 @@ class RayRuntime(Runtime):
     async def settle(self) -> None:
         await self._drain()
 
+    async def _keep_current(self) -> None:
+        """Ask for the processes' records every second, for whoever watches."""
+        while self.watched:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self.watched and self._began is not None:
+                with contextlib.suppress(FedactorsError):  # who is lost is said elsewhere
+                    await self._drain()
+
     async def _drain(self) -> None:
-        for name, found in (await self._processes.drained()).items():
+        async with self._draining:
+            found = await self._processes.drained()
+            self._take(found)
+
+    def _take(self, records: Mapping[str, Drained]) -> None:
+        for name, found in records.items():
             self._accounts.take(name, found)
             for text in found.refused:
                 _log.warning("%s: refused: %s", name, text)
@@ -271,9 +287,11 @@ class RayRuntime(Runtime):
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        address = self._address or os.environ.get("RAY_ADDRESS")
+        self.tell(f"joining Ray at {address}" if address else "starting Ray")
         joined = cluster.join(self._address, self._num_cpus)
         # an embedded cluster has nobody who scrapes metrics
-        self._gauges = RunGauges(self.seed) if self._address or os.environ.get("RAY_ADDRESS") else None
+        self._gauges = RunGauges(self.seed) if address else None
         for number, handler in handlers.items():
             if handler is not None:
                 signal.signal(number, handler)  # Ray puts its own in their place
@@ -326,6 +344,7 @@ class RayRuntime(Runtime):
             states=self.states,
             lost=self._lose,
             failed=self.fail,
+            tell=lambda text: self.tell(text),
         )
         if self._stop_code is not None:
             raise Stopped("stopped before the first step", self._stop_code)
@@ -337,6 +356,7 @@ class RayRuntime(Runtime):
         self._main = main_task
         services = asyncio.ensure_future(watch_services(self._services, self._lease))
         services.add_done_callback(self._cluster_is_gone)
+        looking = asyncio.ensure_future(self._keep_current())
         try:
             result = await main_task
         except asyncio.CancelledError:
@@ -357,6 +377,10 @@ class RayRuntime(Runtime):
             self._unawaited.check()
         finally:
             services.cancel()
+            self.watched = False
+            if self._draining.locked():  # what is on its way here is here once only
+                await asyncio.wait({looking}, timeout=_CLOSE_SECONDS)
+            looking.cancel()
             errors = await self._finish()
         if self._failure is not None:
             raise self._failure

@@ -73,6 +73,7 @@ class Processes:
         states: Places,
         lost: Callable[[PartyLost], Awaitable[None]],
         failed: Callable[[BaseException], None],
+        tell: Callable[[str], None],
     ) -> None:
         self.pids: dict[str, int] = {}
         """Process id of each actor on its host."""
@@ -86,6 +87,7 @@ class Processes:
         self._states = states
         self._lost = lost
         self._failed = failed
+        self._tell = tell
         self._actors: dict[str, Any] = {}
         """Processes that are prepared: they may be asked for records, snapshots and calls."""
         self._starting: dict[str, Any] = {}
@@ -125,7 +127,8 @@ class Processes:
             key = self._keys[casting.name] = secrets.token_bytes(32)
             self._starting[casting.name] = remote.remote(casting, settings, key, self._states.of(casting.name))
         fresh: dict[str, Address] = {}
-        places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own))
+        first = "starting processes"
+        places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own), first)
         for casting, (host, path, pid, began) in zip(castings, places, strict=True):
             name, cls = casting.name, casting.cls
             actor = self._actors[name] = self._starting.pop(name)
@@ -143,7 +146,7 @@ class Processes:
         for casting in castings:
             watching = (self._watch(casting.name), self._keep_lease(casting.name))
             self._watchers[casting.name] = [asyncio.ensure_future(watcher) for watcher in watching]
-        await self._ready(castings, lambda actor, own, name: actor.load.remote(own, frames.get(name)))
+        await self._ready(castings, lambda actor, own, name: actor.load.remote(own, frames.get(name)), "loading")
         start = begin()
         await self._ready(castings, lambda actor, own, _: actor.open.remote(own, start))
 
@@ -186,9 +189,16 @@ class Processes:
         }
 
     async def _all(
-        self, castings: list[Casting], processes: Mapping[str, Any], ask: Callable[[Any, bytes, str], Any]
+        self,
+        castings: list[Casting],
+        processes: Mapping[str, Any],
+        ask: Callable[[Any, bytes, str], Any],
+        phase: str = "",
     ) -> list[Any]:
+        num_done = 0
+
         async def one(name: str) -> Any:
+            nonlocal num_done
             own = self._ticket(name)
             answer = asyncio.ensure_future(ask(processes[name], own, name))
             silence = asyncio.ensure_future(self._silence(processes[name], own))
@@ -196,6 +206,9 @@ class Processes:
                 waiting = {answer, silence}
                 await asyncio.wait(waiting, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
                 if answer.done():
+                    num_done += 1
+                    if phase:
+                        self._tell(f"{phase}: {num_done:,} of {len(castings):,}")
                     return answer.result()
             except RayActorError as error:
                 raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
@@ -216,8 +229,8 @@ class Processes:
         while await within(self._lease, partial(actor.beat.remote, own)):
             await asyncio.sleep(self._lease / 3)
 
-    async def _ready(self, castings: list[Casting], ask: Callable[[Any, bytes, str], Any]) -> None:
-        raise_first(await self._all(castings, self._actors, ask))
+    async def _ready(self, castings: list[Casting], ask: Callable[[Any, bytes, str], Any], phase: str = "") -> None:
+        raise_first(await self._all(castings, self._actors, ask, phase))
 
     def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
         return ticket(self._keys[name], caller)
