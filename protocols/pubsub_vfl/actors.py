@@ -21,7 +21,7 @@ from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import Network
-from fedactors.learning.split_network import Publication, joint_output
+from fedactors.learning.split_network import Publication, TopGradient, joint_output
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
@@ -340,7 +340,7 @@ class ActiveWorker(PartyWorker):
             nonlocal loss_sum, num_rows
             positions = batches[stamp[0]]
             found = await self._gradients(positions, payloads)
-            gradients = self._pack(found, epoch, stamp, positions)
+            gradients = self._pack(found.embeddings, epoch, stamp, positions)
             refs = tuple(self.put(gradient, to=party) for gradient, party in zip(gradients, parties, strict=True))
             self.replica.step([found.bottom, found.top])
             loss_sum += found.loss * len(positions)
@@ -361,12 +361,12 @@ class ActiveWorker(PartyWorker):
         for ref in self._refs.pop(stamp, ()):
             self.free(ref)
 
-    def _pack(self, found: ActiveGradients, epoch: int, stamp: Stamp, positions: np.ndarray) -> list[Gradient]:
+    def _pack(self, gradients: Sequence[np.ndarray], epoch: int, stamp: Stamp, positions: np.ndarray) -> list[Gradient]:
         """Return the gradients of these rows for the passive parties as they may leave, and count the release."""
-        for _ in found.embeddings:
+        for _ in gradients:
             self.counts.embed(positions)
         now = self.clock.now()
-        return [Gradient(stamp[0], epoch, stamp[1], now, self._sanitise(g_BE)) for g_BE in found.embeddings]
+        return [Gradient(stamp[0], epoch, stamp[1], now, self._sanitise(g_BE)) for g_BE in gradients]
 
     async def _gradients(self, positions: np.ndarray, embeddings: Sequence[Embedding]) -> ActiveGradients:
         """Return loss and gradients of one batch."""
@@ -377,6 +377,28 @@ class ActiveWorker(PartyWorker):
         work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=True))
         networks, task = (self._bottom.model, self._top.model), self._data.task
         return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, target_B, work=work)
+
+    # --- a step in parts, for whoever has something to send in between ---
+
+    async def _embed_own(self, positions: np.ndarray) -> tuple[Publication, np.ndarray]:
+        """Embed a batch of one's own rows while the others' embeddings are under way."""
+        publication = Publication(self._bottom.model, self.rows.prepared.train.features[positions])
+        work = Work("bottom-forward", algorithm.operations(len(positions), self.replica.sizes[0]))
+        return publication, await self.compute(algorithm.embed, publication, work=work)
+
+    async def _cut(self, positions: np.ndarray, own: np.ndarray, embeddings: Sequence[Embedding]) -> TopGradient:
+        """Return the loss and the gradients at the top, those that are to be sent among them."""
+        labels = self.rows.prepared.train.labels
+        assert labels is not None
+        joint = [own, *(embedding.values for embedding in embeddings)]
+        work = Work("top-step", algorithm.operations(len(positions), self.replica.sizes[1], updates=True))
+        top, task = self._top.model, self._data.task
+        return await self.compute(algorithm.cut_gradients, top, task, joint, labels[positions], work=work)
+
+    async def _backward_own(self, publication: Publication, gradient_BE: np.ndarray) -> np.ndarray:
+        """Return the flat gradient of one's own bottom model, when the gradients of others are under way."""
+        work = Work("bottom-backward", algorithm.operations(len(gradient_BE), self.replica.sizes[0], updates=True))
+        return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
 
     def _sanitise(self, gradient_BE: np.ndarray) -> np.ndarray:
         if self._sigma <= 0:

@@ -20,7 +20,7 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.own_models import check_model
-from fedactors.learning.split_network import Publication, loss_gradients
+from fedactors.learning.split_network import Publication, TopGradient, loss_gradients
 from fedactors.privacy.dpsgd import clipped_gradient_sum
 from fedactors.privacy.mechanisms import pubsub_sigma
 from fedactors.runtime.base import Costs
@@ -86,6 +86,7 @@ FITTED: dict[str, tuple[float, float, float]] = {
     "bottom-backward": (9.547e-05, 9.559e-06, 3.649e-11),
     "active-step": (0.0002989, 7.55e-06, 5.48e-11),
     "top-forward": (2.027e-05, 0, 2.195e-11),
+    "top-step": (1.423e-04, 0, 5.38e-11),
     "average": (1.017e-05, 0, 3.825e-10),
 }
 """Kind of work to (fixed, per_layer, per_operation), in seconds.
@@ -145,6 +146,11 @@ def active_gradients(
     found = loss_gradients(top, [publication.embedding, *embeddings], target_B, task)
     own = publication.gradient(found.embedding_gradients[0])
     return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
+
+
+def cut_gradients(top: Model, task: Task, embeddings: Sequence[Array], target_B: Array) -> TopGradient:
+    """Compute the loss and all gradients at the top, of one's own embedding (the first) too: half of a step."""
+    return loss_gradients(top, embeddings, target_B, task)
 
 
 _SLICE_ROWS = 8192

@@ -6,7 +6,8 @@ Pair i of w trains the batches i, i + w, i + 2w, ... over the same models, batch
 deadline, no re-assignment: a slow pair finishes its own share.
 
     vfl       one pair, depth 1: one round trip per batch, in which a passive worker applies the gradient of one batch
-              and embeds the next
+              and embeds the next; the active worker sends gradients before it goes back through its own bottom, and
+              embeds its own rows of the next batch while it waits
     vfl-ps    w pairs, depth 1; one step for all of them on the mean gradient by rows, as of one worker on the w batches
               together: all replicas stay equal
     avfl      one pair, `embedding_buffer` batches in flight: gradients come back for embeddings of older parameters
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from protocols.pubsub_vfl.averaging import AveragingServer
 from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest
 
 Array = np.ndarray
+Ask = Callable[[Sequence[Gradient | None], int], "asyncio.Future[list[Embedding | None]]"]
+"""Sends each passive partner its gradient and the number of a batch to embed (-1: none); the answers are embeddings."""
 
 
 class Alone:
@@ -128,34 +131,59 @@ class PairedActiveWorker(ActiveWorker):
     async def train_pair(self, order: PairOrder) -> EpochLoss:
         """Train the pair's share of an epoch."""
         config, epoch, batches = self.config, order.epoch, self.rows.batches(order.epoch)
-        depth = config.embedding_buffer if config.is_asynchronous else 1
         peers = [self.peer(f"{p}/worker-{order.pair}", PairedPassiveWorker) for p in self._data.passive_parties]
         mine = list(range(order.pair, len(batches), order.num_pairs))
         if config.steps_together:
             # every pair takes part in the last step that all take together
             mine += [-1] * (-(-len(batches) // order.num_pairs) - len(mine))
-        steps = stepping(self, ahead=True)
 
         def ask(gradients: Sequence[Gradient | None], batch_id: int) -> asyncio.Future[list[Embedding | None]]:
             requests = (PairRequest(epoch, gradient, batch_id) for gradient in gradients)
             return asyncio.gather(*(p.step_and_embed(request) for p, request in zip(peers, requests, strict=True)))
 
-        window = deque(ask([None] * len(peers), batch_id) for batch_id in mine[:depth])
-        loss_sum, num_rows = 0.0, 0
+        train = self._train_window if config.is_asynchronous else self._train_in_turn
+        return await train(epoch, mine, ask, stepping(self, ahead=True))
+
+    async def _train_in_turn(self, epoch: int, mine: Sequence[int], ask: Ask, steps: Alone) -> EpochLoss:
+        """One batch after the other; one's own bottom model works while an embedding or a gradient is under way."""
+        batches, loss_sum, num_rows = self.rows.batches(epoch), 0.0, 0
+        nothing = [None] * len(self._data.passive_parties)
+        answer = ask(nothing, mine[0]) if mine else None
+        for batch_id, following in zip(mine, [*mine[1:], -1], strict=True):
+            positions = batches[batch_id] if batch_id >= 0 else batches[0][:0]
+            publication, embedding = await self._embed_own(positions) if len(positions) else (None, positions)
+            assert answer is not None
+            with self.span("wait", "embedding"):
+                embeddings = await answer
+            if publication is None:
+                gradients, own = [self._no_gradient(epoch)] * len(nothing), []
+                answer = ask(gradients, following)
+            else:
+                found = await self._cut(positions, embedding, [e for e in embeddings if e is not None])
+                gradients = self._pack(found.embedding_gradients[1:], epoch, (batch_id, 1), positions)
+                answer = ask(gradients, following)
+                own = [await self._backward_own(publication, found.embedding_gradients[0]), found.gradient]
+                loss_sum += found.loss * len(positions)
+                num_rows += len(positions)
+            with self.span("wait", "average") if self.config.steps_together else contextlib.nullcontext():
+                await steps.step(epoch, own, len(positions))
+        if answer is not None:
+            await answer
+        return EpochLoss(loss_sum, num_rows)
+
+    async def _train_window(self, epoch: int, mine: Sequence[int], ask: Ask, steps: Alone) -> EpochLoss:
+        """A window of batches in flight: a step is computed in one piece, as others are under way anyhow."""
+        batches, depth, loss_sum, num_rows = self.rows.batches(epoch), self.config.embedding_buffer, 0.0, 0
+        window = deque(ask([None] * len(self._data.passive_parties), batch_id) for batch_id in mine[:depth])
         for batch_id, following in zip(mine, [*mine[depth:], *([-1] * depth)], strict=False):
             with self.span("wait", "embedding"):
                 embeddings = await window.popleft()
-            if batch_id < 0:
-                positions, own, gradients = batches[0][:0], [], [self._no_gradient(epoch)] * len(peers)
-            else:
-                positions = batches[batch_id]
-                found = await self._gradients(positions, [e for e in embeddings if e is not None])
-                gradients, own = self._pack(found, epoch, (batch_id, 1), positions), [found.bottom, found.top]
-                loss_sum += found.loss * len(positions)
-                num_rows += len(positions)
-            window.append(ask(gradients, following))
-            with self.span("wait", "average") if config.steps_together else contextlib.nullcontext():
-                await steps.step(epoch, own, len(positions))
+            positions = batches[batch_id]
+            found = await self._gradients(positions, [e for e in embeddings if e is not None])
+            window.append(ask(self._pack(found.embeddings, epoch, (batch_id, 1), positions), following))
+            await steps.step(epoch, [found.bottom, found.top], len(positions))
+            loss_sum += found.loss * len(positions)
+            num_rows += len(positions)
         for answer in window:
             await answer
         await steps.finish()
