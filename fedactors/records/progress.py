@@ -16,13 +16,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedactors.records.metrics import shown_metric
+
 if TYPE_CHECKING:
     from fedactors.records.activity import Activity, Look
 
 _LOOK_SECONDS = 1.0
 _MOST_PARTIES = 12
-
-from fedactors.records.metrics import shown_metric
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ if __name__ == "__main__":
 
     def made(*args: Any) -> Any:
         runtime = make_runtime(*args)
-        runtime._start_timeout = START_SECONDS
+        runtime._start_timeout = START_SECONDS  # type: ignore[attr-defined]
         threading.Thread(target=tell, args=(runtime, file), daemon=True).start()
         return runtime
 
