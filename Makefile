@@ -14,14 +14,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(WHEEL_INDEX),--extra-index-url $(WHEEL_INDEX))
 
-# `make check` is the inner loop: style, types, and the tests without Ray, browsers and long runs.
-.PHONY: demo test check lint docs clean
+# `make check` is the inner loop: style, types, and the tests without Ray, browsers and long runs. `make walks` does what
+# a person does: the documentation's commands, every script, installs in fresh environments, clusters of several hosts.
+.PHONY: demo test walks check lint docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scenarios/demo.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk" $(TESTS)
+
+walks: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m walk $(TESTS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -49,6 +49,7 @@ def tools(tmp_path_factory):
     return binaries
 
 
+@pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", LOCAL, ids=name_of)

@@ -130,6 +130,7 @@ def orders(draw: np.random.Generator) -> str:
     return "".join(f"{i},{c},{a:.3f},{int(a > 4 + c / 10)}\n" for i, (c, a) in enumerate(rows))
 
 
+@pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)

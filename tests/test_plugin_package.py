@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plugin_package")]
+pytestmark = [pytest.mark.walk, pytest.mark.slow, pytest.mark.xdist_group("plugin_package")]
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(__file__).parent / "plugin_package"

@@ -16,7 +16,7 @@ SCRIPTS = sorted(
     if path.parent.name != "benchmarks" and path.name != "results.py" and '__name__ == "__main__"' in path.read_text()
 )
 NEEDS_RAY = ("demo.py",)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.walk, pytest.mark.slow]
 
 
 def starts_ray(script: Path) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from tests.campaign.stories import SUBJECTS, Fault, measure_pace, tell
 
 
+@pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(600)

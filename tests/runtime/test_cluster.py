@@ -19,6 +19,7 @@ from tests.test_docs import ON_HEAD, blocks, name_of
 
 WHY_NOT = whether_possible()
 pytestmark = [
+    pytest.mark.walk,
     pytest.mark.ray,
     pytest.mark.timeout(400),
     pytest.mark.xdist_group("three hosts"),

@@ -15,6 +15,7 @@ from tests.runtime.hosts import Hosts, run, whether_possible
 
 WHY_NOT = whether_possible()
 pytestmark = [
+    pytest.mark.walk,
     pytest.mark.ray,
     pytest.mark.timeout(540),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
