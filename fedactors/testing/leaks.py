@@ -16,6 +16,7 @@ What is not found: values behind noise or rounding, mixtures, monotone maps, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,8 @@ class RawData:
                 continue
             for name, vectors in reversed(self._blocks):
                 if not name.startswith("row ") and order.max() < vectors.shape[1]:
-                    for number, vector in enumerate(vectors):
-                        if np.ptp(drawn := vector[order]) > 0 and _is_affine(values, drawn):
-                            return f"{name.format(number)}, in the order of a batch"
+                    for number in np.flatnonzero(_are_affine(values, vectors[:, order])):
+                        return f"{name.format(number)}, in the order of a batch"
         return None
 
     def find(self, sent: NDArray[Any], thorough: bool = True) -> str | None:
@@ -388,10 +388,28 @@ def _codes(values: Floats) -> tuple[NDArray[np.uint64], Flags]:
 
 def _is_affine(one: Floats, other: Floats) -> bool:
     """Say whether `one` is an affine map of `other`, to rounding."""
-    centred = other - other.mean()
-    slope = float(centred @ (one - one.mean())) / float(centred @ centred)
-    left = np.abs(one - one.mean() - slope * centred)
-    return slope != 0 and bool(left.max() <= _SAME * np.ptp(one))
+    return bool(_are_affine(one, other[None])[0])
+
+
+def _are_affine(one_N: Floats, others_VN: Floats) -> Flags:
+    """Say of each of `others_VN` whether `one_N` is an affine map of it, to rounding; never of a constant."""
+    centred_VN = others_VN - others_VN.mean(axis=1, keepdims=True)
+    centred_N = one_N - one_N.mean()
+    with np.errstate(all="ignore"):
+        slope_V = centred_VN @ centred_N / np.square(centred_VN).sum(axis=1)
+        left_V = np.abs(centred_N - slope_V[:, None] * centred_VN).max(axis=1)
+        return np.asarray((slope_V != 0) & (np.ptp(others_VN, axis=1) > 0) & (left_V <= _SAME * np.ptp(one_N)))
+
+
+@lru_cache(maxsize=64)
+def _cells_of(raw: bytes) -> tuple[Flags, Singles]:
+    """Return which cells of a grid over ascending values are at most one from one of them, and where they lie on it."""
+    values = np.frombuffer(raw, np.float64)
+    cells = np.zeros(_CELLS + 3, np.bool_)
+    in_cells = (values - values[0]) * ((_CELLS - 1) / (values[-1] - values[0]))
+    taken = in_cells.astype(np.int64) + 1
+    cells[taken - 1] = cells[taken] = cells[taken + 1] = True
+    return cells, in_cells.astype(np.float32)
 
 
 def _is_affine_part(sent: Floats, values: Floats) -> bool:
@@ -405,14 +423,11 @@ def _is_affine_part(sent: Floats, values: Floats) -> bool:
         return False
     reach = _reach(num_sent, num_values)
     wanted = np.log2(float(reach) ** 2) + _SPARE_BITS
-    cells = np.zeros(_CELLS + 3, np.bool_)
     scale = (_CELLS - 1) / (values[-1] - values[0])
-    taken = ((values - values[0]) * scale).astype(np.int64) + 1
-    cells[taken - 1] = cells[taken] = cells[taken + 1] = True
+    cells, in_cells = _cells_of(values.tobytes())
     inner = (sent[1:-1] - sent[0]) / (sent[-1] - sent[0])
     probes = inner[np.linspace(0, len(inner) - 1, min(len(inner), 40)).astype(int)]
     probes = probes[np.random.default_rng(0).permutation(len(probes))]
-    in_cells = ((values - values[0]) * scale).astype(np.float32)
     for start in range(0, reach, 256):
         first = np.add.outer(
             np.float32(1 - probes[0]) * in_cells[start : min(start + 256, reach)],
