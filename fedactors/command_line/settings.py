@@ -112,11 +112,17 @@ def preset_words(preset: Mapping[str, Any]) -> str:
 
 
 def by_section(config: type[Any]) -> dict[str, list[Setting]]:
-    """Return the settings under their sections' titles."""
-    found: dict[str, list[Setting]] = {}
+    """Return the settings under their sections' titles, in the order in which the config names these."""
+    home = _home(config)
+    found: dict[str, list[Setting]] = {} if home is None else {title: [] for title in home.sections.values()}
     for setting in settings_of(config):
         found.setdefault(setting.section, []).append(setting)
-    return found
+    return {title: settings for title, settings in found.items() if settings}
+
+
+def _home(config: type[Any]) -> Any:
+    """Return the class that orders the settings into sections; None: none does."""
+    return next((cls for cls in config.__mro__ if isinstance(vars(cls).get("sections"), Mapping)), None)
 
 
 def _sections(config: type[Any]) -> dict[str, str]:
@@ -124,7 +130,7 @@ def _sections(config: type[Any]) -> dict[str, str]:
     fields = {field.name for field in dataclasses.fields(config)}
     annotated = (name for cls in reversed(config.__mro__) for name in vars(cls).get("__annotations__", ()))
     order = [name for name in dict.fromkeys(annotated) if name in fields]
-    home: Any = next((cls for cls in config.__mro__ if isinstance(vars(cls).get("sections"), Mapping)), None)
+    home = _home(config)
     if home is None:
         return dict.fromkeys(order, "")
     known = {field.name for field in dataclasses.fields(home)}

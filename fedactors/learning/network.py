@@ -148,6 +148,8 @@ class Network:
         self.model = Model(spec, initial_vector(spec, seed))
         """The network at the present parameters."""
         self.version = 0
+        self.rate = 1.0
+        """Factor of the step size, by a schedule; whoever keeps one sets it."""
         self._moments = OptimizerState()
 
     @property
@@ -162,7 +164,8 @@ class Network:
     def apply(self, gradient_P: Array | Tensor) -> None:
         """Take one optimiser step with a flat gradient."""
         gradient = gradient_P if isinstance(gradient_P, Tensor) else as_tensor(gradient_P, self.spec.dtype)
-        self.model = Model(self.spec, optimizer_step(self.optimizer, self.model.tensor, gradient, self._moments))
+        rule = self.optimizer.scaled(self.rate)
+        self.model = Model(self.spec, optimizer_step(rule, self.model.tensor, gradient, self._moments))
         self.version += 1
 
     def state_dict(self) -> dict[str, Any]:

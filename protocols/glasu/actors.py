@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.metrics import known, task_metrics
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
+from fedactors.learning.optimizers import OptimizerState
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_aggregation import SecureSumError
@@ -99,12 +99,7 @@ class GraphClient(SecureSummand):
         self._position = position
         self._common_seed = common_seed
         self._dtype = torch.float64 if config.float64 else torch.float32
-        self._optimizer = OptimizerSpec(
-            name=config.optimiser,
-            learning_rate=config.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay / config.num_networks,
-        )
+        self._optimizer = replace(config.step_rule, weight_decay=config.weight_decay / config.num_networks)
         self.moments = OptimizerState()
         self.best: Parameters = {}
         self.releases = privacy.noised_releases(config)
@@ -339,9 +334,7 @@ class GraphClient(SecureSummand):
 
     async def _update(self, stale: Sequence[Stale], crosses: Sequence[Tensor] | None) -> list[float]:
         config, times = self._config, self._config.num_local_updates
-        optimizer = algorithm.decayed(
-            self._optimizer, self._round.stamp.round - 1, config.decay_every, config.decay_factor
-        )
+        optimizer = self._optimizer.scaled(config.rate_schedule.at(self._round.stamp.round - 1, config.num_rounds))
         arguments = (optimizer, self.moments, stale, crosses, times)
         everything = range(len(self._network.segments))
         parameters, self.moments, losses = await self._run(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, Schedule, optimizer_step
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from protocols.glasu import sampling
 from protocols.glasu.backbones import (
     Network,
@@ -306,13 +306,6 @@ def local_updates(
         parameters = dict(zip(parameters, moved, strict=True))
         losses.append(loss)
     return parameters, state, losses
-
-
-def decayed(optimizer: OptimizerSpec, outer_round: int, decay_every: int | None, decay_factor: float) -> OptimizerSpec:
-    """Return the optimiser of round `outer_round`: the rate times `decay_factor` after every `decay_every` rounds."""
-    if decay_every is None:
-        return optimizer
-    return optimizer.scaled(Schedule(name="step", every=decay_every, factor=decay_factor).at(outer_round, 1))
 
 
 def forward_operations(network: Network, batch: ClientBatch, layers: Sequence[int]) -> float:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedactors.config import config
+from fedactors.learning.steps import StepSettings
 
 SpecialCase = Literal["none", "centralised", "standalone", "simulated-centralised", "zhou", "ni", "vfl"]
 
@@ -17,12 +18,13 @@ def _layers(value: Any) -> Any:
 
 
 @config
-class GlasuConfig:
+class GlasuConfig(StepSettings):
     """One training run of GLASU; values are validated, contradictions are errors that name the field."""
 
     sections: ClassVar = {
         "num_clients": "Federation",
         "backbone": "Model",
+        "schedule": "Training",
         "num_rounds": "Training",
         "secure_aggregation": "Privacy",
         "float64": "Running",
@@ -83,23 +85,14 @@ class GlasuConfig:
     num_neighbours: int | None = Field(None, ge=1)
     """Neighbours sampled for each node and layer, over the client's own edges; None takes all. Needs a batch size."""
 
-    optimiser: Literal["sgd", "adam"] = "adam"
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     """Rule of the local updates."""
 
     learning_rate: float = Field(0.01, gt=0)
     """Step size at the start."""
 
-    momentum: float = Field(0.0, ge=0, lt=1)
-    """Momentum of `sgd`."""
-
     weight_decay: float = Field(3e-3, ge=0)
-    """L2 penalty; each of the M clients applies its M-th part."""
-
-    decay_every: int | None = Field(None, ge=1)
-    """Rounds after which the learning rate shrinks; None keeps it."""
-
-    decay_factor: float = Field(0.25, gt=0, le=1)
-    """What the learning rate is multiplied by then."""
+    """Penalty on the size of parameters; each of the M clients applies its M-th part."""
 
     scale_features: bool = True
     """Whether each client scales its feature block, by one number, to rows of a common mean length; with noise each row
@@ -191,8 +184,6 @@ class GlasuConfig:
             raise ValueError(
                 f"num_neighbours: {self.num_neighbours} is not allowed: the full graph is not sampled, give batch_size"
             )
-        if self.momentum and self.optimiser != "sgd":
-            raise ValueError(f"momentum: {self.momentum} is not allowed: only with optimiser sgd")
         if self.secure_aggregation and self.aggregation != "average":
             raise ValueError("secure_aggregation: True is not allowed: only with aggregation average")
         if self.secure_aggregation and self.num_networks < 3:

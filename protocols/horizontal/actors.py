@@ -71,7 +71,7 @@ class Site(Client):
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
         proximal = config.proximal if config.algorithm == "fedprox" else 0.0
         self._training = LocalTraining(
-            optimizer=config.local_optimizer,
+            optimizer=config.step_rule,
             batch_size=config.batch_size,
             num_epochs=config.num_epochs,
             proximal=proximal,

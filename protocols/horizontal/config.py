@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from fedactors.config import Device, config
-from fedactors.learning.optimizers import OptimizerSpec, Schedule
+from fedactors.learning.steps import StepSettings
 from fedactors.named_code import NamedCode
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
@@ -16,7 +16,7 @@ DEFAULT_CLIENTS = 10
 
 
 @config
-class HorizontalConfig:
+class HorizontalConfig(StepSettings):
     """Options of a run of FedAvg and its relatives."""
 
     sections: ClassVar = {
@@ -25,6 +25,7 @@ class HorizontalConfig:
         "num_clients": "Clients",
         "num_rounds": "Rounds",
         "num_epochs": "Local training",
+        "schedule": "Local training",
         "dirichlet": "Data",
         "together": "Running",
     }
@@ -76,22 +77,6 @@ class HorizontalConfig:
     """Passes over a client's rows in a round."""
     batch_size: int = Field(default=32, ge=1)
     """Rows of a local step."""
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Rule of a local step; its moments start at zero in each round."""
-    learning_rate: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    """Step size of local training."""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Momentum of ``sgd``."""
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Penalty on the size of parameters."""
-    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Longest gradient of a local step; none for any."""
-    schedule: Literal["constant", "cosine", "step"] = "constant"
-    """How the step size changes over the rounds."""
-    decay_every: int = Field(default=10, ge=1)
-    """``step``: rounds between two falls."""
-    decay_factor: float = Field(default=0.1, gt=0, le=1)
-    """``step``: what the step size is multiplied with."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)
@@ -109,10 +94,9 @@ class HorizontalConfig:
 
     @model_validator(mode="after")
     def _check(self) -> HorizontalConfig:
-        _ = self.local_optimizer, self.rate_schedule
-        if self.algorithm == "scaffold" and (self.optimizer != "sgd" or self.momentum or self.clip_norm):
+        if self.algorithm == "scaffold" and (self.optimizer != "sgd" or self.momentum or self.max_gradient_norm):
             raise ValueError(
-                "algorithm: scaffold is not allowed with momentum, clip_norm or another optimizer than sgd: "
+                "algorithm: scaffold is not allowed with momentum, max_gradient_norm or another optimizer than sgd: "
                 "its controls are the mean gradients of plain steps"
             )
         if self.patience is not None and not self.num_validation:
@@ -120,22 +104,6 @@ class HorizontalConfig:
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
         return self
-
-    @property
-    def local_optimizer(self) -> OptimizerSpec:
-        """The rule of a local step, before the schedule."""
-        return OptimizerSpec(
-            name=self.optimizer,
-            learning_rate=self.learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            clip_norm=self.clip_norm,
-        )
-
-    @property
-    def rate_schedule(self) -> Schedule:
-        """How its step size changes over the rounds."""
-        return Schedule(name=self.schedule, every=self.decay_every, factor=self.decay_factor)
 
     @property
     def counts_samples(self) -> bool:

@@ -8,18 +8,20 @@ from pydantic import Field, model_validator
 
 from fedactors.config import config
 from fedactors.errors import BadInput
+from fedactors.learning.steps import ScheduleSettings
 from fedactors.named_code import NamedCode
 from fedactors.network.topology import check_partition
 
 
 @config
-class MtcdConfig:
+class MtcdConfig(ScheduleSettings):
     """Settings of MTCD, STCD, SVFL and DCPA on one problem."""
 
     sections: ClassVar = {
         "algorithm": "Method",
         "problem": "Problem and model",
         "topology": "Clients and tokens",
+        "schedule": "Training",
         "num_hops": "Training",
         "walk": "Clients and tokens",
         "relaxed_protocol": "Privacy",
@@ -114,8 +116,9 @@ class MtcdConfig:
     """Step size, or auto: 1/L_block while one block moves or tokens are averaged, 1/(L x stale steps) in parallel;
     0.05 for a network."""
 
-    halve_every: int = Field(default=0, ge=0)
-    """Halve the step size every so many epochs; 0 keeps it."""
+    optimizer: Literal["sgd"] = "sgd"
+    """Plain gradient steps alone: between two visits of a token others move Z, so that moments of an earlier visit
+    point along gradients that no longer hold, and the paper's step sizes (and its proof) know none."""
 
     local_arithmetic: Literal["data", "gram"] = "data"
     """Ridge with the full batch: local steps on the data as in the paper, or on X^T X (same numbers up to rounding,

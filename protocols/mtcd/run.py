@@ -293,12 +293,10 @@ async def safe_step_of(federation: Federation) -> float:
 
 
 def step_of(federation: Federation, round_: int) -> float:
-    """Return the round's step size: halved every so many epochs if the config says so."""
+    """Return the round's step size, by the schedule over epochs."""
     config, state = federation.config, federation.state
-    if config.halve_every == 0:
-        return state.step
     rounds_per_epoch = max(1, state.num_train // (config.batch_size or state.num_train))
-    return state.step * float(0.5 ** (round_ // rounds_per_epoch // config.halve_every))
+    return state.step * config.rate_schedule.at(round_ // rounds_per_epoch, config.num_rounds // rounds_per_epoch + 1)
 
 
 # --- what a round is measured by; nothing here is communication of the algorithms ---

@@ -12,6 +12,7 @@ import asyncio
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import Network
+from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_network import Publication, TopGradient, joint_output
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
@@ -78,8 +80,13 @@ class PartyWorker(Client):
         """Load the party's own rows and build its bottom model."""
         self.rows = PartyRows(self.config, self._data, self._run_seed)
         spec = algorithm.bottom_spec(self.config, self.rows.num_features)
-        self._bottom = Network(spec, algorithm.optimizer(self.config), self.party_seed("bottom"))
+        self._bottom = Network(spec, self.bottom_rule, self.party_seed("bottom"))
         self.replica = Replica((self._bottom,), self.config)
+
+    @property
+    def bottom_rule(self) -> OptimizerSpec:
+        """How the bottom follows its gradients."""
+        return self.config.step_rule
 
     @property
     def label_party(self) -> str:
@@ -165,6 +172,12 @@ class PassiveWorker(PartyWorker):
         """A frozen bottom embeds a row as it did before: noise that was drawn once is not drawn again."""
         return self.config.bottom_training == "frozen"
 
+    @property
+    def bottom_rule(self) -> OptimizerSpec:
+        """How the bottom follows its gradients; a frozen one has none, and must not shrink either."""
+        rule = super().bottom_rule
+        return replace(rule, weight_decay=0.0) if self.keeps_releases else rule
+
     async def open(self) -> None:
         """Take a noise generator of this process."""
         self._noise = self.noise_rng("embeddings")
@@ -185,6 +198,7 @@ class PassiveWorker(PartyWorker):
     async def run_epoch(self, order: EpochOrder) -> None:
         """Embed batches and apply their gradients until the broker says that the epoch is over."""
         epoch, batches, again = order.epoch, self.rows.batches(order.epoch), self.config.stale_gradients == "apply"
+        self.replica.begin_epoch(epoch)
 
         async def embed(stamp: Stamp) -> Ref:
             embedding = await self._embed(epoch, stamp, batches[stamp[0]])
@@ -306,7 +320,7 @@ class ActiveWorker(PartyWorker):
             raise BadInput(f"label_epsilon: {self.config.label_epsilon} is not allowed: a regression has no classes")
         await super().load()
         spec = algorithm.top_spec(self.config, self._data)
-        self._top = Network(spec, algorithm.optimizer(self.config), self.party_seed("top"))
+        self._top = Network(spec, self.config.step_rule, self.party_seed("top"))
         self.replica = Replica((self._bottom, self._top), self.config)
         self._refs: dict[Stamp, tuple[Ref, ...]] = {}
 
@@ -335,6 +349,7 @@ class ActiveWorker(PartyWorker):
         """Train on batches whose embeddings are there until the broker says that the epoch is over."""
         epoch, batches, parties = order.epoch, self.rows.batches(order.epoch), self._data.passive_parties
         loss_sum, num_rows = 0.0, 0
+        self.replica.begin_epoch(epoch)
 
         async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Ref, ...]:
             nonlocal loss_sum, num_rows

@@ -18,7 +18,6 @@ from fedactors.data.partitions import VerticalData, VerticalPart
 from fedactors.learning.losses import Task, output_width
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
-from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.own_models import check_model
 from fedactors.learning.split_network import Publication, TopGradient, loss_gradients
 from fedactors.privacy.dpsgd import clipped_gradient_sum
@@ -74,11 +73,6 @@ UPDATE_ROWS = 72
 def operations(num_rows: int, num_parameters: int, *, updates: bool = False) -> float:
     """Return the units of work that a batch is, with or without the optimiser's step."""
     return float(num_rows + (UPDATE_ROWS if updates else 0)) * num_parameters
-
-
-def optimizer(config: PubSubVflConfig) -> OptimizerSpec:
-    """Return the optimiser of every model."""
-    return OptimizerSpec(name=config.optimizer, learning_rate=config.learning_rate)
 
 
 FITTED: dict[str, tuple[float, float, float]] = {

@@ -193,6 +193,12 @@ class Replica:
         for network, vector in zip(self.networks, vectors, strict=True):
             network.load(vector)
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Let steps be as large as the schedule says for an epoch, counted from 1."""
+        rate = self._config.rate_schedule.at(epoch - 1, self._config.num_epochs)
+        for network in self.networks:
+            network.rate = rate
+
     def step(self, gradients: Sequence[Vector]) -> None:
         """Step on one's own gradients (Eq. 2); while `mixing`, start to mix where it is time and none is under way."""
         for network, gradient in zip(self.networks, gradients, strict=True):

@@ -115,6 +115,7 @@ class PairedPassiveWorker(PassiveWorker):
     async def step_and_embed(self, request: PairRequest) -> Embedding | None:
         """Apply the gradient that the request carries, and return the embedding that it asks for."""
         gradient = request.gradient
+        self.replica.begin_epoch(request.epoch)
         if gradient is not None:
             found = await self._backward(gradient) if len(gradient.values) else None
             await self._stepping.step(request.epoch, [] if found is None else [found], len(gradient.values))
@@ -131,6 +132,7 @@ class PairedActiveWorker(ActiveWorker):
     async def train_pair(self, order: PairOrder) -> EpochLoss:
         """Train the pair's share of an epoch."""
         config, epoch, batches = self.config, order.epoch, self.rows.batches(order.epoch)
+        self.replica.begin_epoch(epoch)
         peers = [self.peer(f"{p}/worker-{order.pair}", PairedPassiveWorker) for p in self._data.passive_parties]
         mine = list(range(order.pair, len(batches), order.num_pairs))
         if config.steps_together:

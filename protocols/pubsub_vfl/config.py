@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedactors.config import config
+from fedactors.learning.steps import StepSettings
 from fedactors.named_code import NamedCode
 
 Positive = Annotated[int, Field(ge=1)]
@@ -19,12 +20,13 @@ Schedule = Literal["growing", "decreasing", "every", "never"]
 
 
 @config
-class PubSubVflConfig:
+class PubSubVflConfig(StepSettings):
     """Settings of a run; the defaults train breast-cancer in seconds."""
 
     sections: ClassVar = {
         "algorithm": "Method",
         "num_parties": "Data",
+        "schedule": "Training",
         "num_epochs": "Training",
         "model": "Models",
         "num_active_workers": "Workers",
@@ -48,9 +50,9 @@ class PubSubVflConfig:
     """Passes over the training rows."""
     batch_size: Positive = 256
     """Rows per batch (B)."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """``adam`` or ``sgd``."""
-    learning_rate: Annotated[float, Field(gt=0)] = 0.001
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    """Rule of a step of every model."""
+    learning_rate: float = Field(default=0.001, gt=0, allow_inf_nan=False)
     """Step size of every model."""
     model: Literal["mlp", "resnet"] = "mlp"
     """Bottom models: ``mlp`` (ten layers, small) or ``resnet`` (residual MLP, large)."""
@@ -136,9 +138,10 @@ class PubSubVflConfig:
     feature_split: tuple[Positive, ...] = ()
     """Columns of each party, the active one first; empty: even shares."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Epochs without a better validation metric after which training stops; 0 never stops early."""
+    """Epochs without a better ``validation/auc`` (of several classes ``validation/accuracy``, of a regression
+    ``validation/rmse``) after which training stops; 0 never stops early."""
     target: float | None = None
-    """Validation metric (the task's main one) at which training stops; null trains on."""
+    """Value of the same metric at which training stops; null trains on."""
 
     on_party_loss: Literal["stop", "restart"] = "restart"
     """What follows when a worker's process is lost; a lost broker or parameter server always stops the run."""

@@ -87,7 +87,7 @@ def fit_power_law(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[PowerLa
 def _measure(
     config: PubSubVflConfig, data: VerticalData, num_features: int, is_active: bool, repetitions: int
 ) -> dict[str, Seconds]:
-    rng, optimizer = np.random.default_rng(0), algorithm.optimizer(config)
+    rng, optimizer = np.random.default_rng(0), config.step_rule
     bottom = Network(algorithm.bottom_spec(config, num_features), optimizer, 0)
     top = Network(algorithm.top_spec(config, data), optimizer, 0)
     found: dict[str, list[float]] = {}

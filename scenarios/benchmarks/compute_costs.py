@@ -49,7 +49,7 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
     """Return seconds of each kind of work at each batch size for one size of models."""
     config = PubSubVflConfig(num_layers=num_layers, hidden_size=hidden)
     data = load_data(config, "synthetic:100x10", 0)
-    spec, rng = algorithm.optimizer(config), np.random.default_rng(0)
+    spec, rng = config.step_rule, np.random.default_rng(0)
     bottom = Network(algorithm.bottom_spec(config, features), spec, 0)
     top = Network(algorithm.top_spec(config, data), spec, 0)
     sizes = {"bottom": bottom.vector.size, "top": top.vector.size}

@@ -39,7 +39,7 @@ def seconds_alone(role: str, config: PubSubVflConfig, num_batches: int = 150) ->
     x = rng.normal(size=(config.batch_size * 40, 250)).astype(np.float32)
     y = rng.integers(0, 2, size=len(x))
     z = rng.normal(size=(config.batch_size, config.embedding_size)).astype(np.float32)
-    spec = algorithm.optimizer(config)
+    spec = config.step_rule
     bottom = Network(algorithm.bottom_spec(config, 250), spec, 0)
     top = Network(algorithm.top_spec(config, data), spec, 0)
     taken = []

@@ -175,7 +175,7 @@ WRITTEN = [
     _of("mtcd", "num_clients=31 num_tokens=1", "31 parties", data="breast-cancer"),
     # glasu
     _of("glasu", "learning_rate=1e15 num_rounds=9", "learning_rate", "client-", later=True),
-    _of("glasu", "learning_rate=1e15 optimiser=sgd num_rounds=9", "learning_rate", later=True),
+    _of("glasu", "learning_rate=1e15 optimizer=sgd num_rounds=9", "learning_rate", later=True),
     _of("glasu", "hidden_size=1000000000", "hidden_size"),
     _of("glasu", "num_layers=1000000000", "num_layers"),
     _of("glasu", "num_heads=3 backbone=gat", "num_heads"),
@@ -189,7 +189,7 @@ WRITTEN = [
     _of("glasu", "aggregation_layers=0,1 special_case=zhou", "aggregation_layers"),
     _of("glasu", "num_neighbours=2", "num_neighbours"),
     _of("glasu", "momentum=0.5", "momentum"),
-    _of("glasu", "momentum=1 optimiser=sgd", "momentum"),
+    _of("glasu", "momentum=1 optimizer=sgd", "momentum"),
     _of("glasu", "secure_aggregation=true aggregation=concatenation", "secure_aggregation"),
     _of("glasu", "secure_aggregation=true num_clients=2", "secure_aggregation"),
     _of("glasu", "secure_aggregation=true special_case=standalone", "secure_aggregation"),
@@ -205,7 +205,7 @@ WRITTEN = [
     _of("glasu", "alpha=2", "alpha"),
     _of("glasu", "lam=0", "lam"),
     _of("glasu", "lam=1e300 backbone=gcnii num_rounds=3", "lam"),
-    _of("glasu", "weight_decay=1e300 optimiser=sgd num_rounds=4", "weight_decay"),
+    _of("glasu", "weight_decay=1e300 optimizer=sgd num_rounds=4", "weight_decay"),
     _of("glasu", "on_party_loss=restart", "on_party_loss"),
     *(_of("glasu", "num_clients=2", "blocks", data=name) for name in _BLOCKS),
     # nebulafl

@@ -17,7 +17,10 @@ from typing import Any
 
 from _study import MtcdStudy
 
-COMMON: dict[str, Any] = {"problem": "network", "topology": "complete", "learning_rate": 0.05, "halve_every": 20}
+COMMON: dict[str, Any] = {
+    **{"problem": "network", "topology": "complete", "learning_rate": 0.05},
+    **{"schedule": "step", "decay_every": 20, "decay_factor": 0.5},
+}
 Q = 2
 
 

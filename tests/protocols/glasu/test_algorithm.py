@@ -473,10 +473,3 @@ def test_later_local_updates_drop_other_entries():
     )
     assert losses[0] == again[0]
     assert losses[0] != losses[1]
-
-
-def test_learning_rate_decays_by_steps():
-    optimizer = OptimizerSpec(learning_rate=0.08)
-    rates = [algorithm.decayed(optimizer, t, 8, 0.25).learning_rate for t in (0, 7, 8, 15, 16)]
-    assert rates == pytest.approx([0.08, 0.08, 0.02, 0.02, 0.005])
-    assert algorithm.decayed(optimizer, 100, None, 0.25) == optimizer

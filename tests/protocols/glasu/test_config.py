@@ -21,7 +21,7 @@ from protocols.glasu.config import GlasuConfig
         ({"backbone": "sage"}, "backbone"),
         ({"backbone": "gat", "hidden_size": "10"}, "num_heads"),
         ({"num_neighbours": "2"}, "batch_size"),
-        ({"momentum": "0.9", "optimiser": "adam"}, "momentum"),
+        ({"momentum": "0.9", "optimizer": "adam"}, "momentum"),
         ({"secure_aggregation": "true", "aggregation": "concatenation"}, "average"),
         ({"secure_aggregation": "true", "num_clients": "2"}, "three"),
         ({"secure_aggregation": "true", "special_case": "centralised"}, "three"),

@@ -200,4 +200,4 @@ def test_a_client_that_never_answers_counts_as_lost():
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_the_clients_name():
     with pytest.raises(Diverged, match=r"learning_rate: 1e\+15 diverges \(client-\d's loss (nan|inf) in round \d+\)"):
-        simulate(settings(learning_rate="1e15", optimiser="sgd", num_rounds="20", clip_norm="none"))
+        simulate(settings(learning_rate="1e15", optimizer="sgd", num_rounds="20", clip_norm="none"))

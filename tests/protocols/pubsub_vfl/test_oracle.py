@@ -39,20 +39,30 @@ def plain_split_learning(source, config, num_batches_per_step: int = 1) -> list[
     }
     top = build_model(algorithm.top_spec(config, data), derived_seed(0, "active", "top"))
     modules = [*bottoms.values(), top]
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
-    optimizer = kind([p for m in modules for p in m.parameters()], lr=config.learning_rate)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[config.optimizer]
+    options = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    parameters = [p for m in modules for p in m.parameters()]
+    optimizer = kind(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
 
     def snapshot() -> dict[str, np.ndarray]:
         return {**{p: flat(m) for p, m in bottoms.items()}, "top": flat(top)}
 
     history = [snapshot()]
     for epoch in range(1, config.num_epochs + 1):
+        if config.schedule == "cosine":
+            share = 0.5 * (1 + np.cos(np.pi * (epoch - 1) / config.num_epochs))
+        else:
+            share = config.decay_factor ** ((epoch - 1) // config.decay_every) if config.schedule == "step" else 1.0
+        optimizer.param_groups[0]["lr"] = config.learning_rate * share
         batches = batches_of(len(target), config.batch_size, seed, epoch)
         for start in range(0, len(batches), num_batches_per_step):
             rows = np.concatenate(batches[start : start + num_batches_per_step])
             z = torch.cat([bottoms[p](features[p][rows]) for p in data.parties], dim=1)
             optimizer.zero_grad()
             task_loss(data.task, top(z), target[rows]).backward()
+            if config.max_gradient_norm is not None:
+                for module in modules:
+                    torch.nn.utils.clip_grad_norm_(module.parameters(), config.max_gradient_norm)
             optimizer.step()
         history.append(snapshot())
     return history
@@ -93,6 +103,26 @@ def test_every_step_is_plain_split_learning(how, optimizer):
 def test_epochs_of_several_batches_are_plain_split_learning(how, data, changes):
     config = {**how, **changes, "float64": True, "batch_size": 50}
     compare(simulate(data, **config), plain_split_learning(data, config_of(**config)))
+
+
+@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.8, "weight_decay": 0.02, "schedule": "cosine"},
+        {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "step", "decay_every": 1, "decay_factor": 0.5},
+        {"optimizer": "adam", "weight_decay": 0.1, "max_gradient_norm": 0.05},
+    ],
+    ids=lambda rule: rule["optimizer"],
+)
+def test_every_rule_of_steps_is_torchs(how, rule):
+    config = {**how, **rule, "float64": True, "batch_size": 50, "num_epochs": 3}
+    compare(simulate(**config), plain_split_learning("breast-cancer", config_of(**config)))
+
+
+def test_a_frozen_bottom_does_not_shrink():
+    done = simulate(bottom_training="frozen", weight_decay=0.5, num_epochs=2, float64=True)
+    np.testing.assert_array_equal(done.vectors(0, "passive/worker-0")[0], done.vectors(2, "passive/worker-0")[0])
 
 
 @pytest.mark.parametrize("batch_size", [30, 64])
