@@ -65,6 +65,7 @@ class Place:
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "ignore",
             "OMP_NUM_THREADS": "1",
+            "RAY_worker_niceness": "0",  # on a busy machine Ray's workers would wait for everybody else
         }
         environment.pop("RAY_ADDRESS", None)
         inside = ["ip", "netns", "exec", self.network] if self.network else []
