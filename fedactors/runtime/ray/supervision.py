@@ -189,7 +189,7 @@ class Processes:
         async def one(name: str) -> Any:
             own = self._ticket(name)
             answer = asyncio.ensure_future(ask(processes[name], own, name))
-            silence = asyncio.ensure_future(self._silence(processes[name], own))
+            silence = asyncio.ensure_future(self._silence(processes[name], own, is_new=name in self._starting))
             try:
                 waiting = {answer, silence}
                 await asyncio.wait(waiting, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -207,10 +207,11 @@ class Processes:
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
-    async def _silence(self, actor: Any, own: bytes) -> None:
-        """Return when a process that has given a sign of life gives no more; until the first it is coming up."""
-        with suppress(RayActorError):
-            await actor.beat.remote(own)
+    async def _silence(self, actor: Any, own: bytes, *, is_new: bool) -> None:
+        """Return when a process gives no more signs of life; until the first one a new process is coming up."""
+        if is_new:
+            with suppress(RayActorError):
+                await actor.beat.remote(own)
         while await within(self._lease, partial(actor.beat.remote, own)):
             await asyncio.sleep(self._lease / 3)
 
