@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.errors import BadInput
-from fedactors.validation import shown
+from fedactors.validation import shown, without_password
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1
@@ -102,7 +102,8 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
     first: ValidationError | None = None
     while True:
         try:
-            return TypeAdapter(cls).validate_python({key: found[0] for key, found in readings.items()})
+            made = TypeAdapter(cls).validate_python({key: found[0] for key, found in readings.items()})
+            break
         except ValidationError as error:
             first = first or error
             refused = {str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}
@@ -111,6 +112,10 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
             raise BadInput(_explain(first, overrides)) from None
         for key in again:
             del readings[key][0]
+    for key in overrides:
+        if isinstance(text := getattr(made, key), str):
+            without_password(text, key)
+    return made
 
 
 def as_dict(instance: Any) -> dict[str, Any]:

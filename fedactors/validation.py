@@ -23,6 +23,12 @@ RESERVED = frozenset({"driver", "server", "broker", "auditor", "exchange"})
 LARGEST_FILE = 16 * 1024 * 1024
 """Bytes of a description (TOML, JSON): more is no description."""
 _SHOWN = 200
+_ADDRESS = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<rest>.*)", re.DOTALL)
+# a port is a number and ends at a slash; a password need not be quoted as it should, and may hold slashes
+_USER_AND_PASSWORD = re.compile(r"[^/@:]*:(?!\d{0,5}(/|$)).*@|.*://[^/@:]*:(?!\d{0,5}(/|$)).*@", re.DOTALL)
+_SECRET_OPTION = re.compile(
+    r"[?&;#](\w*(password|passwd|secret|token)\w*|sig|key|access_key|api_?key)=.", re.IGNORECASE
+)
 
 
 def shown(value: Any) -> str:
@@ -54,6 +60,21 @@ def party_name(name: Any, field: str = "parties") -> str:
             f"{field}: {name!r} is not allowed as the name of a party: {', '.join(sorted(RESERVED))} are taken"
         )
     return name
+
+
+def without_password(given: str, field: str) -> str:
+    """Return a text if it is no address with a password in it: what a user gives is kept in run folders and logs.
+
+    Raises:
+        BadInput: it is one; the line does not show it.
+    """
+    found = _ADDRESS.search(given)
+    if found is not None and (_USER_AND_PASSWORD.match(found["rest"]) or _SECRET_OPTION.search(found["rest"])):
+        raise BadInput(
+            f"{field}: a password or key in an address ({found['kind']}://...) is not allowed, since the address is "
+            "kept in run folders: give it where the library looks for one, such as FSSPEC_FTP_PASSWORD for fsspec's ftp"
+        )
+    return given
 
 
 def different_names(names: Iterable[str], field: str = "parties") -> None:

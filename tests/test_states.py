@@ -13,12 +13,14 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.command_line.options import RunOptions
+from fedactors.config import build
 from fedactors.errors import BadInput
 from fedactors.launch import launch, resolve
 from fedactors.plugins import find_protocol
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.run_folder import RunFolder
 from fedactors.records.states import is_reference
+from fedactors.validation import without_password
 
 WORDS = ("pubsub-vfl", "--runtime", "simulated", "--smoke", "--quiet")
 
@@ -204,3 +206,44 @@ def test_a_description_of_own_data_says_where_states_are(tmp_path, capsys, monke
     assert all(path.read_bytes().startswith(b"fedactors-state-aes") for path in states_in(tmp_path / "kept/shop"))
     out = go(capsys, "predict", str(folder.path), *data, "--format", "json")
     assert json.loads(out)["count"] == 120
+
+
+PASSWORDS = (
+    "ftp://me:hush-7@host/x",
+    "ftp://me:hush-7/and@more@host/x",
+    "ftp://:hush-7@host",
+    "sftp://me:hush-7@host:22/runs",
+    "s3://key:hush-7/@bucket/x",
+    "simplecache::ftp://me:hush-7@host/x",
+    "https://host/x?token=hush-7",
+    "abfs://c@account/x?sig=hush-7",
+)
+
+
+@pytest.mark.parametrize("address", PASSWORDS)
+@pytest.mark.parametrize("words", [("--state", "active={}"), ("--out", "{}"), ("--data", "{}"), ("--resume", "{}")])
+def test_a_password_is_refused_unshown_and_kept_nowhere(tmp_path, capsys, address, words):
+    words = tuple(word.format(address) for word in words)
+    out = () if "--out" in words else ("--out", str(tmp_path))
+    for command in ("run", "submit"):
+        more = WORDS if command == "run" else ("pubsub-vfl", "--address", "http://127.0.0.1:1")
+        line = go(capsys, command, *more, *out, *words, code=2)
+        assert f"{words[0]}" in line
+        assert "password" in line
+        assert "hush-7" not in line
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_password_in_a_description_or_a_setting_is_refused(tmp_path, capsys):
+    with pytest.raises(BadInput, match=r"model: a password .* \(ftp://\.\.\.\)") as caught:
+        build(find_protocol("horizontal").Config, {"model": PASSWORDS[0]})
+    assert "hush-7" not in str(caught.value)
+    for command in ("report", "fetch-none"):
+        assert "hush-7" not in go(capsys, command, PASSWORDS[0], code=2)
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://me@host/x", "ftp://host:21/a@b", "memory://runs", "s3://bucket/a:b", "a:b@c"]
+)
+def test_an_address_without_a_password_is_none(address):
+    assert without_password(address, "--out") == address

@@ -39,6 +39,19 @@ class RunOptions:
     state: tuple[tuple[str, str], ...] = ()
     state_key: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse passwords: options are kept in run folders, and a job's in its command line.
+
+        Raises:
+            BadInput: naming the flag.
+        """
+        from fedactors.validation import without_password
+
+        for flag in ("address", "data", "out", "resume"):
+            without_password(getattr(self, flag) or "", f"--{flag}")
+        for party, place in self.state:
+            without_password(place, f"--state {party}")
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one `BadInput` line, and whose help may explain a config's settings."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
+from fedactors.validation import without_password
 
 
 def is_remote(text: object) -> bool:
@@ -114,6 +115,7 @@ class Store:
 def _connect(address: str) -> tuple[Any, str]:
     import fsspec
 
+    without_password(address, "address")
     try:
         files, root = fsspec.core.url_to_fs(address)
     except ImportError as error:

@@ -36,8 +36,8 @@ if __name__ == "__main__":
     file, make_runtime = Path(sys.argv[1]), launch.make_runtime
 
     def made(*args: Any) -> Any:
-        runtime = make_runtime(*args)
-        runtime._start_timeout = START_SECONDS  # type: ignore[attr-defined]
+        runtime: Any = make_runtime(*args)
+        runtime._start_timeout = START_SECONDS
         threading.Thread(target=tell, args=(runtime, file), daemon=True).start()
         return runtime
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DISK_MEGABYTES = 64
+_OF_OTHERS = ("-pool-", "torch", "PostgreSQL")
 _MARK = "FEDACTORS_CAMPAIGN"
 _PROGRAMS = {
     "raylet": ("/raylet/raylet",),
@@ -65,6 +66,7 @@ class Place:
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "ignore",
             "OMP_NUM_THREADS": "1",
+            "RAY_worker_niceness": "0",  # on a busy machine Ray's workers would wait for everybody else
         }
         environment.pop("RAY_ADDRESS", None)
         inside = ["ip", "netns", "exec", self.network] if self.network else []
@@ -101,9 +103,9 @@ class Place:
     def left(self) -> tuple[list[str], list[str]]:
         """Return what is left of runs that ended: processes, and files of ours (sockets, shared memory) by name."""
         files = [str(path.relative_to(self.temporary)) for path in self.temporary.iterdir()]
-        # a pool's memory belongs to a simulated run of somebody else on this machine
+        # other programs of this machine, such as a pool of a simulated run, make memory too
         memory = set(os.listdir("/dev/shm")) - self._memory
-        files += [f"/dev/shm/{name}" for name in memory if "-pool-" not in name and "torch" not in name]
+        files += [f"/dev/shm/{name}" for name in memory if not any(word in name for word in _OF_OTHERS)]
         files += [str(p.relative_to(self.out)) for p in self.out.glob("*/.*.part")]
         return sorted(self.processes().values()), sorted(files)
 

@@ -74,7 +74,7 @@ SUBJECTS = {
         ),
         Subject(
             "mtcd",
-            ("problem=sparse-logistic", "num_clients=4", "num_tokens=2", "num_hops=3", "num_rounds=40",
+            ("problem=sparse-logistic", "num_clients=3", "num_tokens=2", "num_hops=3", "num_rounds=40",
              "min_cluster_size=1", "--data", "breast-cancer"),
             ("TokenClient", "TokenServer"),
             ("stop", "continue"),
@@ -98,7 +98,7 @@ SUBJECTS = {
         ),
         Subject(
             "horizontal",
-            ("num_clients=4", "num_rounds=25", "hidden=16", "num_training=400", "--data", "digits"),
+            ("num_clients=2", "num_rounds=25", "hidden=16", "num_training=400", "--data", "digits"),
             ("Site", "Coordinator"),
             ("stop", "continue"),
             25,

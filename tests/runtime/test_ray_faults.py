@@ -15,6 +15,7 @@ import pytest
 
 from fedactors.errors import PartyLost
 from fedactors.runtime.base import Work
+from fedactors.runtime.ray import supervision
 from fedactors.runtime.ray.runtime import RayRuntime
 from tests.runtime.cast import Echo, Memory, line, said
 
@@ -151,6 +152,25 @@ def test_a_process_that_hangs_while_it_starts_is_named_in_time() -> None:
     while psutil.pid_exists(runtime.processes["a"]) and time.monotonic() < until:
         time.sleep(0.1)
     assert not psutil.pid_exists(runtime.processes["a"])
+
+
+def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> None:
+    """It has given signs of life before, so that nobody waits for a first one."""
+    runtime = RayRuntime(lease=1.5, start_timeout=30.0)
+    met = supervision.Processes._introduce
+
+    def introduce(self: Any, actor: Any, name: str, book: Any) -> Any:
+        os.kill(self.pids["a"], signal.SIGSTOP)
+        return met(self, actor, name, book)
+
+    async def main() -> None:
+        line(runtime, "a")
+        await runtime.start()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervision.Processes, "_introduce", introduce)
+        with pytest.raises(PartyLost, match=r"^a: its process gave no sign of life for 1\.5 s while it was being"):
+            runtime.execute(main)
 
 
 def stop(runtime: RayRuntime, name: str) -> None:

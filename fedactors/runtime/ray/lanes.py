@@ -38,6 +38,8 @@ class Address:
     doors: Doors
     ticket: bytes
     """With which the process that holds this address calls there; made for its name and no other."""
+    incarnation: int = 0
+    """How many processes of this name were lost before it."""
 
 
 def encode_error(name: str, error: BaseException) -> Parts:
@@ -89,6 +91,19 @@ class Lanes:
         self._opening: dict[str, deque[tuple[Door, Parts, asyncio.Future[Any]]]] = {}
         """By socket, what waits in order for a connection that is being made: door, frame, future of the reply."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._least: dict[str, int] = {}
+        """By name, the first incarnation that was not given up as lost."""
+
+    def bar(self, name: str, incarnation: int) -> None:
+        """Give up all processes of a name before this incarnation: one that was cut off may come back."""
+        self._least[name] = max(incarnation, self.least(name))
+        known = self.book.get(name)
+        if known is not None and known.incarnation < incarnation and (gone := self._open.pop(name, None)) is not None:
+            gone.transport.close()
+
+    def least(self, name: str) -> int:
+        """Return the first incarnation of a name that was not given up as lost."""
+        return self._least.get(name, 0)
 
     def update(self, addresses: dict[str, Address]) -> None:
         """Learn addresses; a connection to an actor that has moved is dropped."""
@@ -190,8 +205,10 @@ class Lanes:
         except RayActorError:
             error = PartyLost(address.name, f"its process was lost during {door.name}")
         else:
-            self._take_reply(address, reply, door, kind, memoryview(body))
-            return
+            if address.incarnation >= self.least(address.name):
+                self._take_reply(address, reply, door, kind, memoryview(body))
+                return
+            error = PartyLost(address.name, f"its process was given up as lost during {door.name}")
         if not reply.done():
             self._unawaited.fail(reply, error, self._me)
 
@@ -204,6 +221,8 @@ class Lanes:
             raise CallTimeout(address.name, f"payload {key} did not come within {self._call_timeout:g} s") from None
         except RayActorError:
             raise PartyLost(address.name, "its process was lost while a payload was fetched") from None
+        if address.incarnation < self.least(address.name):
+            raise PartyLost(address.name, "its process was given up as lost while a payload was fetched")
         frame = memoryview(body)
         return bytes(frame) if kind == REPLY else decode_reply(ERROR, frame)
 

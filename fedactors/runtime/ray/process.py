@@ -14,7 +14,6 @@ import concurrent.futures
 import contextvars
 import enum
 import gc
-import hmac
 import os
 import shutil
 import sys
@@ -39,7 +38,7 @@ from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
 from fedactors.runtime.ray.leftovers import make_folder, start_of
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 from fedactors.runtime.ray.settings import Settings, WallClock
-from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, ticket
+from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, incarnation_of
 
 T = TypeVar("T")
 LEASE = "lease"
@@ -322,6 +321,11 @@ class ActorProcess:
         self._check_driver(driver, Life.PREPARED)
         self._context.lanes.update(addresses)
 
+    async def bar(self, driver: bytes, name: str, incarnation: int) -> None:
+        """Hear no process of that name any more that came before this incarnation."""
+        self._check_driver(driver, Life.PREPARED)
+        self._context.lanes.bar(name, incarnation)
+
     async def load(self, driver: bytes, state: bytes | None) -> bytes | None:
         """Load data and restore a snapshot; return an encoded error or None."""
         self._check_driver(driver, Life.PREPARED)
@@ -404,7 +408,7 @@ class ActorProcess:
         return error
 
     def _check_driver(self, shown: bytes, least: Life) -> None:
-        if not hmac.compare_digest(shown, ticket(self._key, DRIVER)):
+        if incarnation_of(self._key, DRIVER, shown) is None:
             raise PermissionError(f"{self._casting.name}: only the run's driver may ask this")
         if self._life < least:
             raise RuntimeError(f"{self._casting.name} is {self._life.name.lower()}, not {least.name.lower()} yet")
@@ -430,7 +434,8 @@ class ActorProcess:
     async def fetch(self, name: str, shown: bytes, key: int) -> tuple[int, Any]:
         """Serve a payload to a reader on another host."""
         try:
-            if self._caller(name, shown) is None:
+            caller = self._caller(name, shown)
+            if caller is None or caller.incarnation < self._context.lanes.least(name):
                 raise Refused(name, f"asks {self._casting.name} for a payload with a ticket that is not its own")
             return REPLY, as_array([self._context.read_payload(key, name)])
         except FedactorsError as error:
@@ -447,11 +452,12 @@ class ActorProcess:
     def _caller(self, name: Any, shown: Any) -> Caller | None:
         if not (isinstance(name, str) and isinstance(shown, bytes)):
             return None
-        if not hmac.compare_digest(shown, ticket(self._key, name)):
+        incarnation = incarnation_of(self._key, name, shown)
+        if incarnation is None:
             self._note_refusal(f"somebody calls {self._casting.name} as {name} without its ticket")
             return None
         known = self._context.lanes.book.get(name)
-        return Caller(name, DRIVER if name == DRIVER else "" if known is None else known.role)
+        return Caller(name, DRIVER if name == DRIVER else "" if known is None else known.role, incarnation)
 
     def _note_refusal(self, text: str) -> None:
         if len(self._context.refused) < _MOST_REFUSALS:
@@ -461,6 +467,8 @@ class ActorProcess:
         name, context = self._casting.name, self._context
         try:
             try:
+                if caller.incarnation < self._context.lanes.least(caller.name):
+                    raise Refused(caller.name, f"calls {name} from a process that was given up as lost")
                 asked, value = decode(body)
                 door = context.doors.check(asked, caller.name, caller.role, name, value)
                 context.doors.check_fields(caller.name, value)

@@ -183,8 +183,7 @@ class RayRuntime(Runtime):
             await self._replace(name)
 
     async def _replace(self, name: str) -> None:
-        self._processes.retire(name)
-        self._accounts.retire(name)
+        await self._give_up(name)
         known = await cluster.hosts()
         here = await cluster.answering(known)
         try:
@@ -192,6 +191,11 @@ class RayRuntime(Runtime):
         except BadInput as error:
             raise PartyLost(name, f"its process is gone, and no host can take it: {error}") from None
         await self._bring_up([self._castings[name]], self._last_snapshot, None if here == known else here)
+
+    async def _give_up(self, name: str) -> None:
+        self._processes.retire(name)
+        self._accounts.retire(name)
+        await self._processes.bar(name)
 
     async def checkpoint(self, label: str = "last") -> None:
         self._num_checkpoints += 1
@@ -450,8 +454,7 @@ class RayRuntime(Runtime):
                 if policy == "restart":
                     await self._replace(name)
                 else:
-                    self._processes.retire(name)
-                    self._accounts.retire(name)
+                    await self._give_up(name)
             if self._loss_handler is not None:
                 await self._loss_handler(name)
         except Exception as error:

@@ -93,6 +93,8 @@ class Processes:
         self._starting: dict[str, Any] = {}
         """Processes that are not prepared yet."""
         self._keys: dict[str, bytes] = {}
+        self._incarnations: dict[str, int] = {}
+        """By name, how many processes were lost."""
         self._watchers: dict[str, list[asyncio.Task[None]]] = {}
         self._losses: dict[str, asyncio.Task[None]] = {}
         self._groups: list[Any] = []
@@ -132,17 +134,13 @@ class Processes:
         for casting, (host, path, pid, began) in zip(castings, places, strict=True):
             name, cls = casting.name, casting.cls
             actor = self._actors[name] = self._starting.pop(name)
-            fresh[name] = Address(name, cls.role, host, path, pid, began, actor, doors(cls), self._ticket(name))
+            own, number = self._ticket(name), self._incarnations.get(name, 0)
+            fresh[name] = Address(name, cls.role, host, path, pid, began, actor, doors(cls), own, number)
             self.pids[name] = pid
         others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
         await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
-        # one of them may be lost too by now and never answer: its own lease sees to that
-        told = [asyncio.ensure_future(self._told(self._actors[name], name, fresh)) for name in others]
-        if told:
-            _, late = await asyncio.wait(told, timeout=self._lease)
-            for one in late:
-                one.cancel()
+        await self._tell(self._introduce(self._actors[name], name, fresh) for name in others)
         for casting in castings:
             watching = (self._watch(casting.name), self._keep_lease(casting.name))
             self._watchers[casting.name] = [asyncio.ensure_future(watcher) for watcher in watching]
@@ -201,7 +199,7 @@ class Processes:
             nonlocal num_done
             own = self._ticket(name)
             answer = asyncio.ensure_future(ask(processes[name], own, name))
-            silence = asyncio.ensure_future(self._silence(processes[name], own))
+            silence = asyncio.ensure_future(self._silence(processes[name], own, is_new=name in self._starting))
             try:
                 waiting = {answer, silence}
                 await asyncio.wait(waiting, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -222,10 +220,11 @@ class Processes:
 
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
-    async def _silence(self, actor: Any, own: bytes) -> None:
-        """Return when a process that has given a sign of life gives no more; until the first it is coming up."""
-        with suppress(RayActorError):
-            await actor.beat.remote(own)
+    async def _silence(self, actor: Any, own: bytes, *, is_new: bool) -> None:
+        """Return when a process gives no more signs of life; until the first one a new process is coming up."""
+        if is_new:
+            with suppress(RayActorError):
+                await actor.beat.remote(own)
         while await within(self._lease, partial(actor.beat.remote, own)):
             await asyncio.sleep(self._lease / 3)
 
@@ -233,16 +232,30 @@ class Processes:
         raise_first(await self._all(castings, self._actors, ask, phase))
 
     def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
-        return ticket(self._keys[name], caller)
+        return ticket(self._keys[name], caller, self._incarnations.get(caller, 0))
 
     def _introduce(self, actor: Any, name: str, book: Mapping[str, Address]) -> Any:
         """Tell an actor where others are, with the tickets that let it call them in its own name."""
         own = {other: replace(there, ticket=self._ticket(other, name)) for other, there in book.items()}
         return actor.meet.remote(self._ticket(name), own)
 
-    async def _told(self, actor: Any, name: str, fresh: Mapping[str, Address]) -> None:
-        with suppress(RayActorError):
-            await self._introduce(actor, name, fresh)
+    async def bar(self, name: str) -> None:
+        """Let nobody hear a process any more that was lost: it may only have been cut off, and come back."""
+        number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        self._lanes.bar(name, number)
+        await self._tell(actor.bar.remote(self._ticket(other), name, number) for other, actor in self._actors.items())
+
+    async def _tell(self, telling: Iterable[Awaitable[Any]]) -> None:
+        """Wait until all have been told; one of them may be lost too and never answer: its own lease sees to that."""
+
+        async def told(one: Awaitable[Any]) -> None:
+            with suppress(RayActorError):
+                await one
+
+        if tasks := [asyncio.ensure_future(told(one)) for one in telling]:
+            _, late = await asyncio.wait(tasks, timeout=self._lease)
+            for task in late:
+                task.cancel()
 
     # --- signs of life ---
 

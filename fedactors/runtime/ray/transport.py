@@ -7,7 +7,8 @@ by the end of its connection. Between hosts calls go through Ray.
     frame = | body length u64 | request number u32 | kind u8 | zeros up to 64 | body (codec frame) |
 
 The first frame of a connection is a HELLO with the caller's name and its ticket: who calls is bound to the connection.
-A ticket can be made with the receiver's key only, which the driver and the receiver have (`ticket`).
+A ticket can be made with the receiver's key only, which the driver and the receiver have (`ticket`). It says which
+process of that name it is for: one that was lost and is not dead, because it was only cut off, is heard no more.
 
 Codec frames are multiples of 64 bytes, so that arrays stay aligned wherever a frame lies in what was received.
 """
@@ -27,13 +28,27 @@ from fedactors.remote import Door
 _HEAD = struct.Struct("<QIB51x")
 REQUEST, REPLY, ERROR, HELLO = 0, 1, 2, 3
 _SWEEP_SECONDS = 1.0
+_NUMBER_BYTES = 4
 
 Parts = list[bytes | memoryview]
 
 
-def ticket(key: bytes, caller: str) -> bytes:
-    """Return what lets `caller` speak to the actor that has `key`, in its own name and no other."""
-    return hmac.digest(key, caller.encode(), "sha256")
+def ticket(key: bytes, caller: str, incarnation: int = 0) -> bytes:
+    """Return what lets a process speak to the actor that has `key`, as `caller` and as nobody else.
+
+    Args:
+        key: the receiver's.
+        caller: name of the actor that the process hosts.
+        incarnation: how many processes of that name were lost before it.
+    """
+    number = incarnation.to_bytes(_NUMBER_BYTES, "big")
+    return number + hmac.digest(key, number + caller.encode(), "sha256")
+
+
+def incarnation_of(key: bytes, caller: str, shown: bytes) -> int | None:
+    """Return the incarnation that a ticket says its process is; None: it is no ticket of that caller's."""
+    incarnation = int.from_bytes(shown[:_NUMBER_BYTES], "big")
+    return incarnation if hmac.compare_digest(shown, ticket(key, caller, incarnation)) else None
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,7 @@ class Caller:
 
     name: str
     role: str
+    incarnation: int = 0
 
 
 class _Frames(asyncio.Protocol):
