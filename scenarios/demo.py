@@ -1,48 +1,216 @@
-"""The demo: PubSub-VFL beside synchronous VFL on the breast-cancer set, both on embedded Ray, no download.
+"""The demo: a bank with one machine and a shop with four slow ones train together, 10 ms apart; no download.
 
-Usage: python scenarios/demo.py [--out runs] [--smoke]
-Ends with a comparison table, the run folders, a plot and a report page.
+Usage: python scenarios/demo.py [--out runs] [--smoke] [--picture FILE] [--readme]
+
+Three methods of split learning on generated data (20,000 rows): first on the virtual clock, which says how long they
+will take, then on Ray, where every actor is a process, the link is emulated and the clock is the wall's. Machines are
+emulated too (one batch takes ten times what a core needs), so that two cores can play five machines. Ends with a
+table, a picture and a report page.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from fedactors.command_line.commands import compare_command, report_command
+from fedactors.command_line.commands import report_command
 from fedactors.command_line.options import RunOptions
-from fedactors.command_line.terminal import guarded
+from fedactors.command_line.terminal import guarded, table_lines
 from fedactors.launch import launch, resolve
+from fedactors.network.links import Link, Network
+from fedactors.plugins import RunResult
+from fedactors.records.compare import LoadedRun, group_runs, load_runs
+from fedactors.records.curves import Curve, make_curve
+from fedactors.runtime.base import Runtime
+from fedactors.runtime.ray import cluster
+from fedactors.scenario import Scenario
+from protocols.pubsub_vfl.algorithm import default_costs
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.plugin import PROTOCOL
+from protocols.pubsub_vfl.run import run
 
-SETTINGS = ("num_epochs=8", "batch_size=32", "hidden_size=32", "embedding_size=16", "num_layers=4")
+SCENE = """\
+A bank knows who came back, a shop knows what they bought: neither shows the other its columns.
+The bank has one machine, the shop four that are four times slower; a message takes 10 ms (100 Mbit/s)."""
+SLOWER, SHARE = 10.0, 0.25
+"""How many times longer a batch takes than on a core of the cost model, and what the shop's machines do of that."""
+LINK = Link(latency=0.01, bandwidth=12.5e6)
+SETTINGS = ("num_epochs=4", "batch_size=256", "num_layers=4", "embedding_size=16", "alignment=already-aligned")
+METHODS = {
+    "VFL": ("algorithm=vfl",),
+    "AVFL": ("algorithm=avfl",),
+    "PubSub-VFL": ("algorithm=pubsub-vfl", "num_passive_workers=4", "prefetch=4"),
+}
+HOW = {
+    "VFL": "one pair of machines, each batch waits for the other side",
+    "AVFL": "one pair of machines, five batches on their way at a time",
+    "PubSub-VFL": "all five machines, each takes the next batch when it is free",
+}
+TARGET = 0.80
+HEADER = ("", "epoch, simulated", f"AUC {TARGET:.2f} after", "epoch, Ray", f"AUC {TARGET:.2f} after", "AUC at end")
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- what the demo printed -->\n", "<!-- end of what the demo printed -->\n"
 
 
-def run_demo(out: str, smoke: bool) -> int:
-    """Train both and put them side by side."""
-    folders = []
-    for algorithm, title in (("pubsub-vfl", "PubSub-VFL (asynchronous, broker)"), ("vfl", "VFL (synchronous)")):
-        print(f"\n{title}: two parties, each with its own columns of the breast-cancer set, on Ray", flush=True)
-        words = ["num_epochs=1", *SETTINGS[1:]] if smoke else [*SETTINGS]
-        words.append(f"algorithm={algorithm}")
-        config, options = resolve(PROTOCOL, words, RunOptions(out=out))
-        folders.append(launch(PROTOCOL, config, options, scenario=f"demo-{algorithm}")[0].run)
-    plot = str(Path(folders[0]) / "comparison.png")
-    print()
-    compare_command(argparse.Namespace(runs=folders, plot=plot, metric=None, format="text"))
-    for folder in folders:
-        print(f"run: {folder}")
-    print("report: ", end="", flush=True)
+async def run_scene(config: PubSubVflConfig, data: Any, runtime: Runtime) -> RunResult:
+    """Run PubSub-VFL or a baseline with the scene's link and machines."""
+    costs = default_costs(config, speed={"passive": SHARE})
+    kinds = {kind: (fixed * SLOWER, per_unit * SLOWER) for kind, (fixed, per_unit) in costs.kinds.items()}
+    runtime.use_costs(dataclasses.replace(costs, kinds=kinds))
+    runtime.use_network(Network(default=LINK))
+    return await run(config, data, runtime)
+
+
+def train(method: str, runtime: str, out: str, smoke: bool) -> LoadedRun:
+    """Train by a method on a runtime."""
+    scenario = Scenario(
+        name=PROTOCOL.name,
+        summary=PROTOCOL.summary,
+        partition=PROTOCOL.partition,
+        default_data="criteo-like",
+        headline=PROTOCOL.headline,
+        Config=PubSubVflConfig,
+        run=run_scene,
+        load_data=load_data,
+    )
+    words = [*(["num_epochs=1"] if smoke else []), *SETTINGS[smoke:], *METHODS[method]]
+    emulate = 1.0 if runtime == "ray" else None
+    options = RunOptions(out=out, runtime=runtime, emulate=emulate, quiet=runtime != "ray")
+    config, options = resolve(scenario, words, options)
+    folder = launch(scenario, config, options, scenario=f"demo-{runtime}-{method.lower()}")[0].run
+    return load_runs([folder])[0]
+
+
+def curve_of(run: LoadedRun) -> Curve:
+    """Return a run's AUC on the validation rows against its own clock."""
+    curve = make_curve(group_runs([run])[0], "auc", "seconds")
+    assert curve is not None
+    return curve
+
+
+def seconds_to(run: LoadedRun, target: float) -> float | None:
+    """Return when a run's AUC on the validation rows first was as good as `target`, or None."""
+    curve = curve_of(run)
+    return next((x for x, y in zip(curve.x, curve.mean, strict=True) if y >= target), None)
+
+
+def row_of(method: str, simulated: LoadedRun, real: LoadedRun) -> list[str]:
+    """Return a method's line of the table."""
+    cells = [method]
+    for one in (simulated, real):
+        curve, when = curve_of(one), seconds_to(one, TARGET)
+        cells += [f"{curve.x[-1] / len(curve.x):.1f} s", "not reached" if when is None else f"{when:.1f} s"]
+    return [*cells, f"{curve_of(real).mean[-1]:.3f}"]
+
+
+def scene_lines() -> list[str]:
+    """Return what is said first."""
+    return [*SCENE.splitlines(), *(f"  {method + ':':12}{how}" for method, how in HOW.items())]
+
+
+def result_lines(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun]) -> list[str]:
+    """Return the table and what it shows."""
+    rows = [row_of(method, simulated[method], real[method]) for method in METHODS]
+    return [
+        *table_lines(HEADER, rows),
+        verdict("simulated", simulated),
+        verdict("on Ray", real),
+        *doubt(simulated, real),
+    ]
+
+
+def doubt(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun]) -> list[str]:
+    """Say so if this machine could not play five: then its own speed is what was measured on Ray."""
+    late = [name for name in METHODS if seconds_of(real[name]) > 1.5 * seconds_of(simulated[name])]
+    text = "This machine is too busy or too small to play five machines: what Ray says is about it"
+    return [f"{text} ({', '.join(late)})."] if late else []
+
+
+def seconds_of(run: LoadedRun) -> float:
+    """Return the seconds that a run's training took on its own clock."""
+    return run.summary.seconds
+
+
+def write_readme(lines: Sequence[str]) -> None:
+    """Put what was printed between the marks in the README."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    block = "".join(f"    {line}".rstrip() + "\n" for line in lines)
+    README.write_text(f"{before}{BEGIN}\n{block}\n{END}{after}")
+
+
+def verdict(where: str, runs: dict[str, LoadedRun]) -> str:
+    """Return in words what runs show, whoever is ahead."""
+    when = {name: seconds for name, run in runs.items() if (seconds := seconds_to(run, TARGET)) is not None}
+    if len(when) < 2:
+        return f"{where}: fewer than two methods came to an AUC of {TARGET:.2f}"
+    first, second = sorted(when, key=lambda name: when[name])[:2]
+    ratio = when[second] / when[first]
+    return f"{where}: {first} is the first at an AUC of {TARGET:.2f}, {ratio:.1f} times as fast as {second}, the next"
+
+
+def draw(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun], path: Path) -> None:
+    """Draw the AUC against seconds, on Ray as lines and simulated as circles."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    plot = figure.add_subplot()
+    for colour, method in zip(("#7a869a", "#d9822b", "#1f6feb"), real, strict=True):
+        for run_, style in ((real[method], {"lw": 2}), (simulated[method], {"ls": "", "marker": "o", "mfc": "white"})):
+            curve = curve_of(run_)
+            label = f"{method}: {HOW[method]}" if "lw" in style else None
+            plot.plot(curve.x, curve.mean, color=colour, label=label, **style)
+    plot.axhline(TARGET, color="#999999", lw=0.8, ls=":")
+    plot.set_xlabel("seconds of training (lines: on Ray; circles: what the simulation said before)")
+    plot.set_ylabel("AUC on validation rows")
+    plot.set_xlim(left=0)
+    plot.spines[["top", "right"]].set_visible(False)
+    plot.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
+    figure.savefig(path, dpi=144, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def run_demo(out: str, smoke: bool, picture: str | None, readme: bool) -> int:
+    """Train by each method on both runtimes, and put them side by side."""
+    print("\n".join(scene_lines()), flush=True)
+    print("\non the virtual clock", flush=True)
+    simulated = {method: train(method, "simulated", out, smoke) for method in METHODS}
+    real = {}
+    joined = cluster.join(None, None)
+    try:
+        for method in METHODS:
+            print(f"\n{method}, on Ray", flush=True)
+            real[method] = train(method, "ray", out, smoke)
+    finally:
+        cluster.leave(joined, ())
+    found = ["", *result_lines(simulated, real), ""]
+    print("\n".join(found), flush=True)
+    if readme:
+        write_readme([*scene_lines(), *found[:-1]])
+    folders = [str(one.folder.path) for one in real.values() if one.folder is not None]
+    path = Path(picture) if picture else Path(folders[-1]) / "demo.svg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw(simulated, real, path)
+    print(f"picture: {path}\nreport: ", end="", flush=True)
     return report_command(argparse.Namespace(runs=folders, to=None, figures=None, format="text"))
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="runs", help="parent of the run folders (default: runs)")
     parser.add_argument("--smoke", action="store_true", help="one epoch each")
-    given = parser.parse_args()
-    raise SystemExit(guarded(lambda: run_demo(given.out, given.smoke)))
+    parser.add_argument(
+        "--picture", metavar="FILE", help="where the picture goes (.svg or .png; default: a run folder)"
+    )
+    parser.add_argument("--readme", action="store_true", help="write what is printed into README.md")
+    given = parser.parse_args(argv)
+    raise SystemExit(guarded(lambda: run_demo(given.out, given.smoke, given.picture, given.readme)))
 
 
 if __name__ == "__main__":

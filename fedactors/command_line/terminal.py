@@ -61,7 +61,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: bool = False) -> None:
-    """Print aligned columns on standard output; nothing is cut off, whatever the width of the terminal.
+    """Print aligned columns on standard output; nothing is cut off, whatever the terminal's width."""
+    print("\n".join(table_lines(header, rows, wrap=wrap)))
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: bool = False) -> list[str]:
+    """Return the lines of a table with aligned columns.
 
     Args:
         header: names of the columns.
@@ -77,8 +82,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: b
         for *cells, last in rows:
             parts = textwrap.wrap(last, widths[-1]) or [""]
             lines += [[*cells, parts[0]], *([*[""] * len(cells), part] for part in parts[1:])]
-    for row in [header, ["-" * width for width in widths], *lines]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    table = [header, ["-" * width for width in widths], *lines]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def format_value(value: Any) -> str:

@@ -50,10 +50,17 @@ class Hosts:
         labels: of each host, the head's first.
         num_cpus: of each host.
         default_health_checks: whether Ray gives a host up as late as it does by default, after a minute.
+        tls: whether hosts encrypt what they say to each other, with certificates as deploy/tls.sh makes them.
     """
 
     def __init__(
-        self, folder: Path, labels: list[dict[str, int]], num_cpus: int = 2, *, default_health_checks: bool = False
+        self,
+        folder: Path,
+        labels: list[dict[str, int]],
+        num_cpus: int = 2,
+        *,
+        default_health_checks: bool = False,
+        tls: bool = False,
     ) -> None:
         self.folder = folder
         # sockets live below it, and the path of a socket may have 107 bytes: pytest's folders can be too deep
@@ -61,6 +68,10 @@ class Hosts:
         self.mark = f"fa{os.getpid() % 10000}{secrets.token_hex(1)}"
         self.net = f"10.{77 + os.getpid() % 100}.{secrets.randbelow(250)}"
         self.names = [f"{self.mark}-{index}" for index in range(len(labels))]
+        self.addresses = [f"{self.net}.{index + 1}" for index in range(len(labels))]
+        self.certificates = folder / "tls" if tls else None
+        if tls:
+            run(str(ROOT / "deploy/tls.sh"), str(self.certificates), *self.addresses)
         self.blocks: list[subprocess.Popen[bytes]] = []
         self.env = {
             "HOME": str(folder),
@@ -142,17 +153,29 @@ class Hosts:
         with open(self.folder / f"host-{index}.log", "ab") as log:
             return subprocess.Popen(
                 ["ip", "netns", "exec", self.names[index], *words],
-                env=self.env,
+                env=self.env_of(index),
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
             )
 
+    def env_of(self, index: int) -> dict[str, str]:
+        """Return the environment of what runs on a host."""
+        if self.certificates is None:
+            return self.env
+        own = self.certificates / self.addresses[index]
+        return self.env | {
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_CA_CERT": str(self.certificates / "ca.crt"),
+            "RAY_TLS_SERVER_KEY": f"{own}.key",
+            "RAY_TLS_SERVER_CERT": f"{own}.crt",
+        }
+
     def call(self, index: int, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a command on a host."""
         return subprocess.run(
             ["ip", "netns", "exec", self.names[index], *words],
-            env={**self.env, **more},
+            env={**self.env_of(index), **more},
             check=check,
             capture_output=True,
             text=True,
@@ -163,7 +186,7 @@ class Hosts:
         """Start a command on a host and return its process."""
         return subprocess.Popen(
             ["ip", "netns", "exec", self.names[index], *words],
-            env=self.env,
+            env=self.env_of(index),
             cwd=self.folder,
             text=True,
             stdout=subprocess.PIPE,
