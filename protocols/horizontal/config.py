@@ -25,6 +25,7 @@ class HorizontalConfig:
         "num_clients": "Clients",
         "num_rounds": "Rounds",
         "num_epochs": "Local training",
+        "secure_sums": "Privacy",
         "dirichlet": "Data",
         "together": "Running",
     }
@@ -91,6 +92,11 @@ class HorizontalConfig:
     """``step``: rounds between two falls."""
     decay_factor: float = Field(default=0.1, gt=0, le=1)
     """``step``: what the step size is multiplied with."""
+    secure_sums: bool = False
+    """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
+    sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
+    secure_range: float = Field(default=10.0, gt=0, le=1e9)
+    """Largest absolute number under masks, of changes, controls and losses; M sites are off by M^2 2^-32 times that."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)
