@@ -62,6 +62,8 @@ class Neighbour:
     """Which claims it is a neighbour for, as in `PrivacyRecord.neighbour`: row, label, node, tuple."""
     data: Any
     """What ``run`` takes."""
+    record: int | None = None
+    """Number of a record that has a part with several parties: neighbours of one number change parts of one record."""
 
 
 Neighbours = Callable[[Any, Any, str, int, int], Sequence[Neighbour]]

@@ -26,7 +26,7 @@ def test_the_rule_of_steps_is_what_the_settings_say(name):
 @pytest.mark.parametrize("name", [*HAVE, "mtcd"])
 @pytest.mark.parametrize("words", ["momentum=0.9 optimizer=adam", "optimizer=rmsprop", "schedule=linear"])
 def test_what_is_no_rule_is_refused(name, words):
-    with pytest.raises(BadInput, match="momentum|optimizer|schedule"):
+    with pytest.raises(BadInput, match=r"momentum|optimizer|schedule"):
         build(find_protocol(name).Config, parse_words(words.split()))
 
 

@@ -64,7 +64,7 @@ def _replays(folder: RunFolder, args: argparse.Namespace) -> list[ReplayAudit]:
     from fedactors.config import as_dict, build, parse_words
     from fedactors.launch import load_data, restore_config
     from fedactors.plugins import find_protocol
-    from fedactors.privacy.replay import audit_by_replay
+    from fedactors.privacy.replay import audit_by_replay, joined
     from fedactors.runtime.simulation.pool import one_torch_thread
 
     protocol = find_protocol(str(folder.config.get("protocol")))
@@ -84,7 +84,8 @@ def _replays(folder: RunFolder, args: argparse.Namespace) -> list[ReplayAudit]:
         assert protocol.neighbours is not None
         neighbours = protocol.neighbours(config, data, party, args.neighbours, seed)
         found.append(audit_by_replay(protocol, config, data, party, neighbours, seed=seed))
-    return found
+    whole = joined(found) if args.party is None else None
+    return found if whole is None else [*found, whole]
 
 
 def _attacks(folder: RunFolder, args: argparse.Namespace) -> list[Attack]:

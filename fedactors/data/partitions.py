@@ -214,6 +214,11 @@ class RelationalData:
     """Feature columns, as ``table.column`` or ``column``, that are categories and not numbers."""
 
     @property
+    def parties(self) -> tuple[str, ...]:
+        """The organisations, each once, in the order in which they were given."""
+        return tuple(dict.fromkeys(partition.party for partition in self.partitions))
+
+    @property
     def query(self) -> RelationalQuery:
         """What every party knows."""
         return RelationalQuery(
@@ -234,8 +239,7 @@ class RelationalData:
         """
         found = tuple(partition for partition in self.partitions if partition.party == party)
         if not found:
-            parties = dict.fromkeys(partition.party for partition in self.partitions)
-            raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(parties)}")
+            raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(self.parties)}")
         return found
 
     def of(self, table: str) -> tuple[RelationalPartition, ...]:

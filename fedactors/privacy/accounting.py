@@ -11,6 +11,7 @@ Neighbouring relation: `Neighbours` "replace" (one record changes its values: se
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Iterable
@@ -197,6 +198,7 @@ def dpsgd_epsilon(
     return epsilon_of_mu(mu, delta)
 
 
+@functools.lru_cache(maxsize=64)
 def dpsgd_noise_multiplier(
     *,
     epsilon: float,
@@ -237,6 +239,7 @@ def dpsgd_noise_multiplier(
     return high
 
 
+@functools.lru_cache(maxsize=64)
 def _opacus_epsilon(
     accountant: Accountant, noise_multiplier: float, sample_rate: float, steps: int, delta: float
 ) -> float:

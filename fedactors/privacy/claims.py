@@ -4,6 +4,10 @@ A line states its ingredients (mechanism, sensitivity, noise, how many releases 
 and epsilon follow from them and from nothing else. A party's claim composes all its lines that speak of the same
 neighbours: Gaussian-DP parameters add up as squares, a line that is known as epsilon alone is converted, and one line
 without a guarantee leaves the party without one.
+
+Lines on a row that is there or not (`PRESENCE`) are counted in the party's claim for a *replaced* row, which is one row
+less and another one more: at twice their mu, or by group privacy. All lines of all parties together then make the claim
+for a joined tuple, which has a row with each of them.
 """
 
 from __future__ import annotations
@@ -19,8 +23,13 @@ from fedactors.privacy.accounting import PrivacyRecord, compose_mu, dpsgd_epsilo
 from fedactors.privacy.laws import mu_of_epsilon
 from fedactors.privacy.releases import NO_GUARANTEE
 
+PRESENCE = "row that is there or not"
+JOINED = "joined tuple"
+EVERYBODY = "all parties"
+"""Whose claim that for a joined tuple is."""
 _RELATIVE = 1e-6
 _NO_NOISE = ("none", "secure-sum")
+_PURE = ("laplace", "randomised-label", "randomised-response")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +38,16 @@ class Budget:
 
     mu: float | None
     epsilon: float
+    delta: float = 0.0
+    """Of `epsilon`; 0 where it holds without."""
+
+    def twice(self) -> Budget:
+        """Return what holds between data that differ in two such changes."""
+        if self.mu is not None and self.delta:
+            return Budget(mu=2 * self.mu, epsilon=epsilon_of_mu(2 * self.mu, self.delta), delta=self.delta)
+        if self.delta:
+            return Budget(mu=None, epsilon=2 * self.epsilon, delta=(1 + math.exp(min(self.epsilon, 700))) * self.delta)
+        return Budget(mu=None if self.mu is None else mu_of_epsilon(2 * self.epsilon), epsilon=2 * self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +113,9 @@ def recompute(record: PrivacyRecord) -> Budget | None:
             sampling="poisson",
             sample_rate=record.sample_rate,
         )
-        return Budget(mu=None, epsilon=epsilon)
+        return Budget(mu=None, epsilon=epsilon, delta=record.delta)
     mu = math.sqrt(record.touched) / multiplier if multiplier > 0 else math.inf
-    return Budget(mu=mu, epsilon=epsilon_of_mu(mu, record.delta))
+    return Budget(mu=mu, epsilon=epsilon_of_mu(mu, record.delta), delta=record.delta)
 
 
 def check_record(record: PrivacyRecord) -> Checked:
@@ -129,46 +148,48 @@ def claims(records: Iterable[PrivacyRecord], *, as_if_secret: bool = False) -> d
         records: the ledger's lines.
         as_if_secret: what would hold if reproducible noise were drawn from the operating system: for audits.
     """
+    lines = list(records)
+    in_presence = {line.party for line in lines if line.neighbour == PRESENCE}
     groups: dict[tuple[str, str], list[PrivacyRecord]] = {}
-    for record in records:
-        groups.setdefault((record.party, record.neighbour), []).append(record)
+    for line in lines:
+        is_part = line.party in in_presence and line.neighbour in (PRESENCE, "row", "label")
+        if is_part:
+            groups.setdefault((line.party, "row"), []).append(line)
+            groups.setdefault((EVERYBODY, JOINED), []).append(line)
+        if not is_part or line.neighbour == "label":
+            groups.setdefault((line.party, line.neighbour), []).append(line)
     return {key: _claim(key, lines, as_if_secret) for key, lines in sorted(groups.items())}
 
 
 def _claim(key: tuple[str, str], lines: list[PrivacyRecord], as_if_secret: bool) -> Claim:
     party, neighbour = key
     why: dict[str, None] = {}
-    mus: list[float] = []
-    epsilons: list[float] = []
-    deltas = [line.delta for line in lines if line.delta is not None]
+    gaussian: list[Budget] = []
+    pure: list[Budget] = []
+    amplified: list[Budget] = []
     for line in lines:
-        found = recompute(line)
+        found, whose = recompute(line), f"{line.party}/" if party == EVERYBODY else ""
         for reason in line.uncovered:
             if not (as_if_secret and reason == NO_GUARANTEE):
-                why[reason] = None
+                why[whose + reason] = None
         if found is None or not math.isfinite(found.epsilon):
-            why[f"{line.message_type}: no noise"] = None
-        elif found.mu is None:
-            epsilons.append(found.epsilon)
-        else:
-            mus.append(found.mu)
-    delta = max(deltas, default=0.0)
-    mu = math.inf if why or epsilons else compose_mu(mus)
-    if why:
-        epsilon = math.inf
-    elif not deltas:
-        # pure lines alone: their ratios add up
-        epsilon = sum(found.epsilon for line in lines if (found := recompute(line)) is not None)
-    else:
-        # Gaussian lines as one, and by basic composition with those that are known at a delta of their own
-        epsilon = epsilon_of_mu(compose_mu(mus), delta) + sum(epsilons)
-        delta *= len(epsilons) + bool(mus)
+            why[f"{whose}{line.message_type}: no noise"] = None
+            continue
+        found = found.twice() if line.neighbour == PRESENCE else found
+        kind = pure if line.mechanism in _PURE else amplified if found.mu is None else gaussian
+        kind.append(found)
+    epsilon, delta = sum(one.epsilon for one in pure), 0.0
+    if noised := [one for one in gaussian if one.delta]:
+        # pure epsilons add up, or count as the Gaussian-DP parameters that they imply: both hold
+        delta = max(one.delta for one in noised)
+        alone = epsilon_of_mu(compose_mu(one.mu or 0.0 for one in gaussian), delta)
+        epsilon = min(epsilon + alone, epsilon_of_mu(compose_mu(one.mu or 0.0 for one in [*gaussian, *pure]), delta))
     return Claim(
         party=party,
         neighbour=neighbour,
-        mu=mu,
-        epsilon=epsilon,
-        delta=delta,
+        mu=math.inf if why or amplified else compose_mu(one.mu or 0.0 for one in [*gaussian, *pure]),
+        epsilon=math.inf if why else epsilon + sum(one.epsilon for one in amplified),
+        delta=delta + sum(one.delta for one in amplified),
         covered=not why,
         uncovered=tuple(why),
     )

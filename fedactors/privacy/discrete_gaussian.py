@@ -1,8 +1,8 @@
-"""The discrete Gaussian, drawn exactly from random bytes in whole numbers (Canonne, Kamath and Steinke, 2020).
+"""The discrete Gaussian and Laplace, drawn exactly from random bytes in whole numbers (Canonne, Kamath, Steinke, 2020).
 
-P(x) is proportional to exp(-x^2 / (2 sigma^2)) on the integers. No floating-point number is involved, so no attack on
-its grid (Mironov, 2012) is possible. Algorithms 1 to 3 of the paper, on whole arrays; values beyond 20 sigma, which
-occur with a probability below 2^-280, are drawn again so that 64 bits suffice.
+P(x) is proportional to exp(-x^2 / (2 sigma^2)), and to exp(-|x| / scale), on the integers. No floating-point number is
+involved, so no attack on its grid (Mironov, 2012) is possible. Algorithms 1 to 3 of the paper, on whole arrays;
+Gaussian values beyond 20 sigma, which occur with a probability below 2^-280, are drawn again so that 64 bits suffice.
 
 Sums of M independent draws of deviation s are as good as one of deviation s sqrt(M): they differ by less than
 ``10 (M - 1) exp(-pi^2 s^2)`` (Kairouz, Liu and Steinke, 2021, Theorem 1), which is nothing at `SMALLEST_SIGMA`.
@@ -41,6 +41,23 @@ def discrete_gaussian(sigma: int, count: int, entropy: Entropy = os.urandom) -> 
         near = far <= (_FARTHEST - 1) * sigma
         drawn, far = drawn[near], far[near]
         kept = drawn[_bernoulli_exp(far * far, 2 * sigma * sigma, entropy)][:missing]
+        parts.append(kept)
+        missing -= len(kept)
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def discrete_laplace(scale: int, count: int, entropy: Entropy = os.urandom) -> Integers:
+    """Return `count` independent draws of scale `scale`, a whole number of grid steps.
+
+    Raises:
+        ValueError: the scale is no whole number from 1 to `LARGEST_SIGMA`.
+    """
+    if not (isinstance(scale, int) and 1 <= scale <= LARGEST_SIGMA):
+        raise ValueError(f"scale {scale!r} is not allowed: a whole number of steps from 1 to {LARGEST_SIGMA}")
+    parts: list[Integers] = []
+    missing = count
+    while missing > 0:
+        kept = _discrete_laplace(scale, min(2 * missing + 16, _BLOCK), entropy)[:missing]
         parts.append(kept)
         missing -= len(kept)
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

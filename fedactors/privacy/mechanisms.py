@@ -1,7 +1,8 @@
 """Mechanisms that change what leaves a party: clipping, Gaussian and Laplace noise, randomised labels.
 
-Noise is drawn in double precision by numpy; attacks on the floating-point grid itself (Mironov, 2012) are out of
-scope and documented in the threat model. Accounts of these mechanisms are in `fedactors.privacy.accounting`.
+Gaussian noise is drawn in double precision by numpy; attacks on the grid of floating-point numbers (Mironov, 2012) are
+out of scope there and documented in the threat model. Laplace noise, on which labels rest, is drawn in whole steps.
+Accounts of these mechanisms are in `fedactors.privacy.accounting`.
 
 Shapes: B rows, E width of a row, C classes.
 """
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedactors.privacy.discrete_gaussian import discrete_laplace
 from fedactors.privacy.laws import Gaussian, Laplace, RandomisedResponse, released
 
 Array = NDArray[Any]
@@ -49,8 +51,13 @@ def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> 
     return np.where(norm_B1 > clip_norm, clipped_BE, gradient_BE).astype(gradient_BE.dtype)
 
 
-def add_gaussian(values: Array, sigma: float, rng: np.random.Generator, name: str = "") -> Array:
-    """Add independent N(0, sigma^2) to every entry; sigma 0 returns the values. An audit knows it by `name`."""
+def add_gaussian(
+    values: Array, sigma: float, rng: np.random.Generator, name: str = "", *, sample_rate: float = 1.0
+) -> Array:
+    """Add independent N(0, sigma^2) to every entry; sigma 0 returns the values.
+
+    An audit knows it by `name`, and by the probability with which a record took part in secret.
+    """
     if sigma < 0:
         raise ValueError(f"sigma must be at least 0, got {sigma}")
     if sigma == 0:
@@ -59,7 +66,7 @@ def add_gaussian(values: Array, sigma: float, rng: np.random.Generator, name: st
     def draw() -> Array:
         return (values + sigma * rng.standard_normal(values.shape)).astype(values.dtype)
 
-    return released(values, Gaussian(sigma), draw, name)
+    return released(values, Gaussian(sigma, sample_rate), draw, name)
 
 
 def clip_and_noise(rows_BE: Array, clip_norm: float, sigma: float, rng: np.random.Generator, name: str = "") -> Array:
@@ -67,19 +74,37 @@ def clip_and_noise(rows_BE: Array, clip_norm: float, sigma: float, rng: np.rando
     return add_gaussian(clip_rows(rows_BE, clip_norm), sigma, rng, name)
 
 
+def laplace_step(deviation: float) -> float:
+    """Return the grid of Laplace noise: a power of two, of which the scale has from 2^22 to 2^23 steps."""
+    return math.ldexp(1.0, math.frexp(deviation / math.sqrt(2))[1] - 23)
+
+
 def add_laplace(values: ArrayLike, deviation: float, rng: np.random.Generator, name: str = "") -> Array:
-    """Add Laplace noise of standard deviation `deviation`, that is of scale ``deviation / sqrt(2)``."""
-    if deviation < 0:
+    """Add Laplace noise of scale ``deviation / sqrt(2)``, all in whole steps of `laplace_step`.
+
+    Values go down to the next step and the noise is a discrete Laplace, its scale rounded up by less than 2^-22 of it:
+    whatever the values are, results lie on one grid and show nothing in their last bits (Mironov, 2012). Between values
+    that are no whole number of steps apart the distance may grow by one step.
+
+    Raises:
+        ValueError: a deviation below 0, or values beyond 2^29 of it, which no grid of doubles holds.
+    """
+    if not deviation >= 0:
         raise ValueError(f"deviation must be at least 0, got {deviation}")
     exact: Array = np.asarray(values, dtype=np.float64)
     if deviation == 0:
         return exact
+    step = laplace_step(deviation)
+    steps = np.floor(exact / step)
+    if not np.all(np.abs(steps) < 2.0**52):
+        raise ValueError(f"values must be finite and below 2^29 times the deviation, {deviation:g}")
 
     def draw() -> Array:
-        noisy: Array = exact + rng.laplace(scale=deviation / math.sqrt(2), size=exact.shape)
+        noise = discrete_laplace(math.ceil(deviation / math.sqrt(2) / step), exact.size, rng.bytes)
+        noisy: Array = (steps + noise.reshape(exact.shape)) * step
         return noisy
 
-    return released(exact, Laplace(deviation), draw, name)
+    return released(steps * step, Laplace(deviation), draw, name)
 
 
 def randomised_response(
@@ -132,7 +157,10 @@ def randomised_values(
     """Clip numeric labels to the declared range and add Laplace noise of the given standard deviation."""
     if not low < high:
         raise ValueError(f"the declared range must have low < high, got {low} and {high}")
-    return add_laplace(np.clip(np.asarray(labels_B, dtype=np.float64), low, high), deviation, rng, "Labels")
+    # counted from the lowest, so that rounding down to steps cannot widen the range
+    above_B = np.clip(np.asarray(labels_B, dtype=np.float64), low, high) - low
+    noisy_B: Array = low + add_laplace(above_B, deviation, rng, "Labels")
+    return noisy_B
 
 
 def keep_probability(num_classes: int, deviation: float, num_points: int = 20_001) -> float:

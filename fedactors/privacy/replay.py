@@ -33,7 +33,7 @@ from fedactors.errors import FedactorsError
 from fedactors.network.codec import freeze, type_name
 from fedactors.plugins import Neighbour, Protocol
 from fedactors.privacy.accounting import PrivacyRecord, compose_mu, dpsgd_epsilon, epsilon_of_mu
-from fedactors.privacy.claims import Claim, claims
+from fedactors.privacy.claims import EVERYBODY, JOINED, Claim, claims
 from fedactors.privacy.laws import Gaussian, Law, observing
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.remote import DRIVER
@@ -85,6 +85,8 @@ class Replayed:
     """What differed without noise, to other parties."""
     to_driver: tuple[str, ...]
     """What differed without noise, to the run's driver, which is trusted."""
+    record: int | None = None
+    """See `fedactors.plugins.Neighbour`."""
 
     @property
     def mu(self) -> float:
@@ -107,9 +109,11 @@ class Replayed:
                     sampling="poisson",
                     sample_rate=shift.law.sample_rate,
                 )
+        pure = sum(shift.epsilon for shift in plain if math.isfinite(shift.epsilon))
         if all(math.isfinite(shift.epsilon) for shift in plain):
-            return amplified + sum(shift.epsilon for shift in plain)
-        return amplified + epsilon_of_mu(compose_mu(shift.mu for shift in plain), delta)
+            return amplified + pure
+        alone = epsilon_of_mu(compose_mu(shift.mu for shift in plain if not math.isfinite(shift.epsilon)), delta)
+        return amplified + min(alone + pure, epsilon_of_mu(compose_mu(shift.mu for shift in plain), delta))
 
     def exceeds(self, claim: Claim) -> bool:
         """Say whether the claim is refuted; one that covers nothing cannot be."""
@@ -174,8 +178,35 @@ def audit_by_replay(
     stated = _run(protocol, config, data, transcript, seed)
     found = claims(stated, as_if_secret=True)
     replays = tuple(replay(protocol, config, party, transcript, neighbour, seed=seed) for neighbour in neighbours)
-    own = {kind: claim for (name, kind), claim in found.items() if name == party}
+    own = {kind: claim for (name, kind), claim in found.items() if name in (party, EVERYBODY)}
     return ReplayAudit(party=party, replays=replays, claims=own)
+
+
+def joined(audits: Sequence[ReplayAudit]) -> ReplayAudit | None:
+    """Return the audit of a joined tuple, from those of all parties; None if nothing is stated about one.
+
+    What a party sends depends on its own rows and on what it received, so the shifts of all who have a part of the
+    tuple (neighbours of one ``record``) compose.
+    """
+    claim = next((audit.claims[JOINED] for audit in audits if JOINED in audit.claims), None)
+    if claim is None:
+        return None
+    records: dict[int, list[Replayed]] = {}
+    for one in (one for audit in audits for one in audit.replays):
+        if one.kind == "row" and one.record is not None:
+            records.setdefault(one.record, []).append(one)
+    replays = [
+        Replayed(
+            party=EVERYBODY,
+            neighbour="; ".join(f"{one.party}: {one.neighbour}" for one in parts),
+            kind=JOINED,
+            shifts=tuple(shift for one in parts for shift in one.shifts),
+            bare=tuple(place for one in parts for place in one.bare),
+            to_driver=tuple(place for one in parts for place in one.to_driver),
+        )
+        for parts in records.values()
+    ]
+    return ReplayAudit(party=EVERYBODY, replays=tuple(replays), claims={JOINED: claim})
 
 
 def replay(
@@ -195,6 +226,7 @@ def replay(
         shifts=comparison.shifts(),
         bare=tuple(comparison.bare),
         to_driver=tuple(comparison.to_driver),
+        record=neighbour.record,
     )
 
 
@@ -260,6 +292,7 @@ class Comparison(Transcript):
         if before is None:
             self.differs(place, "all", "one more release")
             return draw()
+        draw()  # so that the party's generators go on as they did in the first run
         exact_before, law_before, made = before
         if law_before != law or np.shape(exact_before) != np.shape(exact):
             self.differs(place, "all", "the shape or the noise of a release")

@@ -17,9 +17,9 @@ above 20 clients. Keys and shares are prepared for several sums at once; no key 
 What a client refuses, whatever the server asks: fewer than three members, or not more than half of the run's
 clients; keys without their owner's signature, or signed for other sums; to mask a slot twice; to confirm
 two sets of survivors for one sum; to reveal anything without the signatures of more than half for the set that it
-confirmed itself; and to confirm a sum over values that it has been summed with before, in another company (the
-difference of the two would show somebody's). One set of survivors can gather these signatures as long as fewer than
-``2 * threshold - n`` of the n clients help the server.
+confirmed itself; and to confirm a sum over values, or with a row in it, that it has been summed with before, in another
+company (the difference of the two would show somebody's). One set of survivors can gather these signatures as long as
+fewer than ``2 * threshold - n`` of the n clients help the server.
 
 Not promised: that a client's vector is honest, that a sum of few hides much of each, or anything from other rounds
 whose values are close but not equal; noise is for that (`fedactors.privacy.discrete_gaussian`). Identities must reach
@@ -31,9 +31,10 @@ Pure state machines: no clock, no input or output. Shapes: P numbers of a vector
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,8 @@ from fedactors.privacy.secure_sessions import (
 MOST_SUMS = 4096
 MOST_REMEMBERED = 1 << 16
 """Values of which a client remembers with whom they were summed; the oldest are forgotten."""
+MOST_ROWS = 1 << 18
+"""Single rows of which it remembers the same, for as long as its process lives."""
 EXACT = "#"
 """Begins the id that values have by their hash."""
 
@@ -127,6 +130,8 @@ class SecureSumClient:
         self._identity, self._identities, self._entropy = identity, dict(identities), entropy
         self._noise = entropy if noise is None else noise
         self._company = {} if company is None else company
+        self._rows_company: dict[bytes, tuple[str, ...]] = {}
+        self._rows: list[set[bytes]] = []
         self._call = SumCall(0, 0, ())
         self._keys: SumKeys | None = None
         self._session: Session | None = None
@@ -208,7 +213,7 @@ class SecureSumClient:
         """Return an array under the masks of the next sum.
 
         Args:
-            values: the array.
+            values: the array; the rows of a matrix (along its first axis) are remembered one by one, too.
             point: how its numbers become words, the same for all clients.
             values_id: what these values are, such as a layer's output under some parameters; values of one id, like
                 equal ones whatever their id, are summed in one company only.
@@ -230,6 +235,7 @@ class SecureSumClient:
             words = words + stream if self.name < peer else words - stream
         digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
         self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
+        self._rows.append(_digests(values))
         return Masked(slot, tuple(np.shape(values)), words)
 
     def confirm(self, arrived: Arrived) -> Confirmation:
@@ -243,9 +249,11 @@ class SecureSumClient:
             self._refuse(f"{len(members)} survivors are not allowed: {self.threshold} at least")
         if any(self._company.get(one, members) != members for one in self._ids[slot]):
             self._refuse("these values were summed before, among others; the difference would show somebody's")
-        self._company |= dict.fromkeys(self._ids[slot], members)
-        for oldest in list(self._company)[: max(0, len(self._company) - MOST_REMEMBERED)]:
-            del self._company[oldest]
+        if repeated := sum(self._rows_company.get(one, members) != members for one in self._rows[slot]):
+            rows = f"{repeated} of the {len(self._rows[slot])} different rows"
+            self._refuse(f"{rows} were summed before, among others; the difference would show somebody's")
+        _remember(self._company, self._ids[slot], members, MOST_REMEMBERED)
+        _remember(self._rows_company, self._rows[slot], members, MOST_ROWS)
         self._confirmed[slot] = arrived
         return Confirmation(self._identity.sign(arrived_text(session.id, arrived)))
 
@@ -289,6 +297,7 @@ class SecureSumClient:
         self._seeds = []
         self._held = {}
         self._ids = []
+        self._rows = []
         self._confirmed = {}
         self._revealed = set()
         self._ready = False
@@ -311,6 +320,20 @@ class SecureSumClient:
 
     def _refuse(self, why: str) -> None:
         raise SecureSumError(f"{self.name}: a secure sum is refused: {why}")
+
+
+def _digests(values: NDArray[Any]) -> set[bytes]:
+    """Return a hash of each row of a matrix that is not zero throughout; a vector has none."""
+    if np.ndim(values) < 2 or not np.size(values):
+        return set()
+    rows = np.ascontiguousarray(values, dtype=np.float64).reshape(len(values), -1)
+    return {hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows[rows.any(axis=1)]}
+
+
+def _remember(known: dict[Any, tuple[str, ...]], ids: Iterable[Any], members: tuple[str, ...], most: int) -> None:
+    known |= dict.fromkeys(ids, members)
+    for oldest in list(itertools.islice(known, max(0, len(known) - most))):
+        del known[oldest]
 
 
 # --- the server ---

@@ -22,8 +22,8 @@ from fedactors.config import build
 from fedactors.errors import BadInput, CallTimeout, Deadlock, FedactorsError, PartyError
 from fedactors.launch import load_data
 from fedactors.plugins import Protocol, check_contract
-from fedactors.privacy.claims import check_record, claims
-from fedactors.privacy.replay import audit_by_replay
+from fedactors.privacy.claims import EVERYBODY, check_record, claims
+from fedactors.privacy.replay import audit_by_replay, joined
 from fedactors.records.metrics import jsonable
 from fedactors.testing.inspection import (
     remarks_on_channels,
@@ -241,7 +241,8 @@ def remarks_on_claims(subject: Subject, whole: Outcome) -> Iterator[str]:
         if not line.agrees:
             yield f"the privacy ledger's line of {line.record.party} on {line.record.message_type}: {line.reason}"
     stated = claims(whole.privacy, as_if_secret=True)
-    parties = sorted({claim.party for claim in stated.values() if claim.covered})
+    covered = {claim.party for claim in stated.values() if claim.covered}
+    parties = sorted({claim.party for claim in stated.values()} - {EVERYBODY} if EVERYBODY in covered else covered)
     if not parties:
         return
     neighbours = getattr(subject.protocol, "neighbours", None)
@@ -253,9 +254,13 @@ def remarks_on_claims(subject: Subject, whole: Outcome) -> Iterator[str]:
         return
     config = subject.made()
     data = load_data(subject.protocol, config, subject.data, subject.seed)
+    audits = []
     for party in parties:
         found = neighbours(config, data, party, _NEIGHBOURS, subject.seed)
-        yield from audit_by_replay(subject.protocol, config, data, party, found, seed=subject.seed).refuted
+        audits.append(audit_by_replay(subject.protocol, config, data, party, found, seed=subject.seed))
+        yield from audits[-1].refuted
+    if EVERYBODY in covered and (whole_tuple := joined(audits)) is not None:
+        yield from whole_tuple.refuted
 
 
 def remarks_on_loss(subject: Subject, whole: Outcome) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The coordinator and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
 
-A site with several clients sends their mean change alone. What depends on chance is derived from (run, client or
+A site with several clients sends their mean change alone; with `secure_sums` the coordinator reads the sum over
+the sites only. What depends on chance is derived from (run, client or
 coordinator, round), so that it is the same whichever site a client is at, and after a resume.
 """
 
@@ -20,8 +21,11 @@ from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import initial_vector
 from fedactors.learning.own_models import check_model
 from fedactors.parties import Parties
+from fedactors.privacy.fixed_point import FixedPoint
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import SecureSummand, SecureSums
 from fedactors.remote import DRIVER, SERVER, remote
-from fedactors.roles import Client, Server
+from fedactors.roles import Server
 from fedactors.rounds import Remedy
 from fedactors.runtime.base import Work, derived_rng, derived_seed
 from protocols.horizontal import algorithm
@@ -36,11 +40,12 @@ from protocols.horizontal.messages import (
     Progress,
     RoundOrder,
     Scores,
+    TotalWeight,
     TrainOrder,
 )
 
 
-class Site(Client):
+class Site(SecureSummand):
     """One organisation's clients.
 
     Args:
@@ -48,11 +53,17 @@ class Site(Client):
         part: where its clients' rows are.
         first: number of its first client in the run.
         run_seed: seed of the run.
+        sites: names of all sites.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("controls",)
+    state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", *SecureSummand.state)
 
-    def __init__(self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int) -> None:
+    def __init__(
+        self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int, sites: tuple[str, ...]
+    ) -> None:
+        super().__init__(sites)
+        self.total_weight = 0.0
+        """Of all sites' clients, under masks."""
         self._config, self._part, self._first, self._run_seed = config, part, first, run_seed
         self.controls: dict[int, Floats] = {}
         """SCAFFOLD's c_i, of the clients that have trained."""
@@ -84,8 +95,30 @@ class Site(Client):
         return Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0])
 
     @remote(caller=SERVER)
-    async def train(self, order: TrainOrder) -> Change:
+    async def weigh(self) -> Masked:
+        """Give the weight of all own clients, under masks."""
+        weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
+        return self.masked(np.array([weight]), algorithm.weight_point(len(self.clients)))
+
+    @remote(caller=SERVER)
+    async def take_weight(self, total: TotalWeight) -> None:
+        """Learn what all sites' clients weigh together."""
+        self.total_weight = total.value
+
+    @remote(caller=SERVER)
+    async def train(self, order: TrainOrder) -> Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
+        change = await self._train(order)
+        if not self._config.secure_sums:
+            return change
+        limit = self._config.secure_range
+        part = algorithm.summand(change, self.total_weight, order, limit)
+        try:
+            return self.masked(part, FixedPoint(limit=limit, num_clients=len(self.clients)))
+        except ValueError as error:
+            raise BadInput(f"secure_range: {limit:g} is too small for a change of {self.name}: {error}") from None
+
+    async def _train(self, order: TrainOrder) -> Change:
         config = self._config
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
@@ -149,6 +182,7 @@ class Coordinator(Server):
             timeout=config.client_timeout,
             label="sites",
         )
+        self._sums = SecureSums(self, self.sites)
 
     async def load(self) -> None:
         """Open the rows to measure on, and find the device."""
@@ -180,6 +214,12 @@ class Coordinator(Server):
                 f"algorithm: {algorithm_name} is not allowed with a model that has running statistics (or other "
                 "buffers): they can be averaged, but follow no gradient; use fedavg, fedprox, or another normalisation"
             )
+        if self._config.secure_sums:
+            await self._sums.prepare(1)
+            work, point = Work("aggregate", float(len(self.sizes))), algorithm.weight_point(len(self.sites.names))
+            total, _ = await self._sums.total(await self.sites.ask(lambda site: site.weigh()), point, work)
+            weight = TotalWeight(float(total[0]))
+            await self.sites.ask(lambda site: site.take_weight(weight))
         vector_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
         self.model = ServerModel.begin(self._config, vector_P)
         return Federation(sum(self.sizes.values()), vector_P.size)
@@ -187,9 +227,7 @@ class Coordinator(Server):
     @remote(caller=DRIVER)
     async def train(self, order: RoundOrder) -> Progress:
         """Do a round: order, wait for who answers, step."""
-        orders = self._orders(order.round)
-        answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
-        changes = [answer for answer in answers.values() if answer.num_clients]
+        changes = await self._changes(self._orders(order.round))
         if not changes:
             return Progress(math.nan, 0)
         work = Work("aggregate", float(self.model.vector.size * len(changes)))
@@ -199,6 +237,19 @@ class Coordinator(Server):
         loss = sum(one.weight * one.loss for one in changes) / weight
         return Progress(loss, sum(one.num_clients for one in changes))
 
+    async def _changes(self, orders: dict[str, TrainOrder]) -> list[Change]:
+        """Return the sites' changes; under masks the mean of all of them, as one."""
+        if not self._config.secure_sums:
+            answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
+            return [answer for answer in answers.values() if isinstance(answer, Change) and answer.num_clients]
+        await self._sums.prepare(1)
+        parts = await self.sites.ask_each(lambda site, message: site.train(message), orders)
+        point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
+        work = Work("aggregate", float(self.model.vector.size * len(parts)))
+        total, _ = await self._sums.total(parts, point, work)
+        found = algorithm.mean_of_summands(total, self.model, self._config.secure_range)
+        return [found] if found.num_clients else []
+
     def _orders(self, round: int) -> dict[str, TrainOrder]:
         """Draw the clients of a round; return an order for each site that has some."""
         places = [(name, client) for name in self.sites.members for client in range(self.sizes[name])]
@@ -207,6 +258,8 @@ class Coordinator(Server):
         wanted: dict[str, list[int]] = {}
         for name, client in (places[number] for number in chosen):
             wanted.setdefault(name, []).append(client)
+        if self._config.secure_sums:  # who is not wanted adds zeros
+            wanted = {name: wanted.get(name, []) for name in self.sites.members}
         model = self.model
         return {name: TrainOrder(round, tuple(found), model.vector, model.control) for name, found in wanted.items()}
 

@@ -30,8 +30,9 @@ from fedactors.learning.metrics import known
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.parameters import placed
 from fedactors.learning.together import train_clients
+from fedactors.privacy.fixed_point import FixedPoint
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
-from protocols.horizontal.messages import Change, Floats
+from protocols.horizontal.messages import Change, Floats, TrainOrder
 
 Doubles = NDArray[np.float64]
 NOTHING = np.zeros(0)
@@ -142,6 +143,46 @@ def advance(config: HorizontalConfig, model: ServerModel, changes: Sequence[Chan
     made.follow(config, change_P)
     made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)
     return made
+
+
+# --- under masks ---
+
+_MOST_SAMPLES = 2.0**24
+"""Of one site: what the secure sum of weights is set to."""
+_MOST_CLIENTS = 2.0**16
+"""That answer, of one site."""
+
+
+def weight_point(num_sites: int) -> FixedPoint:
+    """Return how weights become words; of fewer than 64 sites whole numbers come out exactly."""
+    return FixedPoint(limit=_MOST_SAMPLES, num_clients=num_sites)
+
+
+def summand(change: Change, total_weight: float, order: TrainOrder, limit: float) -> Doubles:
+    """Return what a site adds to the sum: its change and loss times its share p of all weight, control, p, and a count.
+
+    Args:
+        change: what the site's clients made; of nobody, zeros are added.
+        total_weight: of all clients of all sites.
+        order: what was asked.
+        limit: the largest number that the sum takes; share and count are spread over it.
+    """
+    if not change.num_clients:
+        return np.zeros(order.parameters.size + order.control.size + 3)
+    share = change.weight / total_weight
+    tail = [share * change.loss, share * limit, change.num_clients / _MOST_CLIENTS * limit]
+    return np.concatenate([share * change.change.astype(np.float64), change.control_change, tail])
+
+
+def mean_of_summands(total: Doubles, model: ServerModel, limit: float) -> Change:
+    """Return the sites' summands, added up, as one change of all clients that answered."""
+    size, (loss, share, count) = model.vector.size, total[-3:].tolist()
+    num_clients = round(count / limit * _MOST_CLIENTS)
+    if not num_clients:
+        return Change(0, 0.0, 0.0, NOTHING, NOTHING)
+    share /= limit
+    change_P, moved_P = total[:size] / share, total[size:-3]
+    return Change(num_clients, share, loss / share, change_P, moved_P)
 
 
 @dataclass

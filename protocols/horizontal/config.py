@@ -26,6 +26,7 @@ class HorizontalConfig(StepSettings):
         "num_rounds": "Rounds",
         "num_epochs": "Local training",
         "schedule": "Local training",
+        "secure_sums": "Privacy",
         "dirichlet": "Data",
         "together": "Running",
     }
@@ -77,6 +78,11 @@ class HorizontalConfig(StepSettings):
     """Passes over a client's rows in a round."""
     batch_size: int = Field(default=32, ge=1)
     """Rows of a local step."""
+    secure_sums: bool = False
+    """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
+    sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
+    secure_range: float = Field(default=10.0, gt=0, le=1e9)
+    """Largest absolute number under masks, of changes, controls and losses; M sites are off by M^2 2^-32 times that."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.network.codec import message
+from fedactors.privacy.secure_sums import MESSAGES
 from protocols.horizontal.config import HorizontalConfig
 
 Floats = NDArray[np.floating[Any]]
@@ -25,6 +26,13 @@ class Introduction:
 
     num_clients: int
     columns: int
+
+
+@message(reveals="the weight of all clients of all sites")
+class TotalWeight:
+    """What a site's changes are weighted against under masks: samples, or clients where all count alike."""
+
+    value: float
 
 
 @message(reveals="the server's model (SCAFFOLD: and the mean control), and which of a site's clients are wanted")
@@ -86,7 +94,8 @@ class Scores:
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:
     """Return the messages that a run sends: the same for all methods."""
-    return (Introduction, TrainOrder, Change, RoundOrder, Federation, Progress, Scores)
+    parts = (TotalWeight, *MESSAGES) if config.secure_sums else (Change,)
+    return (Introduction, TrainOrder, *parts, RoundOrder, Federation, Progress, Scores)
 
 
 def shapes(config: HorizontalConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:

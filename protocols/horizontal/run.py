@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from fedactors.actor import Actor
 from fedactors.data.horizontal import HorizontalData, forget_rows
+from fedactors.errors import BadInput
 from fedactors.learning.metrics import Split, of_split
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
+from fedactors.privacy.secure_sessions import FEWEST
 from fedactors.resources import Resources
 from fedactors.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Costs, Runtime
@@ -38,8 +40,14 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     runtime.use_costs(default_costs())
     resources = Resources(num_gpus=config.num_gpus)
     sites = sites_of(config, data)
+    if config.secure_sums and len(sites) < FEWEST:
+        raise BadInput(
+            f"secure_sums: {len(sites)} sites are too few: of a sum of two each knows the other's part; use {FEWEST}"
+        )
     for name, clients in sites.items():
-        runtime.spawn(Site, name, config, data.part(clients), clients[0], runtime.seed, resources=resources)
+        runtime.spawn(
+            Site, name, config, data.part(clients), clients[0], runtime.seed, tuple(sites), resources=resources
+        )
     handle = runtime.spawn(
         Coordinator, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
     )

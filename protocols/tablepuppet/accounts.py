@@ -9,7 +9,7 @@ Table 6 and the truth are sum alpha_i; `elements_per_epoch` gives either. What t
 partial gradients, independent of the rows) is left out of the elements, as in the paper; its rounds are counted.
 
 Privacy: labels have a mechanism of their own (Eq. 25). Noise in theta covers one base row of one table; a joined tuple
-has a row in every table, so for one of these all lines of all tables compose (`joined_tuple`). Predictions
+has a row in every table, so for one of these all lines of all tables compose (`fedactors.privacy.claims`). Predictions
 h = f(theta; T) read the table again and are *not* covered by the noise in theta: who sees theta and h solves for the
 rows (`fedactors.privacy.attacks.least_squares`). They need their own clipping, noise and budget; sums under masks
 (`secure_sums`) hide whose part of a sum is whose, and bound nothing.
@@ -17,22 +17,20 @@ rows (`fedactors.privacy.attacks.least_squares`). They need their own clipping, 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
 
 from fedactors.privacy.accounting import (
     PrivacyRecord,
-    compose_mu,
     dpsgd_epsilon,
     epsilon_of_mu,
     gaussian_mu,
     laplace_label_epsilon,
     laplace_value_epsilon,
 )
-from fedactors.privacy.claims import recompute
+from fedactors.privacy.claims import PRESENCE
 from fedactors.runtime.base import Costs, Runtime
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.messages import JoinFacts
@@ -160,41 +158,6 @@ def privacy_records(config: TablePuppetConfig, released: Released) -> Iterator[P
         yield _labels(config, released)
 
 
-def joined_tuple(records: Iterable[PrivacyRecord], delta: float) -> dict[str, Any]:
-    """Return the joint account of a joined tuple whose features and label are others, while its keys stay.
-
-    It has one row in every table, each of which moves by up to twice its clipping norm: all lines of all tables
-    compose. Gaussian lines add up as mu^2, those of theta, which speak of a row that is there or not, at twice their
-    mu; what is known as (epsilon, delta) alone is doubled by group privacy; pure epsilons add up.
-
-    Args:
-        records: everybody's lines.
-        delta: at which the Gaussian ones are converted.
-
-    Returns:
-        ``epsilon``, ``delta``, and ``uncovered``: the lines without noise, with any of which epsilon is inf.
-    """
-    mus, epsilons, deltas, uncovered = list[float](), list[float](), list[float](), list[str]()
-    for record in records:
-        found, is_theta = recompute(record), record.message_type == "theta"
-        if found is None or not math.isfinite(found.epsilon):
-            uncovered.append(f"{record.party}/{record.message_type}")
-        elif record.mechanism in ("laplace", "randomised-label"):
-            epsilons.append(found.epsilon)
-        elif found.mu is not None:
-            mus.append(2 * found.mu if is_theta else found.mu)
-        else:
-            epsilons.append(2 * found.epsilon)
-            deltas.append((1 + math.exp(found.epsilon)) * (record.delta or 0.0))
-    if uncovered:
-        return {"epsilon": math.inf, "delta": delta, "uncovered": sorted(uncovered)}
-    total = epsilon_of_mu(compose_mu(mus), delta) + sum(epsilons)
-    return {"epsilon": total, "delta": (delta if mus else 0.0) + sum(deltas), "uncovered": []}
-
-
-_PRESENCE = "row that is there or not"
-
-
 def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     note = "one base row of the table added or removed; a joined tuple has a row in every table: see the joint account"
     note += "; G_i is not covered"
@@ -203,7 +166,7 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
             party=released.party,
             message_type="theta",
             mechanism="none",
-            neighbour=_PRESENCE,
+            neighbour=PRESENCE,
             note=note,
         )
     steps, rate = total_steps(config, released.num_rows, released.num_joined, released.alone)
@@ -218,7 +181,7 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         party=released.party,
         message_type="theta",
         mechanism="dp-sgd",
-        neighbour=_PRESENCE,
+        neighbour=PRESENCE,
         clip_norm=config.clip,
         noise_scale=released.noise_multiplier * config.clip,
         releases=steps,

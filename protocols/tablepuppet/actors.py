@@ -384,7 +384,7 @@ class TableClient(SecureSummand):
 
         Only under differential privacy is it a secret, and no two runs are alike; else all who know the run's seed do.
         """
-        return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
+        return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
 
     def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
         return Predictions(values_nC) if places is None else self._mask(values_nC, places)
@@ -494,4 +494,8 @@ class TableClient(SecureSummand):
         values = await self.compute(models.predict, model, self.theta, x_nD, work=work)
         clip = config.prediction_clip if config.feature_dp else None
         self.num_releases += config.feature_dp is not None
-        return values if clip is None else clip_and_noise(values, clip, config.prediction_noise * clip, self.noise)
+        return (
+            values
+            if clip is None
+            else clip_and_noise(values, clip, config.prediction_noise * clip, self.noise, "predictions")
+        )

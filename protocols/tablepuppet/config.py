@@ -114,12 +114,20 @@ class TablePuppetConfig:
             raise ValueError(f"feature_dp: exact solves (admm={self.admm}) have no DP; choose admm=paper_sgd or SGD")
         if self.feature_dp is not None and self.algorithm == "centralised":
             raise ValueError("feature_dp: the centralised baseline has none; leave it out")
+        if self.feature_dp is not None and self.is_vertical:
+            raise ValueError(f"feature_dp: not with {self.algorithm}, whose slices repeat base rows; use rfl-...")
         if self.memory_limit is not None and _bytes(self.memory_limit) < _LEAST_MEMORY:
             raise ValueError(f"memory_limit: {self.memory_limit} is not allowed: at least 16MB")
         if self.secure_sums and self.algorithm not in ("rfl-admm-v", "rfl-sgd-v"):
             raise ValueError(f"secure_sums: only with rfl-admm-v and rfl-sgd-v, not with {self.algorithm}")
         if self.label_range is not None and not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is not allowed: the first number must be the smaller")
+        low, high = self.label_range or (0.0, 1.0)
+        if self.label_dp is not None and max(high - low, 1.0) > _MOST_LAMBDAS * self.label_dp:
+            least = max(high - low, 1.0) / _MOST_LAMBDAS
+            raise ValueError(
+                f"label_dp: {self.label_dp:g} is not allowed: {least:g} at least, which hides nothing already"
+            )
         if self.prediction_noise > 0 and self.prediction_clip is None:
             raise ValueError("prediction_noise: needs prediction_clip, which bounds what it hides")
         return self
@@ -140,6 +148,8 @@ class TablePuppetConfig:
         return self.algorithm.startswith("vfl")
 
 
+_MOST_LAMBDAS = 2.0**28
+"""Of a label's range: what the grid of its noise can hold."""
 _LEAST_MEMORY = 16e6
 """Bytes without which DuckDB joins nothing."""
 

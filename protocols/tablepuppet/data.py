@@ -256,6 +256,11 @@ def _sortable(column: pa.ChunkedArray) -> Any:
     return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
 
 
+def secret_order(numbers: Sequence[int]) -> np.random.Generator:
+    """Return what shuffles a client's rows where their order is its secret, drawn as four numbers."""
+    return np.random.default_rng(tuple(numbers))
+
+
 def choose_test(num_rows: int, test_share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return which rows of a partition of the label's table are kept for the test."""
     chosen = np.ones(num_rows, dtype=bool)

@@ -241,13 +241,16 @@ def partial_gradient(
 # --- differential privacy of features ---------------------------------------------------------------------------------
 
 
-def noisy_gradient_sum(gradients_nP: Array, clip: float, noise_multiplier: float, rng: np.random.Generator) -> Array:
+def noisy_gradient_sum(
+    gradients_nP: Array, clip: float, noise_multiplier: float, rng: np.random.Generator, sampling_rate: float = 1.0
+) -> Array:
     """Return the sum of clipped row gradients plus Gaussian noise of deviation ``noise_multiplier * clip``.
 
     One release of the Gaussian mechanism for "one base row removed". In RFL-SGD a row with many duplicates is in
     many batches of an epoch, so the accountant counts every batch and claims no amplification by sampling.
     """
-    return add_gaussian(clip_rows(gradients_nP, clip).sum(axis=0), noise_multiplier * clip, rng)
+    total_P = clip_rows(gradients_nP, clip).sum(axis=0)
+    return add_gaussian(total_P, noise_multiplier * clip, rng, "theta", sample_rate=sampling_rate)
 
 
 def solve_dp_sgd(
@@ -280,7 +283,8 @@ def solve_dp_sgd(
         batch = sampling.choice(n, sampling.binomial(n, sampling_rate), replace=False, shuffle=False)
         x = problem.x_nD[batch]
         dh = (Y_nC[batch] + problem.kappa * G_n1[batch] * predict(problem.model, theta, x)) / mean_duplicates
-        total = noisy_gradient_sum(row_gradients(problem.model, theta, x, dh), clip, noise_multiplier, noise)
+        rows = row_gradients(problem.model, theta, x, dh)
+        total = noisy_gradient_sum(rows, clip, noise_multiplier, noise, sampling_rate)
         gradient = total / (sampling_rate * n) + weight_decay * theta
         if anchor_P is not None:
             gradient += problem.tau * (theta - anchor_P)

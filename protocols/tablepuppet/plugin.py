@@ -18,6 +18,7 @@ PROTOCOL = LazyProtocol(
     messages_at=f"{_HERE}.messages",
     actors_at=f"{_HERE}.run:actors",
     load_data_at=f"{_HERE}.data:load_data",
+    neighbours_at=f"{_HERE}.auditing:neighbours",
     party_loss=frozenset({"stop"}),
     default_party_loss="stop",
     smoke={"rounds": 2},

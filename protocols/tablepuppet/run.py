@@ -22,11 +22,12 @@ from fedactors.data.partitions import RelationalData
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import of_split
 from fedactors.plugins import RunResult
+from fedactors.privacy.claims import EVERYBODY, JOINED, claims
 from fedactors.privacy.releases import budgets
 from fedactors.privacy.secure_sessions import FEWEST
 from fedactors.rounds import Remedy, Rounds, RunState
 from fedactors.runtime.base import Runtime, derived_seed
-from protocols.tablepuppet.accounts import account_communication, default_costs, joined_tuple
+from protocols.tablepuppet.accounts import account_communication, default_costs
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -148,7 +149,8 @@ def guarantees(config: TablePuppetConfig, runtime: Runtime) -> dict[str, Any]:
     """Return the budgets by party, and that of a joined tuple, which composes all of them."""
     made: dict[str, Any] = dict(budgets(runtime.privacy_records))
     if config.feature_dp is not None or config.label_dp is not None:
-        made["joined tuple"] = joined_tuple(runtime.privacy_records, config.feature_delta)
+        joint = claims(runtime.privacy_records, as_if_secret=True)[EVERYBODY, JOINED]
+        made[JOINED] = {"epsilon": joint.epsilon, "delta": joint.delta, "uncovered": list(joint.uncovered)}
     if config.algorithm == "centralised":
         made["centralised"] = "every feature was given away"
     if runtime.reproducible_noise:

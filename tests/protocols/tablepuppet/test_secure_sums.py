@@ -13,10 +13,11 @@ from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
 from fedactors.privacy.attacks.least_squares import complete_rows, reconstruct_features
 from fedactors.privacy.audit import attack_by_share
+from fedactors.privacy.claims import EVERYBODY, JOINED, claims
+from fedactors.privacy.laws import mu_of_epsilon
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.runtime.base import Snapshot
 from protocols.tablepuppet import messages
-from protocols.tablepuppet.accounts import joined_tuple
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
@@ -209,10 +210,15 @@ def test_the_joint_account_of_a_joined_tuple_composes_all_lines_of_all_tables():
     # never less than any of its parts, and than what they are together as independent Gaussians
     assert joint["epsilon"] > max(line.epsilon for line in lines)
     label = next(line.epsilon for line in lines if line.message_type == "Labels")
-    predictions = [line.rigorous_mu for line in lines if line.message_type == "Predictions"]
     assert joint["epsilon"] > label + max(line.epsilon for line in lines if line.message_type == "Predictions")
-    assert math.hypot(*predictions) > max(predictions)
-    assert joint == joined_tuple(lines, 1e-5)
+    claim = claims(lines)[EVERYBODY, JOINED]
+    assert (claim.epsilon, claim.delta) == (joint["epsilon"], 1e-5)
+    # theta speaks of a row that is there or not; a replaced one counts twice
+    theta = sum(
+        4 * line.touched * (line.sensitivity / line.noise_scale) ** 2 for line in lines if line.message_type == "theta"
+    )
+    predictions = sum(line.rigorous_mu**2 for line in lines if line.message_type == "Predictions")
+    assert claim.mu == pytest.approx(math.sqrt(theta + predictions + mu_of_epsilon(label) ** 2))
 
 
 @pytest.mark.parametrize("missing", ["declared_facts", "prediction_noise", "label_dp"])
@@ -223,7 +229,7 @@ def test_one_line_without_noise_leaves_the_joint_account_without_a_guarantee(mis
     joint = result.extra["privacy"]["joined tuple"]
     assert joint["epsilon"] == math.inf
     kind = {"declared_facts": "Facts", "prediction_noise": "Predictions", "label_dp": "Labels"}[missing]
-    assert any(line.endswith(f"/{kind}") for line in joint["uncovered"])
+    assert any(line.endswith(f"/{kind}: no noise") for line in joint["uncovered"])
 
 
 def test_declared_facts_keep_the_rows_own_from_leaving(monkeypatch):

@@ -1,0 +1,179 @@
+"""What an audit of a run replays: the rows of joined tuples, otherwise.
+
+A neighbour has another row in one table: features and label are others, its keys stay, and so does the join. Rows of
+one ``record`` are parts of one joined tuple.
+
+Only rows whose keys are unique in their table are replaced: rows of equal keys are shuffled in the order of their
+values, and would change places in the replay. Under privacy the shuffle is secret and uniform, so that the places tell
+nothing, but one replay cannot show that. Labels of test rows are left alone: their scores are no secret.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from numpy.typing import NDArray
+
+from fedactors.data.partitions import RelationalData
+from fedactors.data.relational import in_memory
+from fedactors.errors import BadInput
+from fedactors.plugins import Neighbour
+from fedactors.runtime.base import derived_rng, noise_rng
+from protocols.tablepuppet import data as tables
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.mapping import hash_rows, table_mapping
+from protocols.tablepuppet.messages import Schema, Schemas
+from protocols.tablepuppet.query import JoinPlan, VerticalTable
+
+_WAYS = ("another row's values", "a million each", "zeros", "minus a million each")
+_HUGE = 1e6
+_MOST_TRIES = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One client's rows in the order that they have in a reproducible run."""
+
+    seat: tables.Seat
+    table: VerticalTable
+    rows: pa.Table
+    whole: pa.Table
+    """What the source holds, with the rows and columns that the query leaves out."""
+    is_training: NDArray[np.bool_]
+
+    def place(self, row: int) -> NDArray[np.bool_]:
+        """Return which rows of the source have the keys of one of `rows`."""
+        found = np.ones(self.whole.num_rows, dtype=bool)
+        for key in self.table.keys:
+            same = pyarrow.compute.equal(self.whole[key], self.rows[key][row])
+            found &= same.fill_null(False).to_numpy(zero_copy_only=False)
+        return found
+
+
+def neighbours(
+    config: TablePuppetConfig, data: RelationalData, party: str, count: int, seed: int
+) -> Sequence[Neighbour]:
+    """Return up to `count` neighbours of kind ``row``, and ``label`` ones; fewer where a partition lacks the tuple.
+
+    Raises:
+        BadInput: too few joined tuples have rows of unique keys only, or a source cannot be copied as it is.
+    """
+    plan, parts = _read(config, data, seed)
+    rng = np.random.default_rng(seed)
+    rows: list[Neighbour] = []
+    labels: list[Neighbour] = []
+    for number, places in enumerate(_joined_tuples(plan, parts, count, rng)):
+        way, changed, whats = number % len(_WAYS), data, []
+        others = [int(rng.integers(part.rows.num_rows)) for part, _ in places]  # drawn alike for every party
+        for (part, row), other in zip(places, others, strict=True):
+            if part.seat.own.party != party:
+                continue
+            label = part.table.label
+            names = {f.column for f in part.table.features} - {*part.table.keys, label}
+            edits = {name: _value(part.rows[name], other, way) for name in sorted(names)}
+            if label is not None:
+                edits[label] = _other_label(config, data, part, row)
+                only = _edited(data, part, row, {label: edits[label]})
+                labels.append(Neighbour(label=f"label of row {row} by {edits[label]}", kind="label", data=only))
+            changed = _edited(changed, part, row, edits)
+            whats.append(f"row {row} of {part.seat.table} by {_WAYS[way]}")
+        if whats:
+            rows.append(Neighbour(label=", ".join(whats), kind="row", data=changed, record=number))
+    return [*rows, *labels]
+
+
+def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[JoinPlan, list[_Part]]:
+    """Read every client's rows, shuffled as its actor shuffles them where noise is reproducible."""
+    seats = tables.seat_clients(config, data)
+    sources = [source for partitions in tables.held_query(data.query).tables.values() for source, _ in partitions]
+    kinds = [seat.own.source.describe() for seat in seats]
+    found = {source: Schema(tuple(k), tuple(k.values())) for source, k in zip(sources, kinds, strict=True)}
+    plan = tables.resolve_plan(data.query, Schemas(found))
+    parts = []
+    for seat, described in zip(seats, kinds, strict=True):
+        table, whole = plan.table(seat.table), seat.own.source.load()
+        if in_memory(whole).describe() != described:
+            raise BadInput(f"{seat.name}: its columns have other kinds in memory than at their source; use Parquet")
+        order = derived_rng(seed, seat.name, "row order")
+        if config.feature_dp or config.label_dp:
+            drawn = noise_rng(seed, seat.name, "row order", True).integers(0, 2**63, 4).tolist()
+            order = tables.secret_order(drawn)
+        rows = tables.read_rows(seat.own.source, table, seat.index, order).data
+        is_test = np.zeros(rows.num_rows, dtype=bool)
+        if table.label is not None:
+            is_test = tables.choose_test(rows.num_rows, config.test_share, derived_rng(seed, seat.name, "test rows"))
+        parts.append(_Part(seat, table, rows, whole, ~is_test))
+    return plan, parts
+
+
+def _joined_tuples(
+    plan: JoinPlan, parts: Sequence[_Part], count: int, rng: np.random.Generator
+) -> Iterator[list[tuple[_Part, int]]]:
+    """Yield `count` joined tuples as each table's partition and row."""
+    of_table = {table.name: [part for part in parts if part.seat.table == table.name] for table in plan.tables}
+    hashes = {
+        name: [
+            np.concatenate(columns)
+            for columns in zip(*(hash_rows(p.rows, plan.edges_of(name), name, b"audit") for p in own), strict=True)
+        ]
+        for name, own in of_table.items()
+    }
+    sizes = {name: sum(part.rows.num_rows for part in own) for name, own in of_table.items()}
+    mapping = table_mapping(plan, hashes, 1, num_rows=sizes)
+    found = 0
+    for joined in rng.permutation(mapping.num_joined)[:_MOST_TRIES]:
+        places = []
+        for own, rows in zip(of_table.values(), mapping.rows, strict=True):
+            row = int(rows[joined])
+            for part in own:
+                if row < part.rows.num_rows:
+                    places.append((part, row))
+                    break
+                row -= part.rows.num_rows
+        if all(part.is_training[row] and part.place(row).sum() == 1 for part, row in places):
+            yield places
+            found += 1
+        if found == count:
+            return
+    raise BadInput(f"neighbours: {found} of {count} were found: rows with keys of their own are needed in every table")
+
+
+def _value(column: pa.ChunkedArray, other: int, way: int) -> Any:
+    """Return another value of a column: another row's, a million, zero, or minus a million; other kinds: a row's."""
+    kind = column.type
+    if way == 0 or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return column[other].as_py()
+    value = (0.0, _HUGE, 0.0, -_HUGE)[way]
+    if pa.types.is_floating(kind):
+        return value
+    bounds = np.iinfo(kind.to_pandas_dtype())
+    return int(np.clip(value, bounds.min, bounds.max))
+
+
+def _other_label(config: TablePuppetConfig, data: RelationalData, part: _Part, row: int) -> Any:
+    """Return the label that is farthest from a row's."""
+    column = part.rows[part.table.label]
+    own = column[row].as_py()
+    if tables.loss_of(config, data.query) != "squared":
+        return next(value for value in sorted(column.unique().to_pylist(), key=str) if value != own)
+    low, high = config.label_range or (-_HUGE, _HUGE)
+    far = low if own > (low + high) / 2 else high
+    return int(far) if pa.types.is_integer(column.type) else far
+
+
+def _edited(data: RelationalData, part: _Part, row: int, edits: Mapping[str, Any]) -> RelationalData:
+    """Return the data with other values in one row of one partition."""
+    whole = part.whole
+    mask = pa.array(part.place(row))
+    for name, value in edits.items():
+        column = whole[name].combine_chunks()
+        filled = pyarrow.compute.replace_with_mask(column, mask, pa.array([value], column.type))
+        whole = whole.set_column(whole.column_names.index(name), name, filled)
+    own = part.seat.own
+    changed = dataclasses.replace(own, source=in_memory(whole))
+    return dataclasses.replace(data, partitions=tuple(changed if p == own else p for p in data.partitions))
