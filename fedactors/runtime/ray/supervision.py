@@ -87,7 +87,7 @@ class Processes:
         self._states = states
         self._lost = lost
         self._failed = failed
-        self._tell = tell
+        self._tell_phase = tell
         self._actors: dict[str, Any] = {}
         """Processes that are prepared: they may be asked for records, snapshots and calls."""
         self._starting: dict[str, Any] = {}
@@ -206,7 +206,7 @@ class Processes:
                 if answer.done():
                     num_done += 1
                     if phase:
-                        self._tell(f"{phase}: {num_done:,} of {len(castings):,}")
+                        self._tell_phase(f"{phase}: {num_done:,} of {len(castings):,}")
                     return answer.result()
             except RayActorError as error:
                 raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
