@@ -4,4 +4,6 @@ Importing this package loads neither torch nor ray; import the rooms you need, f
 ``from fedactors.actor import Actor`` or ``from fedactors.scenario import main``.
 """
 
+from fedactors.exported import load_part as load_part
+
 __version__ = "0.1.0"

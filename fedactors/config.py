@@ -118,6 +118,29 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
     return made
 
 
+def from_table(cls: type[T], given: Any, where: str) -> T:
+    """Make a `cls` from a table of a file, whose values already have their types.
+
+    Args:
+        cls: a class declared with `config`.
+        given: the table as TOML has it.
+        where: its place in the file, for errors.
+
+    Raises:
+        BadInput: an unknown key, or a value that the field does not allow.
+    """
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    if not isinstance(given, dict):
+        raise BadInput(f"{where}: {shown(given)} is not allowed: give a table [{where}]")
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(names))})")
+    try:
+        return TypeAdapter(cls).validate_json(json.dumps(given, default=str), strict=True)
+    except ValidationError as error:
+        raise BadInput(f"{where}.{_explain(error, given)}") from None
+
+
 def as_dict(instance: Any) -> dict[str, Any]:
     """Return the JSON-ready mapping of a config, the form in which a run folder keeps it."""
     made: dict[str, Any] = TypeAdapter(type(instance)).dump_python(instance, mode="json")

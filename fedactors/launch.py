@@ -83,7 +83,7 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     _refuse_blanks(options)
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
-    _check_runtime_flags(options, options.runtime or "ray")
+    check_runtime_flags(options, options.runtime or "ray")
     if options.smoke and options.full:
         raise BadInput("--smoke and --full exclude each other")
     preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
@@ -116,7 +116,7 @@ def _refuse_blanks(options: RunOptions) -> None:
             raise BadInput(f"--{flag}: {value!r} is not allowed: it names nothing")
 
 
-def _check_runtime_flags(options: RunOptions, runtime: str) -> None:
+def check_runtime_flags(options: RunOptions, runtime: str) -> None:
     """Refuse flags that the runtime would ignore."""
     on_ray = {
         "address": "the simulated runtime is one process",
@@ -287,7 +287,7 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     held = parent.checkpoint_to_resume().actors
     config = restore_config(protocol, parent, options.trust)
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
-    _check_runtime_flags(options, runtime)
+    check_runtime_flags(options, runtime)
     resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
     earlier = _options_of(parent)
     resumed = _with_states(resumed, _stored_states(earlier, held))

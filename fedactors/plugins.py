@@ -46,10 +46,11 @@ LoadData = Callable[[Any, str, int], Any]
 """``load_data(config, name_or_file, seed)``: the partition for ``run``."""
 Plan = Callable[[Any, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
 """``plan(config, profiles)``: planned settings and what they are predicted to cost, JSON-ready."""
-Predict = Callable[[Any, Any, Mapping[str, bytes]], Any]
-"""``predict(config, data, states)``: an array of predictions, from the actors' checkpointed states."""
-Export = Callable[[Any, str, Mapping[str, bytes], Any], Sequence[Any]]
-"""``export(config, party, states, folder)``: writes the party's part of the model and returns the paths."""
+Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]
+"""``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which casts the parties' actors with
+their trained states and gives `fedactors.prediction.Outcomes`; ``asked`` is a `fedactors.prediction.Application`."""
+Export = Callable[[Any, str, Mapping[str, bytes]], Any]
+"""``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from fedactors.config import as_dict
 from fedactors.data.blocks import PartyBlock
 from fedactors.errors import BadInput
+from fedactors.network.codec import plain
 from fedactors.records.metrics import json_line, jsonable
+from fedactors.records.states import OwnStates, StatePlace
 from fedactors.runtime import snapshot
 
 Array = NDArray[Any]
@@ -31,6 +33,10 @@ class NotKept(BadInput, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError would show the quoted text
+
+
+class NoPart(BadInput):
+    """A party has no part of the trained model."""
 
 
 class ActorState(Mapping[str, Any]):
@@ -59,15 +65,39 @@ class ActorState(Mapping[str, Any]):
         return len(self._packed)
 
 
+@plain
+class StoredState:
+    """An actor's state in a checkpoint, as it travels to the process that goes on from it: there it is read.
+
+    Where the party keeps its states itself it is a reference, and place and key are the party's.
+    """
+
+    actor: str
+    frame: bytes
+    where: str | None = None
+    key: str | None = None
+
+    def read(self) -> ActorState:
+        """Return the state.
+
+        Raises:
+            BadInput: it is corrupt, or is not where it should be.
+        """
+        party = self.actor.partition("/")[0]
+        place = None if self.where is None else StatePlace(party, self.where, self.key)
+        return ActorState(self.actor, OwnStates(place, self.actor, "").fetch(self.frame))
+
+
 def actor_state(states: Mapping[str, bytes], name: str) -> ActorState:
     """Return the state of the actor `name` from a checkpoint.
 
     Raises:
-        BadInput: it has none, or it is corrupt.
+        NoPart: it has none.
+        BadInput: it is corrupt.
     """
     if name not in states:
         party = name.partition("/")[0]
-        raise BadInput(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(states))})")
+        raise NoPart(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(states))})")
     return ActorState(name, states[name])
 
 

@@ -51,7 +51,7 @@ def test_a_module_of_ones_own_is_trained_and_used(place, tmp_path, capsys):
     assert run("predict", summary["run"], "--data", data) == 2
     assert f"--trust {HERE}:good" in capsys.readouterr().err
     assert run("predict", summary["run"], "--data", data, "--trust", f"{HERE}:good") == 0, capsys.readouterr().err
-    assert json.loads(capsys.readouterr().out)["count"] > 0
+    assert json.loads(capsys.readouterr().out)["predictions"][0]["predicted"] > 0
 
 
 @pytest.mark.parametrize(

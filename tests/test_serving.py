@@ -98,7 +98,7 @@ def block(ids: list[Any]) -> PartyBlock:
         ids=np.array(ids),
         features=np.zeros((len(ids), 1), np.float32),
         feature_names=("x",),
-        is_one_hot=np.array([False]),
+        keeps_scale=np.array([False]),
     )
 
 

@@ -71,14 +71,14 @@ def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(t
     assert base64.b64decode(key) not in everything
 
     data = ("--data", "breast-cancer", "--to")
-    go(capsys, "predict", str(first.path), *data, str(tmp_path / "a.npy"))
-    go(capsys, "predict", str(second.path), *data, str(tmp_path / "b.npy"))
-    assert np.array_equal(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"))
+    go(capsys, "predict", str(first.path), *data, str(tmp_path / "a.csv"))
+    go(capsys, "predict", str(second.path), *data, str(tmp_path / "b.csv"))
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     for folder, to in ((first, "a"), (second, "b")):
         go(capsys, "export", str(folder.path), "--party", "active", "--to", str(tmp_path / to))
-    a, b = (np.load(tmp_path / to / "active.npz") for to in ("a", "b"))
-    assert a.files
-    assert all(np.array_equal(a[name], b[name]) for name in a.files)
+    a, b = ({p.name: p.read_bytes() for p in (tmp_path / to / "active").glob("*.safetensors")} for to in ("a", "b"))
+    assert set(a) == {"bottom.safetensors", "top.safetensors"}
+    assert a == b
 
 
 def test_a_run_goes_on_from_states_that_were_moved(tmp_path, capsys, key):
@@ -106,7 +106,7 @@ def test_without_the_key_or_the_place_there_is_one_line(tmp_path, capsys, key, m
     go(capsys, "export", str(whole), "--party", "passive", "--to", str(tmp_path / "part"))  # needs nothing of active
     monkeypatch.delenv("ACTIVE_KEY")
     export = ("export", str(whole), "--party", "active", "--to", str(tmp_path / "part"))
-    for words in (export, ("predict", str(whole), "--data", "breast-cancer")):
+    for words in (export, ("predict", str(whole), "--data", "breast-cancer", "--to", str(tmp_path / "p.csv"))):
         assert go(capsys, *words, code=2).splitlines() == [
             "fedactors: --state-key: active: no variable ACTIVE_KEY where active/worker-0 runs"
         ]
@@ -204,8 +204,8 @@ def test_a_description_of_own_data_says_where_states_are(tmp_path, capsys, monke
     }
     assert all(path.read_bytes().startswith(b"fedactors-state-clear") for path in states_in(tmp_path / "kept/bank"))
     assert all(path.read_bytes().startswith(b"fedactors-state-aes") for path in states_in(tmp_path / "kept/shop"))
-    out = go(capsys, "predict", str(folder.path), *data, "--format", "json")
-    assert json.loads(out)["count"] == 120
+    out = go(capsys, "predict", str(folder.path), *data, "--to", str(tmp_path / "p.csv"), "--format", "json")
+    assert json.loads(out)["predictions"][0]["predicted"] == 120
 
 
 PASSWORDS = (

@@ -24,6 +24,7 @@ from fedactors.plugins import Protocol, discover, find_protocol
 
 if TYPE_CHECKING:
     from fedactors.records.run_folder import RunFolder
+    from fedactors.records.states import FoundStates
 
 
 def list_command(args: argparse.Namespace) -> int:
@@ -92,6 +93,8 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
         return 0
     for summary in summaries:
         print(f"{summary.protocol} (seed {summary.seed}, {summary.runtime}): {format_value(summary.metrics)}")
+        for note in summary.extra.get("notes", ()):
+            print(f"note: {note}")
         print(f"run: {summary.run}")
     if several:
         both = combine(summaries)
@@ -223,58 +226,53 @@ def inspect_command(args: argparse.Namespace) -> int:
 
 
 def predict_command(args: argparse.Namespace) -> int:
-    """Use the trained model of a run."""
-    import numpy as np
-
-    from fedactors.launch import load_data
-    from fedactors.records.metrics import jsonable
-    from fedactors.records.storage import local_path, write_atomic
+    """Use the trained model of a run: the parties' actors predict, and the predictions stay with their owner."""
+    from fedactors.launch_prediction import predict
 
     protocol, config, folder, states = _trained(args)
-    if protocol.predict is None:
-        raise BadInput(f"predict: {protocol.name} cannot predict")
-    data = load_data(protocol, config, args.data, folder.config["seed"])
-    predictions = np.asarray(protocol.predict(config, data, states))
-    if args.to:
-        path = local_path(args.to, "--to")
-        if path.suffix == ".npy":
-            import io
-
-            buffer = io.BytesIO()
-            np.save(buffer, predictions, allow_pickle=False)
-            write_atomic(path, buffer.getvalue(), "--to")
-        else:
-            write_atomic(path, "".join(f"{line}\n" for line in _csv_lines(predictions)).encode(), "--to")
+    options = run_options(args)
+    outcomes, privacy = predict(protocol, config, folder, states, options, args.to)
     if args.format == "json":
-        shown = {"to": args.to} if args.to else {"predictions": jsonable(predictions)}
-        print_json({"run": str(folder.path), "count": len(predictions), **shown})
-    elif args.to:
-        print(args.to)
-    else:
-        for line in _csv_lines(predictions):
-            print(line)
+        told = [
+            {"party": one.party, "to": one.to, "rows": one.counts.num_rows, "predicted": one.counts.num_predicted}
+            | {"reasons": dict(one.counts.reasons)}
+            for one in outcomes
+        ]
+        print_json({"run": str(folder.path), "predictions": told, "privacy": privacy})
+        return 0
+    for one in outcomes:
+        print(f"{one.party}: {one.counts.num_predicted} of {one.counts.num_rows} rows predicted, in {one.to}")
+        for reason, number in one.counts.reasons:
+            print(f"{one.party}: {number} rows without a prediction: {reason}")
     return 0
 
 
 def export_command(args: argparse.Namespace) -> int:
-    """Write one party's part of the trained model."""
-    from fedactors.records.storage import disk_errors, local_path
+    """Write the parties' parts of the trained model, each into a folder of its own."""
+    from fedactors.learning.model_parts import write_part
+    from fedactors.records.storage import local_path
+    from fedactors.serving import NoPart
 
     protocol, config, folder, states = _trained(args)
     if protocol.export is None:
         raise BadInput(f"export: {protocol.name} cannot export")
     parties = sorted({name.partition("/")[0] for name in states})
-    if args.party not in parties:
+    if args.party is not None and args.party not in parties:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
-    own = {name: states[name] for name in states if name.partition("/")[0] == args.party}
     target = local_path(args.to, "--to") if args.to is not None else folder.path / "exported"
-    with disk_errors(target, "--to"):
-        target.mkdir(parents=True, exist_ok=True)
-        written = [str(path) for path in protocol.export(config, args.party, own, target)]
+    written: dict[str, list[str]] = {}
+    for party in parties if args.party is None else [args.party]:
+        try:
+            part = protocol.export(config, party, states)
+        except NoPart:
+            if args.party is not None:
+                raise
+            continue  # a broker, say
+        written[party] = [str(path) for path in write_part(part, target / party.replace("/", "-"))]
     if args.format == "json":
-        print_json({"run": str(folder.path), "party": args.party, "files": written})
+        print_json({"run": str(folder.path), "files": written})
     else:
-        print("\n".join(written))
+        print("\n".join(path for paths in written.values() for path in paths))
     return 0
 
 
@@ -355,7 +353,7 @@ def _print_datasets(datasets: Sequence[Any]) -> None:
     print_table(["terms", "of"], [[text, ", ".join(names)] for text, names in terms.items()], wrap=True)
 
 
-def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Mapping[str, bytes]]:
+def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, FoundStates]:
     from fedactors.launch import restore_config, states_of
     from fedactors.records.run_folder import RunFolder
 

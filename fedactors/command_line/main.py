@@ -15,6 +15,7 @@ from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
 from fedactors.command_line.options import (
     Parser,
     add_format_flag,
+    add_place_flags,
     add_run_flags,
     add_state_flags,
     add_trust_flag,
@@ -136,18 +137,24 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
     predict = add("predict", "use the trained model of a run")
     predict.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
-    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="what to predict on")
+    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="new rows: nobody needs labels")
     predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
-    predict.add_argument("--to", metavar="FILE", help="write the predictions here (.npy or .csv)")
+    predict.add_argument(
+        "--to",
+        default="predictions.parquet",
+        metavar="FILE",
+        help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet)",
+    )
+    add_place_flags(predict)
     add_state_flags(predict)
     add_trust_flag(predict)
     add_format_flag(predict)
 
-    export = add("export", "write one party's part of the trained model")
+    export = add("export", "write the parties' parts of the trained model, to be used without fedactors' actors")
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
-    export.add_argument("--party", required=True, metavar="P", help="name of the party")
+    export.add_argument("--party", metavar="P", help="name of the party (default: all)")
     export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
-    export.add_argument("--to", metavar="DIR", help="default: exported/ in the run folder")
+    export.add_argument("--to", metavar="DIR", help="each party gets a folder in it (default: exported/ in the run's)")
     add_state_flags(export)
     add_trust_flag(export)
     add_format_flag(export)

@@ -100,8 +100,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add every flag of a run, and the ``key=value`` words."""
     add_words(parser)
     parser.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
-    parser.add_argument("--runtime", choices=RUNTIMES, help="ray (default) or simulated (virtual clock, one process)")
-    parser.add_argument("--address", metavar="A", help="Ray cluster (default: RAY_ADDRESS, else Ray in this process)")
+    add_place_flags(parser)
     parser.add_argument(
         "--pool",
         type=_workers,
@@ -132,6 +131,15 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--track", type=_names, default=(), metavar="NAMES", help="also log to tensorboard, mlflow or wandb"
     )
+    add_state_flags(parser)
+    parser.add_argument("--spread", choices=SPREADS, help="how actors are laid over the cluster's hosts")
+    add_format_flag(parser)
+
+
+def add_place_flags(parser: argparse.ArgumentParser) -> None:
+    """Add what says where actors run: ``--runtime``, ``--address`` and ``--place``."""
+    parser.add_argument("--runtime", choices=RUNTIMES, help="ray (default) or simulated (virtual clock, one process)")
+    parser.add_argument("--address", metavar="A", help="Ray cluster (default: RAY_ADDRESS, else Ray in this process)")
     parser.add_argument(
         "--place",
         type=_place,
@@ -140,9 +148,6 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PARTY=LABEL",
         help="put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
     )
-    add_state_flags(parser)
-    parser.add_argument("--spread", choices=SPREADS, help="how actors are laid over the cluster's hosts")
-    add_format_flag(parser)
 
 
 def add_state_flags(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -70,12 +71,28 @@ class AlignmentAnswer:
     digests: NDArray[np.uint8]
 
 
-@message(reveals="which of its own ids all parties share")
+@message(reveals="which of its own ids all parties share, and their parts of the split if these are by class or given")
 class AlignmentOrder:
-    """The common order: salted digests of the shared ids (N x 32); no digests mean that rows are aligned already."""
+    """The common order: salted digests of the shared ids (N x 32); no digests mean that rows are aligned already.
+
+    `parts` has the part of the split of each shared row (N), or nothing where all parties draw it from their seed.
+    """
 
     salt: bytes
     digests: NDArray[np.uint8]
+    parts: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class CommonRows:
+    """What the label party knows after an alignment."""
+
+    rows: Index
+    """Its own rows in the common order (N)."""
+    parts: NDArray[np.uint8]
+    """Their parts of the split, as announced (N, or none)."""
+    absent: Mapping[str, Index]
+    """By passive party, the own rows that it does not have."""
 
 
 class AlignmentPeer(Protocol):
@@ -116,8 +133,13 @@ def follow(ids_N: Ids, order: AlignmentOrder) -> Index:
 
 
 async def align(
-    ids_N: Ids, label_party: str, how: Alignment, peers: Mapping[str, AlignmentPeer], rng: np.random.Generator
-) -> Index:
+    ids_N: Ids,
+    label_party: str,
+    how: Alignment,
+    peers: Mapping[str, AlignmentPeer],
+    rng: np.random.Generator,
+    parts: Callable[[Index], NDArray[np.uint8]] | None = None,
+) -> CommonRows:
     """Align all parties' rows from the label party's side; return its own rows in the common order.
 
     Args:
@@ -126,25 +148,28 @@ async def align(
         how: see the module.
         peers: a handle per passive party.
         rng: for the common order; from the operating system's entropy where the order must tell nothing.
+        parts: from the own rows in the common order to their parts of the split, to be announced with it.
 
     Raises:
         BadInput: rows that are not aligned although stated so, or nothing in common.
     """
+    pairwise: dict[str, Index] = {}
     if how == "already-aligned":
         key = make_key()
         prints = {label_party: fingerprint(ids_N, key)}
         for name, peer in peers.items():
             prints[name] = (await peer.answer_alignment(AlignmentQuestion(how, key))).parts[0]
         check_fingerprints(prints, label_party)
-        order, announced = np.arange(len(ids_N)), AlignmentOrder(b"", _NOTHING)
+        order, salt, digests = np.arange(len(ids_N)), b"", _NOTHING
     else:
         pairwise = {name: await _intersect(ids_N, how, peer) for name, peer in peers.items()}
         rows = common_rows(len(ids_N), pairwise)
         order, salt, digests = announce_order(ids_N, rows, rng)
-        announced = AlignmentOrder(salt, digests)
+    found = np.zeros(0, np.uint8) if parts is None else parts(order)
     for peer in peers.values():
-        await peer.take_order(announced)
-    return order
+        await peer.take_order(AlignmentOrder(salt, digests, found))
+    absent = {name: np.setdiff1d(np.arange(len(ids_N)), rows) for name, rows in pairwise.items()}
+    return CommonRows(order, found, absent)
 
 
 async def _intersect(ids_N: Ids, how: Alignment, peer: AlignmentPeer) -> Index:
@@ -155,6 +180,24 @@ async def _intersect(ids_N: Ids, how: Alignment, peer: AlignmentPeer) -> Index:
     secret, request = psi_request(ids_N)
     found = await peer.answer_alignment(AlignmentQuestion(how, request))
     return psi_intersect(secret, *found.parts)
+
+
+def rows_told(party: str, num_own: int, num_rejected: int, num_shared: int, absent: Mapping[str, int]) -> list[str]:
+    """Return what became of the label party's rows, a line each, or nothing if all of them are used.
+
+    Args:
+        party: its name.
+        num_own: rows that could be aligned.
+        num_rejected: rows that were left out before, for what they miss.
+        num_shared: rows that all parties have.
+        absent: by passive party, how many it does not have.
+    """
+    num_all = num_own + num_rejected
+    if num_shared == num_all:
+        return []
+    gone = [f"{count} not at {name}" for name, count in absent.items() if count]
+    gone += [f"{num_rejected} with missing values"] if num_rejected else []
+    return [f"{party}: {num_shared} of {num_all} rows are used ({', '.join(gone)})"]
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------

@@ -5,18 +5,22 @@ Shapes: N rows, D columns after one-hot encoding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.catalogue import Task
+from fedactors.data.preprocessing import FittedColumn, Preprocessing
 from fedactors.errors import BadInput
 
 Float32 = NDArray[np.float32]
 Index = NDArray[np.int64]
+PARTS = ("train", "validation", "test")
+SplitKind = Literal["random", "stratified"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +33,39 @@ class PartyBlock:
     """One id per row: whole numbers or text."""
     features: Float32
     feature_names: tuple[str, ...]
-    is_one_hot: NDArray[np.bool_]
-    """Which columns are zero-one columns of a categorical one: they are never standardised."""
+    keeps_scale: NDArray[np.bool_]
+    """Which columns are never standardised: the zero-one columns of categories, and those that a rule says so of."""
     labels: NDArray[Any] | None = None
     """int64 classes, float32 targets, or None for a party that has no labels."""
     class_names: tuple[str, ...] = ()
+    columns: tuple[FittedColumn, ...] = ()
+    """What the numbers were made of; those to be filled are NaN."""
+    parts: NDArray[np.uint8] | None = None
+    """For each row the index in `PARTS` that a column of the label party's file says."""
+    rejected: tuple[tuple[str, str], ...] = ()
+    """Ids of rows that are left out of training, and why."""
+    unusable: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """Of rows to predict, those that cannot be used, and why."""
+
+    @property
+    def fills(self) -> tuple[str, ...]:
+        """For each column what is measured to stand for missing numbers: mean, median, or nothing."""
+        return tuple(how for one in self.columns for how in one.fills) or ("",) * len(self.feature_names)
+
+    def without(self, rejected: Mapping[int, str]) -> PartyBlock:
+        """Return the other rows, with the ids and reasons of these."""
+        if not rejected:
+            return self
+        kept = np.setdiff1d(np.arange(len(self.ids)), list(rejected))
+        gone = tuple((str(self.ids[row]), reason) for row, reason in sorted(rejected.items()))
+        return dataclasses.replace(
+            self,
+            ids=self.ids[kept],
+            features=self.features[kept],
+            labels=None if self.labels is None else self.labels[kept],
+            parts=None if self.parts is None else self.parts[kept],
+            rejected=(*self.rejected, *gone),
+        )
 
 
 @dataclass(frozen=True)
@@ -60,9 +92,7 @@ class PreparedBlock:
     train: Part
     validation: Part
     test: Part
-    feature_names: tuple[str, ...]
-    mean: Float32
-    deviation: Float32
+    preprocessing: Preprocessing
     label_mean: float
     """Mean of the training targets of a regression, which are standardised too; 0 for classes."""
     label_deviation: float
@@ -72,15 +102,13 @@ class PreparedBlock:
     @property
     def num_features(self) -> int:
         """Columns after one-hot encoding."""
-        return len(self.feature_names)
+        return len(self.preprocessing.feature_names)
 
     @property
     def scale(self) -> dict[str, Any]:
         """What predictions on new rows need, as plain values for a snapshot."""
         return {
-            "feature_names": list(self.feature_names),
-            "mean": self.mean,
-            "deviation": self.deviation,
+            "preprocessing": self.preprocessing.as_dict(),
             "label_mean": self.label_mean,
             "label_deviation": self.label_deviation,
             "class_names": list(self.class_names),
@@ -122,10 +150,11 @@ def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> 
     if not len(block.ids):
         raise BadInput(f"{where}: no rows")
     check_ids(block.ids, where)
-    finite_D = np.asarray([np.isfinite(block.features[:, d]).all() for d in range(len(block.feature_names))])
-    if not finite_D.all():
-        column = int(np.flatnonzero(~finite_D)[0])
-        bad = int((~np.isfinite(block.features[:, column])).sum())
+    for column, how in enumerate(block.fills):
+        values = block.features[:, column]
+        bad = int((np.isinf(values) if how else ~np.isfinite(values)).sum())
+        if not bad:
+            continue
         raise BadInput(
             f"{where}: column {block.feature_names[column]}: {bad} values are NaN, missing or infinite; "
             "only finite numbers are allowed"
@@ -157,12 +186,34 @@ def check_labels(labels_N: NDArray[Any], where: str, task: Task, num_classes: in
         )
 
 
-def split(num_rows: int, *, seed: int, test_share: float = 0.3, validation_share: float = 0.1) -> Split:
+def split(
+    num_rows: int,
+    *,
+    seed: int,
+    test_share: float = 0.3,
+    validation_share: float = 0.1,
+    parts_N: NDArray[np.uint8] | None = None,
+) -> Split:
     """Draw the split of `num_rows` aligned rows; `validation_share` is a share of what is not test.
+
+    Args:
+        num_rows: of all parts.
+        seed: shared by all parties.
+        test_share: of the rows.
+        validation_share: of the others.
+        parts_N: for each row its index in `PARTS` as it was announced (`draw_parts`); nothing is drawn then.
 
     Raises:
         BadInput: a part would be empty (validation only when its share is above 0).
     """
+    if parts_N is not None and len(parts_N):
+        if len(parts_N) != num_rows:
+            raise BadInput(f"data: parts of {len(parts_N)} rows were announced for {num_rows} aligned ones")
+        made = Split(*(np.flatnonzero(parts_N == part) for part in range(len(PARTS))))
+        for name in PARTS:
+            if not len(getattr(made, name)) and (name != "validation" or validation_share > 0):
+                raise BadInput(f"data: of {num_rows} aligned rows none is in the {name} part of the split")
+        return made
     num_test = round(num_rows * test_share)
     num_validation = round((num_rows - num_test) * validation_share)
     num_train = num_rows - num_test - num_validation
@@ -175,14 +226,53 @@ def split(num_rows: int, *, seed: int, test_share: float = 0.3, validation_share
     return Split(order[num_test + num_validation :], order[num_test : num_test + num_validation], order[:num_test])
 
 
+def draw_parts(
+    block: PartyBlock, order_N: Index, how: SplitKind, *, seed: int, test_share: float, validation_share: float
+) -> NDArray[np.uint8]:
+    """Return the part of each aligned row that the label party announces; none where all draw it from their seed.
+
+    Args:
+        block: the label party's rows; a column of its file that tells the parts has precedence.
+        order_N: for each aligned position the party's own row.
+        how: "random": nothing is announced; "stratified": each class has its share of every part.
+        seed: of the drawing.
+        test_share: of each class.
+        validation_share: of the others of each class.
+    """
+    if block.parts is not None:
+        return block.parts[order_N]
+    if how == "random" or block.labels is None:
+        return np.zeros(0, np.uint8)
+    made = np.zeros(len(order_N), np.uint8)
+    rng = np.random.default_rng([seed, 8])
+    labels_N = block.labels[order_N]
+    for label in np.unique(labels_N):
+        rows = rng.permutation(np.flatnonzero(labels_N == label))
+        num_test = round(len(rows) * test_share)
+        num_validation = round((len(rows) - num_test) * validation_share)
+        made[rows[:num_test]] = PARTS.index("test")
+        made[rows[num_test : num_test + num_validation]] = PARTS.index("validation")
+    return made
+
+
 Scale = tuple[NDArray[Any], NDArray[Any]]
 """What is taken off each column, and what it is divided by."""
 
 
-def measured_scale(rows_ND: Float32, is_one_hot: NDArray[np.bool_]) -> Scale:
-    """Return mean and deviation of each column of these rows; zero-one columns stay as they are."""
-    mean_D = np.where(is_one_hot, 0.0, rows_ND.mean(axis=0, dtype=np.float64))
-    deviation_D = np.where(is_one_hot, 1.0, rows_ND.std(axis=0, dtype=np.float64))
+def measured_fill(rows_ND: Float32, fills: Sequence[str]) -> Float32:
+    """Return for each column what stands for its missing numbers; 0 where nothing is, or none of these rows has any."""
+    made = np.zeros(rows_ND.shape[1], np.float32)
+    for column, how in enumerate(fills):
+        present = rows_ND[~np.isnan(rows_ND[:, column]), column] if how else ()
+        if len(present):
+            made[column] = (np.mean if how == "mean" else np.median)(np.asarray(present, np.float64))
+    return made
+
+
+def measured_scale(rows_ND: Float32, keeps_scale: NDArray[np.bool_]) -> Scale:
+    """Return mean and deviation of each column of these rows; columns that keep their scale stay as they are."""
+    mean_D = np.where(keeps_scale, 0.0, rows_ND.mean(axis=0, dtype=np.float64))
+    deviation_D = np.where(keeps_scale, 1.0, rows_ND.std(axis=0, dtype=np.float64))
     # A column that is constant over the training part tells nothing: it becomes 0 there, and stays bounded elsewhere.
     return mean_D, np.where(deviation_D > 1e-7 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
 
@@ -204,9 +294,18 @@ def prepare(
         BadInput: the training part has a single label.
     """
     own_labels = block.labels if labels_N is None else labels_N
+    train_rows = block.features[order_N[parts.train]]
+    fill_D = measured_fill(train_rows, block.fills)
     if scale is None:
-        scale = measured_scale(block.features[order_N[parts.train]], block.is_one_hot)
+        scale = measured_scale(np.where(np.isnan(train_rows), fill_D, train_rows), block.keeps_scale)
     mean_D, deviation_D = scale
+    preprocessing = Preprocessing(
+        columns=block.columns,
+        feature_names=block.feature_names,
+        fill=fill_D,
+        mean=mean_D.astype(np.float32),
+        deviation=deviation_D.astype(np.float32),
+    )
     label_mean, label_deviation = 0.0, 1.0
     if own_labels is not None:
         train_labels = own_labels[order_N[parts.train]]
@@ -215,14 +314,10 @@ def prepare(
         if task == "regression":
             label_mean = float(train_labels.mean(dtype=np.float64))
             label_deviation = float(train_labels.std(dtype=np.float64))
-    shift_D, scale_D = mean_D.astype(np.float32), deviation_D.astype(np.float32)
 
     def part(positions: Index) -> Part:
         rows = order_N[positions]
-        features = block.features[rows]
-        with np.errstate(over="ignore", invalid="ignore"):  # a row may hold any number; what noise must hide is clipped
-            features -= shift_D
-            features /= scale_D
+        features = preprocessing.finish(block.features[rows])
         labels = None if own_labels is None else own_labels[rows]
         if labels is not None and task == "regression":
             labels = ((labels - label_mean) / label_deviation).astype(np.float32)
@@ -232,36 +327,26 @@ def prepare(
         train=part(parts.train),
         validation=part(parts.validation),
         test=part(parts.test),
-        feature_names=block.feature_names,
-        mean=shift_D,
-        deviation=scale_D,
+        preprocessing=preprocessing,
         label_mean=label_mean,
         label_deviation=label_deviation,
         class_names=block.class_names,
     )
 
 
-def standardise_like(
-    block: PartyBlock, feature_names: tuple[str, ...], mean_D: Float32, deviation_D: Float32
-) -> Float32:
-    """Bring rows that were loaded after training into the columns and the scale that the model was trained on.
-
-    A category that does not occur in the new rows is a column of zeros.
+def prepare_like(block: PartyBlock, trained: Preprocessing) -> Float32:
+    """Return rows that were loaded after training as the model sees them (N, D).
 
     Raises:
-        BadInput: a numeric column is absent, or the new rows have columns or categories that training did not see.
+        BadInput: they have other columns than those that the model was trained on.
     """
-    where = {name: index for index, name in enumerate(block.feature_names)}
-    unknown = [name for name in block.feature_names if name not in feature_names]
-    if unknown:
-        raise BadInput(f"{block.origin}: {unknown[0]!r} is no column or category that the model was trained on")
-    categorical = {name.partition("=")[0] for name in block.feature_names if "=" in name}
-    made = np.zeros((len(block.features), len(feature_names)), np.float32)
-    for index, name in enumerate(feature_names):
-        if name in where:
-            made[:, index] = block.features[:, where[name]]
-        elif name.partition("=")[0] not in categorical:
-            raise BadInput(f"{block.origin}: column {name!r}, which the model was trained on, is absent")
-    made -= mean_D
-    made /= deviation_D
+    if block.feature_names != trained.feature_names:
+        others = [name for name in block.feature_names if name not in trained.feature_names]
+        lacking = [name for name in trained.feature_names if name not in block.feature_names]
+        raise BadInput(
+            f"{block.origin}: the columns are not those that the model was trained on "
+            f"({', '.join([*(f'{n!r} is unknown' for n in others[:3]), *(f'{n!r} is absent' for n in lacking[:3])])})"
+        )
+    made = trained.finish(block.features)
+    made[list(block.unusable)] = 0
     return made

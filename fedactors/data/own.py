@@ -9,8 +9,12 @@
     path = "bank.csv"          # relative to this file
     id = "customer"
     label = "defaulted"
-    features = ["income", "age"]    # or "all" (default)
-    categorical = ["region"]
+    features = ["income", "age", "region", "since"]    # or "all" (default)
+    csv = { separator = ";", decimal = ",", null = ["?"] }
+
+    [parties.bank.columns]     # numbers that are all there need no rule
+    region = { type = "categorical", missing = "indicator" }
+    since = { type = "datetime", missing = "median" }
 
 The file is checked here; each party's data are read by that party alone, in its own process.
 """
@@ -20,8 +24,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from fedactors.config import from_table
 from fedactors.data.alignment import Alignment
+from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
+from fedactors.data.files import CsvFormat, value_text
 from fedactors.data.partitions import (
     HorizontalData,
     HorizontalFile,
@@ -29,6 +36,7 @@ from fedactors.data.partitions import (
     RelationalPartition,
     VerticalData,
 )
+from fedactors.data.preprocessing import ColumnRule
 from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
 from fedactors.data.sql import named_tables
@@ -36,13 +44,15 @@ from fedactors.errors import BadInput
 from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, shown
 
 _TASK_KEYS = {
-    "vertical": {"type", "classes", "layout", "alignment"},
+    "vertical": {"type", "classes", "layout", "alignment", "positive", "split"},
     "horizontal": {"type", "classes", "layout", "test"},
     "relational": {"type", "classes", "layout", "sql", "label", "categorical"},
 }
 _PARTY_KEYS = {
-    "vertical": {"path", "id", "features", "label", "categorical", "state", "state_key"},
-    "horizontal": {"path", "features", "label"},
+    "vertical": {
+        *{"path", "id", "features", "label", "categorical", "columns", "csv", "split", "state", "state_key"},
+    },
+    "horizontal": {"path", "features", "label", "csv"},
     "relational": {"path", "kind", "table", "source_table", "state", "state_key"},
 }
 _KINDS = {
@@ -129,7 +139,19 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
     for name, party in parties.items():
         if alignment != "already-aligned" and "id" not in party:
             raise BadInput(f"parties.{name}.id: missing; alignment={alignment} needs an id column at every party")
-    sources = {name: _file(path, name, party, kind, num_classes) for name, party in parties.items()}
+    how = _choice(task.get("split", "random"), ("random", "stratified"), "task.split")
+    if how == "stratified" and kind == "regression":
+        raise BadInput("task.split: 'stratified' is not allowed for type=regression: it has no classes")
+    positive = task.get("positive")
+    if positive is not None and (kind != "binary" or not isinstance(positive, (str, int, float))):
+        raise BadInput(f"task.positive: {shown(positive)} is not allowed: name a class, for type=binary only")
+    for name, party in parties.items():
+        if "split" in party and (name != holders[0] or how != "random"):
+            raise BadInput(
+                f"parties.{name}.split: {shown(party['split'])} is not allowed: the party with the label names the "
+                "column, and task.split is left out"
+            )
+    sources = {name: _file(path, name, party, kind, num_classes, positive) for name, party in parties.items()}
     different_files({name: source.path for name, source in sources.items()})
     return VerticalData(
         name=path.stem,
@@ -139,6 +161,7 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
         sources=tuple(sources.values()),
         label_party=holders[0],
         alignment=cast(Alignment, alignment),
+        split=cast(SplitKind, how),
     )
 
 
@@ -230,8 +253,17 @@ def _relational(
     )
 
 
-def _file(path: Path, name: str, party: dict[str, Any], kind: Task, num_classes: int) -> FileSource:
+def _file(
+    path: Path, name: str, party: dict[str, Any], kind: Task, num_classes: int, positive: Any = None
+) -> FileSource:
     where = f"parties.{name}"
+    rules = party.get("columns", {})
+    if not isinstance(rules, dict):
+        raise BadInput(f"{where}.columns: {shown(rules)} is not allowed: give a table [{where}.columns]")
+    categorical = _names(party.get("categorical", []), f"{where}.categorical") or ()
+    for column in rules:
+        if column in categorical:
+            raise BadInput(f"{where}.columns: {column!r} is not allowed: it stands under categorical too")
     return FileSource(
         party=name,
         path=str(path_of(party.get("path"), f"{where}.path", path.parent)),
@@ -240,7 +272,13 @@ def _file(path: Path, name: str, party: dict[str, Any], kind: Task, num_classes:
         id_column=_text(party["id"], f"{where}.id") if "id" in party else None,
         features=_names(party.get("features", "all"), f"{where}.features"),
         label=_text(party["label"], f"{where}.label") if "label" in party else None,
-        categorical=_names(party.get("categorical", []), f"{where}.categorical") or (),
+        categorical=categorical,
+        rules=tuple(
+            (column, from_table(ColumnRule, rule, f"{where}.columns.{column}")) for column, rule in rules.items()
+        ),
+        csv=from_table(CsvFormat, party.get("csv", {}), f"{where}.csv"),
+        positive=None if positive is None or "label" not in party else value_text(positive),
+        split_column=_text(party["split"], f"{where}.split") if "split" in party else None,
     )
 
 

@@ -6,7 +6,7 @@ A description never holds rows (but for `ArraySource` in tests): each actor take
 from __future__ import annotations
 
 from fedactors.data.alignment import Alignment
-from fedactors.data.blocks import PartyBlock, check_block
+from fedactors.data.blocks import Float32, PartyBlock, SplitKind, check_block, check_ids, prepare_like
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
 from fedactors.data.horizontal import (
@@ -18,6 +18,7 @@ from fedactors.data.horizontal import (
     horizontal,
 )
 from fedactors.data.partitioners import ColumnPartitioner
+from fedactors.data.preprocessing import Preprocessing
 from fedactors.data.relational import TableSource
 from fedactors.data.sources import Source, named_sources
 from fedactors.data.sql import named_tables
@@ -58,6 +59,7 @@ class VerticalPart:
     label_party: str
     source: Source
     alignment: Alignment
+    split: SplitKind = "random"
 
     def load(self) -> PartyBlock:
         """Load and check the party's rows, in the process of its actor.
@@ -71,6 +73,20 @@ class VerticalPart:
         if self.party == self.label_party and block.labels is None:
             raise BadInput(f"{self.party}: {block.origin}: label: the label party holds no labels")
         return block
+
+    def load_new(self, trained: Preprocessing) -> tuple[PartyBlock, Float32]:
+        """Load rows to predict: the block, and what the model sees of it (N, D); nobody's labels are read.
+
+        Raises:
+            BadInput: no rows, ids that occur twice, or other columns than those trained on.
+            DataMissing: a file of a named data set is not on this machine.
+        """
+        block = self.source.load(trained.columns)
+        where = f"{self.party}: {block.origin}"
+        if not len(block.ids):
+            raise BadInput(f"{where}: no rows")
+        check_ids(block.ids, where)
+        return block, prepare_like(block, trained)
 
     @property
     def passive_parties(self) -> tuple[str, ...]:
@@ -93,6 +109,8 @@ class VerticalData:
     sources: tuple[Source, ...]
     label_party: str
     alignment: Alignment = "already-aligned"
+    split: SplitKind = "random"
+    """How training, validation and test rows are drawn; a column of the label party's file has precedence."""
 
     def part(self, party: str) -> VerticalPart:
         """Return what the actors of `party` are built with.
@@ -111,6 +129,7 @@ class VerticalData:
             label_party=self.label_party,
             source=self.sources[self.parties.index(party)],
             alignment=self.alignment,
+            split=self.split,
         )
 
     def load(self, party: str) -> PartyBlock:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import PartyBlock, one_hot
+from fedactors.data.blocks import PARTS, PartyBlock, one_hot
 from fedactors.data.catalogue import Task, describe
+from fedactors.data.files import Column, CsvFormat, read_columns
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
-from fedactors.data.tabular import encode_text, load_tabular
+from fedactors.data.preprocessing import ColumnRule, FittedColumn, encode, fit
+from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
-from fedactors.validation import reading
-
-_MOST_CELLS = 1 << 28
-"""Numbers that one categorical column may become: 1 GiB."""
 
 
 @plain
@@ -37,7 +34,7 @@ class NamedSource:
     order_seed: int | None = None
     """When given, the party holds its rows in an order of its own, so that alignment has something to do."""
 
-    def load(self) -> PartyBlock:
+    def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Load this party's columns.
 
         Raises:
@@ -46,6 +43,7 @@ class NamedSource:
         """
         columns = _columns(self.dataset, self.partitioner).load_partition(self.index)
         found = load_tabular(self.dataset, [int(column) for column in columns])
+        fitted = tuple(_named_column(column, found.categories) for column in found.columns)
         features, names, flags = one_hot(found.features, found.columns, found.categories)
         ids = np.arange(len(features))
         labels = found.labels if self.has_labels else None
@@ -61,9 +59,16 @@ class NamedSource:
             ids=ids,
             features=features,
             feature_names=names,
-            is_one_hot=flags,
+            keeps_scale=flags,
             labels=labels,
+            columns=fitted,
         )
+
+
+def _named_column(name: str, categories: Mapping[str, tuple[str, ...]]) -> FittedColumn:
+    if name not in categories:
+        return FittedColumn(name=name, rule=ColumnRule())
+    return FittedColumn(name=name, rule=ColumnRule(type="categorical"), categories=categories[name])
 
 
 @functools.lru_cache(maxsize=16)
@@ -90,43 +95,65 @@ class FileSource:
     """None means every column that is neither id nor label."""
     label: str | None = None
     categorical: tuple[str, ...] = ()
+    """Columns of categories that `rules` says nothing of."""
+    rules: tuple[tuple[str, ColumnRule], ...] = ()
+    """By column; a column without a rule is of numbers."""
+    csv: CsvFormat = CsvFormat()
+    positive: str | None = None
+    """The class that is numbered 1; None: the last in the order of numbers or letters."""
+    split_column: str | None = None
+    """At the party with the labels: which rows are train, validation and test."""
 
-    def load(self) -> PartyBlock:
+    def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Read the file.
+
+        Args:
+            trained: rows to predict: the columns as training saw them; no label is read. None: rows to train on.
 
         Raises:
             BadInput: the file cannot be read, a column is absent, text stands where numbers must, or ids are missing.
         """
         self._check_roles()
-        table = _read_table(Path(self.path), self._wanted(), self.id_column, self.party)
-        self._check_columns(table)
-        features = self.features if self.features is not None else self._remaining(tuple(table))
-        made = np.empty((_length(table), len(features)), np.float32)
-        categories: dict[str, tuple[str, ...]] = {}
-        for index, column in enumerate(features):
-            if column in self.categorical:
-                self._refuse_missing(column, table[column])
-                self._refuse_numbers(column, table[column])
-                made[:, index], categories[column] = encode_text(table[column].tolist())
-            else:
-                made[:, index] = self._numbers(column, table[column])
-        self._refuse_too_many(categories, len(made))
-        encoded, names, flags = one_hot(made, features, categories)
-        labels, class_names = self._labels(table)
-        if self.id_column is None:
-            ids = np.arange(len(made))
-        else:
-            self._refuse_missing(self.id_column, table[self.id_column])
-            ids = np.asarray([_id_text(value) for value in table[self.id_column].tolist()])
-        return PartyBlock(
+        where, rules = f"{self.party}: {self.path}", self._rules
+        wanted = self.features if trained is None else tuple(one.name for one in trained)
+        roles = [self.id_column, *((self.label, self.split_column) if trained is None else ())]
+        others = [column for column in roles if column is not None]
+        known = rules if trained is None else {one.name: one.rule for one in trained}
+        as_text = [name for name, rule in known.items() if rule.type != "numeric"]
+        table = read_columns(
+            Path(self.path),
+            self.party,
+            wanted=None if wanted is None else [*others, *wanted],
+            # ids are read as text everywhere: 007 at one party must not become 7 at another
+            as_text=[*as_text, *(column for column in roles[:1] if column is not None)],
+            csv=self.csv,
+        )
+        self._check_columns(table, wanted or (), trained is None)
+        names = wanted if wanted is not None else self._remaining(tuple(table))
+        self._check_rules(names if trained is None else ())
+        columns = {name: table[name] for name in names}
+        fitted = fit(columns, rules, where) if trained is None else tuple(trained)
+        encoded = encode(columns, fitted, where, new=trained is not None)
+        num_rows = len(next(iter(table.values())))
+        labels, class_names = self._labels(table) if trained is None else (None, ())
+        block = PartyBlock(
             origin=self.path,
-            ids=ids,
-            features=encoded,
-            feature_names=names,
-            is_one_hot=flags,
+            ids=self._ids(table, num_rows),
+            features=encoded.features if names else np.zeros((num_rows, 0), np.float32),
+            feature_names=tuple(name for one in fitted for name in one.names),
+            keeps_scale=np.asarray([kept for one in fitted for kept in one.keeps_scale], np.bool_),
             labels=labels,
             class_names=class_names,
+            columns=fitted,
+            parts=None if self.split_column is None or trained is not None else self._parts(table[self.split_column]),
         )
+        if trained is not None:
+            return dataclasses.replace(block, unusable=encoded.rejected)
+        return block.without(encoded.rejected)
+
+    @property
+    def _rules(self) -> dict[str, ColumnRule]:
+        return {**dict.fromkeys(self.categorical, ColumnRule(type="categorical")), **dict(self.rules)}
 
     def _check_roles(self) -> None:
         if self.features == ():
@@ -134,28 +161,31 @@ class FileSource:
         if self.label is not None and self.label == self.id_column:
             raise BadInput(f"{self.party}: label: {self.label!r} is the id column too")
         for column in self.features or ():
-            if column in (self.label, self.id_column):
-                raise BadInput(f"{self.party}: features: {column!r} is the label or the id, and may not be a feature")
-        for column in self.categorical:
-            if self.features is not None and column not in self.features:
-                raise BadInput(f"{self.party}: categorical: {column!r} is not among the features")
+            if column in (self.label, self.id_column, self.split_column):
+                raise BadInput(
+                    f"{self.party}: features: {column!r} is the label or the id (or tells the split), and may not be "
+                    "a feature"
+                )
 
-    def _wanted(self) -> list[str] | None:
-        if self.features is None:
-            return None
-        others = [column for column in (self.id_column, self.label) if column is not None]
-        return [*others, *self.features]
+    def _check_rules(self, names: Sequence[str]) -> None:
+        for kind, columns in (("categorical", self.categorical), ("columns", tuple(dict(self.rules)))):
+            for column in columns if names else ():
+                if column not in names:
+                    raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features")
 
     def _remaining(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(column for column in columns if column not in (self.id_column, self.label))
+        return tuple(column for column in columns if column not in (self.id_column, self.label, self.split_column))
 
-    def _check_columns(self, table: dict[str, NDArray[Any]]) -> None:
-        for kind, columns in (
-            ("id", (self.id_column,)),
-            ("label", (self.label,)),
-            ("features", self.features or ()),
-            ("categorical", self.categorical),
-        ):
+    def _check_columns(self, table: Mapping[str, Column], features: Sequence[str], is_training: bool) -> None:
+        kinds: list[tuple[str, Sequence[str | None]]] = [("id", (self.id_column,)), ("features", features)]
+        if is_training:
+            kinds[1:1] = [("label", (self.label,)), ("split", (self.split_column,))]
+            kinds += (
+                [("categorical", self.categorical), ("columns", tuple(dict(self.rules)))]
+                if self.features is None
+                else []
+            )
+        for kind, columns in kinds:
             for column in columns:
                 if column is not None and column not in table:
                     raise BadInput(
@@ -163,59 +193,49 @@ class FileSource:
                         f"{', '.join(list(table)[:20])})"
                     )
 
-    def _refuse_missing(self, column: str, values: NDArray[Any]) -> None:
-        missing = sum(value is None or value != value for value in values.tolist())
+    def _ids(self, table: Mapping[str, Column], num_rows: int) -> NDArray[Any]:
+        if self.id_column is None:
+            return np.arange(num_rows)
+        self._refuse_missing(table[self.id_column])
+        return np.asarray([str(text).strip() for text in table[self.id_column].texts()])
+
+    def _refuse_missing(self, column: Column) -> None:
+        missing = int(column.is_missing().sum())
         if missing:
-            raise BadInput(f"{self.party}: {self.path}: column {column}: {missing} values are missing")
+            raise BadInput(f"{self.party}: {self.path}: column {column.name}: {missing} values are missing")
 
-    def _refuse_numbers(self, column: str, values: NDArray[Any]) -> None:
-        """Refuse measurements where categories are said to be; whole numbers may well be codes."""
-        if values.dtype.kind == "f" and (values % 1 != 0).any():
-            raise BadInput(
-                f"{self.party}: categorical: {column!r} holds numbers such as {values[values % 1 != 0][0]:g}, "
-                "no categories"
-            )
-
-    def _refuse_too_many(self, categories: Mapping[str, tuple[str, ...]], rows: int) -> None:
-        for column, found in categories.items():
-            if len(found) * rows > _MOST_CELLS:
-                raise BadInput(
-                    f"{self.party}: categorical: {column!r} has {len(found)} different values in {rows} rows: one "
-                    f"column for each is more than {_MOST_CELLS} numbers"
-                )
-
-    def _numbers(self, column: str, values: NDArray[Any]) -> NDArray[np.float32]:
-        try:
-            if values.dtype.kind in "MmcV":
-                raise ValueError("dates, complex numbers and raw bytes are not numbers here")
-            if values.dtype.kind == "O":
-                values = np.asarray([np.nan if value is None else value for value in values.tolist()])
-            if values.ndim != 1:
-                raise ValueError("lists are not numbers")
-            with np.errstate(over="ignore"):  # what overflows becomes infinite, and infinite values are refused
-                return values.astype(np.float32)
-        except (ValueError, TypeError):
-            kind = "text" if values.dtype.kind in "OUS" else "values"
-            raise BadInput(
-                f"{self.party}: {self.path}: column {column}: holds {kind} such as {_first_text(values)!r}; "
-                "give numbers, or name the column under categorical"
-            ) from None
-
-    def _labels(self, table: dict[str, NDArray[Any]]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    def _labels(self, table: Mapping[str, Column]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
         if self.label is None:
             return None, ()
-        values = table[self.label]
+        column = table[self.label]
         if self.task == "regression":
-            return self._numbers(self.label, values), ()
-        self._refuse_missing(self.label, values)
+            return column.numbers(f"{self.party}: {self.path}"), ()
+        self._refuse_missing(column)
+        values = column.values
         # Numbers are ordered as numbers and not as text, so that class 10 follows class 9.
         found, codes = np.unique(values if values.dtype.kind in "iufb" else values.astype(str), return_inverse=True)
+        names = [str(value) for value in found]
         if self.num_classes and len(found) != self.num_classes:
             raise BadInput(
                 f"{self.party}: {self.path}: label {self.label}: {len(found)} different values "
-                f"({', '.join(str(value) for value in found[:5])}, ...), expected {self.num_classes} classes"
+                f"({', '.join(names[:5])}, ...), expected {self.num_classes} classes"
             )
-        return codes.astype(np.int64), tuple(str(value) for value in found)
+        if self.positive is not None:
+            if self.positive not in names:
+                raise BadInput(f"task.positive: {self.positive!r} is no value of {self.label} ({', '.join(names[:5])})")
+            if names.index(self.positive) == 0:
+                names, codes = names[::-1], 1 - codes
+        return codes.astype(np.int64), tuple(names)
+
+    def _parts(self, column: Column) -> NDArray[np.uint8]:
+        texts = column.texts()
+        for row, text in enumerate(texts):
+            if text not in PARTS:
+                raise BadInput(
+                    f"{self.party}: {self.path}: column {column.name}: {text!r} in row {row + 1} is not allowed: "
+                    f"give {', '.join(PARTS)}"
+                )
+        return np.asarray([PARTS.index(str(text)) for text in texts], np.uint8)
 
 
 @plain(eq=False)
@@ -227,16 +247,18 @@ class ArraySource:
     labels: NDArray[Any] | None = None
     feature_names: tuple[str, ...] = ()
 
-    def load(self) -> PartyBlock:
+    def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Return the rows."""
         width = self.features.shape[1]
+        names = self.feature_names or tuple(f"c{index}" for index in range(width))
         return PartyBlock(
             origin="arrays",
             ids=self.ids,
             features=self.features.astype(np.float32),
-            feature_names=self.feature_names or tuple(f"c{index}" for index in range(width)),
-            is_one_hot=np.zeros(width, np.bool_),
+            feature_names=names,
+            keeps_scale=np.zeros(width, np.bool_),
             labels=self.labels,
+            columns=tuple(FittedColumn(name=name, rule=ColumnRule()) for name in names),
         )
 
 
@@ -251,9 +273,9 @@ class EditedSource:
     label: float | None = None
     """Another label; None keeps it."""
 
-    def load(self) -> PartyBlock:
+    def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Load the rows and change the one."""
-        block = self.source.load()
+        block = self.source.load(trained)
         features = block.features.copy()
         features[self.row] = self.features
         labels = block.labels
@@ -290,71 +312,3 @@ def named_sources(
         )
         for index in range(num_parties)
     )
-
-
-def _id_text(value: Any) -> str:
-    """Return the text of an id: 7, 7.0 and "7" are the same id."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-
-
-def _length(table: dict[str, NDArray[Any]]) -> int:
-    return len(next(iter(table.values())))
-
-
-def _first_text(values: NDArray[Any]) -> str:
-    for value in values.tolist():
-        try:
-            float(value)
-        except (ValueError, TypeError):
-            return str(value)
-    return ""
-
-
-def _read_table(path: Path, wanted: list[str] | None, id_column: str | None, party: str) -> dict[str, NDArray[Any]]:
-    """Read the wanted columns (absent ones are left out, to be named by the caller) into arrays."""
-    if not os.path.isfile(path):
-        raise BadInput(f"{party}: path: {path} is not a file")
-    with reading(party, path):
-        table = _read_npy(path) if path.suffix == ".npy" else _read_arrow(path, wanted, id_column, party)
-    if not table:
-        raise BadInput(f"{party}: path: {path} has no column")
-    return table
-
-
-def _read_npy(path: Path) -> dict[str, NDArray[Any]]:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.dtype.names:
-        if array.ndim != 1 or any(array[name].ndim != 1 for name in array.dtype.names):
-            raise ValueError("a structured array needs one dimension, and one value in each field")
-        return {name: array[name] for name in array.dtype.names}
-    if array.ndim != 2:
-        raise ValueError(f"an array of {array.ndim} dimensions; a matrix or a structured array is needed")
-    return {f"c{index}": array[:, index] for index in range(array.shape[1])}
-
-
-def _read_arrow(path: Path, wanted: list[str] | None, id_column: str | None, party: str) -> dict[str, NDArray[Any]]:
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-    import pyarrow.parquet as pa_parquet
-
-    if path.suffix in (".parquet", ".pq"):
-        present = pa_parquet.read_schema(path).names
-        table = pa_parquet.read_table(path, columns=None if wanted is None else [c for c in wanted if c in present])
-    elif path.name.endswith((".csv", ".csv.gz", ".tsv")):
-        parse = pa_csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
-        with pa_csv.open_csv(path, parse_options=parse) as reader:
-            present = reader.schema.names
-        columns = None if wanted is None else [c for c in wanted if c in present]
-        convert = pa_csv.ConvertOptions(
-            include_columns=columns,
-            strings_can_be_null=True,
-            # Ids are read as text everywhere: 007 at one party must not become 7 at another.
-            column_types={id_column: pa.string()} if id_column is not None else None,
-        )
-        table = pa_csv.read_csv(path, parse_options=parse, convert_options=convert)
-    else:
-        raise BadInput(f"{party}: path: {path} is not allowed: give a .csv, .tsv, .parquet or .npy file")
-    doubled = {name for name in table.column_names if table.column_names.count(name) > 1}
-    if doubled:
-        raise BadInput(f"{party}: {path}: columns of the same name: {', '.join(sorted(doubled))}")
-    return {name: table[name].to_numpy() for name in table.column_names}

@@ -296,6 +296,10 @@ class FoundStates(Mapping[str, bytes]):
         self._frames = frames
         self._places = places
 
+    def stored(self, actor: str) -> tuple[bytes, StatePlace | None]:
+        """Return what the run folder holds of an actor, and the place of its party if it has one."""
+        return self._frames[actor], self._places.get(actor.partition("/")[0])
+
     def __getitem__(self, actor: str) -> bytes:
         frame = self._frames[actor]
         return OwnStates(self._places.get(actor.partition("/")[0]), actor, "").fetch(frame)

@@ -104,7 +104,7 @@ class Party(Client):
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order of rows."""
-        self.rows.order(follow(self.rows.ids, order))
+        self.rows.order(follow(self.rows.ids, order), order.parts)
 
     @remote(caller=DRIVER)
     async def align(self) -> None:
@@ -113,7 +113,8 @@ class Party(Client):
         assert isinstance(part, VerticalPart)
         peers = {name: self.peer(name, Party) for name in part.passive_parties}
         rng = self.rng("row order") if part.alignment == "already-aligned" else self.noise_rng("row order")
-        self.rows.order(await align(self.rows.ids, self.name, part.alignment, peers, rng))
+        common = await align(self.rows.ids, self.name, part.alignment, peers, rng, self.rows.draw_parts)
+        self.rows.order(common.rows, common.parts)
         self._build()
         learners = (*part.passive_parties, *(("server",) if self._config.algorithm in ("mtcd", "svfl") else ()))
         assert self.rows.labels is not None

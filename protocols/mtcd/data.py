@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import PreparedBlock
+from fedactors.data.blocks import PreparedBlock, draw_parts
 from fedactors.data.blocks import prepare as prepare_block
 from fedactors.data.blocks import split as split_rows
 from fedactors.data.catalogue import describe
@@ -152,6 +152,16 @@ class PublicPart:
         """Classes, 1 for regression."""
         return self.data.num_classes
 
+    @property
+    def label_party(self) -> str:
+        """The first client, whose the predictions are; all know the labels."""
+        return self.parties[0]
+
+    @property
+    def alignment(self) -> str:
+        """All rows are there, in one order."""
+        return "already-aligned"
+
 
 MtcdData = GeneratedData | ImageData | VerticalData
 
@@ -248,6 +258,7 @@ class PartyRows:
         self._loaded: Any = None
         self._prepared: PreparedBlock | None = None
         self._order: Array | None = None
+        self._parts = np.zeros(0, np.uint8)
         self._input_shape: tuple[int, ...] = ()
         self.labels: Labels | None = None
 
@@ -276,10 +287,17 @@ class PartyRows:
         """Whether rows and labels are there, in the common order."""
         return self.labels is not None and (self._prepared is not None or isinstance(self._part, PublicPart))
 
-    def order(self, rows: Array) -> None:
+    def draw_parts(self, rows: Array) -> Array:
+        """Return the parts of the split that the label party announces; none where all parties draw them alike."""
+        assert isinstance(self._part, VerticalPart)
+        shares = {"test_share": _TEST_SHARE, "validation_share": 0.0}
+        return draw_parts(self._loaded, rows, self._part.split, seed=self._seed, **shares)
+
+    def order(self, rows: Array, announced: Array) -> None:
         """Bring the rows of vertical data into the common order; the label party has its labels then."""
-        self._order = rows
-        parts = split_rows(len(rows), seed=self._seed, test_share=_TEST_SHARE, validation_share=0.0)
+        self._order, self._parts = rows, announced
+        shares = {"test_share": _TEST_SHARE, "validation_share": 0.0}
+        parts = split_rows(len(rows), seed=self._seed, parts_N=announced, **shares)
         assert isinstance(self._part, VerticalPart)
         self._prepared = prepare_block(self._loaded, rows, parts, self._part.task)
         if self._part.party == self._part.label_party:
@@ -322,12 +340,14 @@ class PartyRows:
         """Return the order of the rows, labels that came from elsewhere, and what predictions and exports need."""
         labels = None if isinstance(self._part, PublicPart) else self.labels
         scale = None if self._prepared is None else self._prepared.scale
-        return {"order": self._order, "labels": labels, "scale": scale, "input_shape": self._input_shape}
+        rows = {"order": self._order, "parts": self._parts}
+        facts = {"parties": self._part.parties, "num_classes": self._part.num_classes}
+        return {**rows, **facts, "labels": labels, "scale": scale, "input_shape": self._input_shape}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a snapshot; the scale follows from the rows."""
         if state.get("order") is not None:
-            self.order(state["order"])
+            self.order(state["order"], state["parts"])
             self.labels = state["labels"]
 
 

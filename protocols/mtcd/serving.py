@@ -1,6 +1,6 @@
-"""What comes after training: predictions of the joint model, and each party's own part of it with its scale.
+"""What comes after training: each party's own part of the joint model, and predictions by the parties that have them.
 
-    h_k of new rows, by each client's theta_k and the scale of its training rows --> Z = sum (or slots) --> prediction
+    h_k of new rows, by theta_k and preprocessing --> Z = sum (or slots) --> theta_0, if there is one --> prediction
 
 A checkpoint holds messages (labels, STCD's token), so the types of `messages` must be known where one is read.
 """
@@ -8,123 +8,170 @@ A checkpoint holds messages (labels, STCD's token), so the types of `messages` m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import standardise_like
-from fedactors.data.partitions import VerticalData
+from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
-from fedactors.serving import ActorState, actor_state, shared_rows, task_predictions, write_part
+from fedactors.learning.model_parts import Part, TrainedModel
+from fedactors.learning.models import ModelSpec
+from fedactors.prediction import (
+    Application,
+    NewRows,
+    Outcomes,
+    PredictingOwner,
+    PredictingParty,
+    TopHolder,
+    predict_vertical,
+)
+from fedactors.runtime.base import Runtime
+from fedactors.serving import ActorState, NoPart, actor_state
 from protocols.mtcd import messages
-from protocols.mtcd.algorithm import aggregate, represent
 from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import MtcdData
+from protocols.mtcd.data import MtcdData, PublicPart, part_of
 
 Array = NDArray[Any]
 SERVER = "server"
+_NOTHING = np.zeros(0, np.float32)
 
 
-def predict(config: MtcdConfig, data: MtcdData, states: Mapping[str, bytes]) -> Array:
-    """Return one prediction per row that all parties have, in the label party's order; labels are not needed.
-
-    Sparse logistic: the probability of class 1. Ridge: the value in original units, or on classes the class (0 or 1).
-    Networks: the class. Generated data and images: training rows, then test rows.
+def make_part(config: MtcdConfig, party: str, state: ActorState) -> Part:
+    """Return a party's part: theta_k, its preprocessing, and theta_0 where STCD's token rests here.
 
     Raises:
-        BadInput: columns differ from those trained on, a party took no part in the run or was lost in it, or no row
-            is shared.
+        BadInput: the run was stopped before there was a model.
     """
-    parts = [_trained(actor_state(states, party)) for party in data.parties]
-    label_scale = {"label_mean": 0.0, "label_deviation": 1.0}
-    if isinstance(data, VerticalData):
-        features = _aligned(data, [part["rows"]["scale"] for part in parts])
-        known = parts[data.parties.index(data.label_party)]["rows"]["scale"]
-        label_scale = {name: known[name] for name in label_scale}
-    else:
-        loaded = [data.load(client) for client in range(len(data.parties))]
-        features = [np.concatenate([part.train, part.test]) for part in loaded]
-    thetas = [part["theta"] for part in parts]
-    if config.problem == "network":
-        found = (_theta_0(states, name) for name in (SERVER, *data.parties))
-        theta_0 = next((theta for theta in found if theta is not None), None)
-        if theta_0 is None:
-            raise BadInput("the checkpoint holds no fusion model: the run was stopped before its first round")
-        return _classes(config, thetas, theta_0, features, data.num_classes)
-    pairs = enumerate(zip(features, thetas, strict=True))
-    z_N = aggregate({client: represent(x_ND.astype(np.float64), theta) for client, (x_ND, theta) in pairs})
-    if config.problem == "sparse-logistic":
-        return task_predictions("binary", z_N)
-    if isinstance(data, VerticalData) and data.task == "binary":
-        return (z_N > 0).astype(np.int64)
-    return task_predictions("regression", z_N, **label_scale)
-
-
-def export(config: MtcdConfig, party: str, states: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Write a party's theta_k (the server's theta_0), the scale of its columns, and how to build the model again.
-
-    Raises:
-        BadInput: the party has no part of the model.
-    """
-    arrays: dict[str, Any] = {}
-    facts: dict[str, Any] = {"problem": config.problem}
-    theta_0 = _theta_0(states, party)
-    if party != SERVER:
-        state = _trained(actor_state(states, party))
-        arrays["theta"], scale = state["theta"], state["rows"]["scale"]
-        if scale is not None:
-            arrays |= {name: scale[name] for name in ("mean", "deviation")}
-            facts |= {name: value for name, value in scale.items() if name not in arrays}
-        if config.problem == "network":
-            from protocols.mtcd.networks import bottom_spec, named_parameters
-
-            arrays["theta"] = named_parameters(bottom_spec(config, state["rows"]["input_shape"]), state["theta"])
-    elif config.problem != "network" or theta_0 is None:
-        raise BadInput(f"--party: {party!r} is not allowed: problem={config.problem} has no part at the server")
-    if config.problem == "network" and theta_0 is not None:
-        from protocols.mtcd.networks import fusion_spec, named_parameters
-
-        spec = fusion_spec(config, 1)
-        num_classes = theta_0.size // (spec.inputs[0] + 1)
-        arrays["theta_0"] = named_parameters(fusion_spec(config, num_classes), theta_0)
-    return write_part(folder, party, arrays=arrays, facts=facts, config=config)
-
-
-def _classes(config: MtcdConfig, thetas: list[Array], theta_0: Array, features: list[Array], num_classes: int) -> Array:
-    """Return the class of each row by the split network."""
-    from protocols.mtcd import networks
-
-    parts = {}
-    for client, (theta, x_N) in enumerate(zip(thetas, features, strict=True)):
-        spec = networks.bottom_spec(config, x_N.shape[1:])
-        parts[client] = networks.represent(spec, theta, x_N.astype(np.float32), None)
-    z = aggregate(parts, len(parts) if config.aggregation == "concatenation" else None)
-    return task_predictions("multiclass", networks.logits(networks.fusion_spec(config, num_classes), theta_0, z))
-
-
-def _trained(state: ActorState) -> ActorState:
-    if state["theta"] is None:
+    rows, theta = state["rows"], state["theta"]
+    if theta is None:
         raise BadInput("the run was stopped before its rows were aligned: it has no trained model")
-    return state
+    scale = rows["scale"] or {}
+    given = scale.get("preprocessing")
+    task: Literal["binary", "multiclass", "regression"] = "regression"
+    if rows["num_classes"] > 1:
+        task = "binary" if config.problem != "network" else "multiclass"
+    if config.problem == "network":
+        from protocols.mtcd.networks import bottom_spec
+
+        bottom = bottom_spec(config, tuple(rows["input_shape"]))
+    else:
+        bottom = ModelSpec(name="linear", inputs=tuple(rows["input_shape"]), outputs=1, bias=False, float64=True)
+    models = {"bottom": TrainedModel(bottom, np.asarray(theta))}
+    theta_0 = _theta_0(state)
+    if config.problem == "network" and len(theta_0):
+        models["top"] = TrainedModel(_top_spec(config, rows["num_classes"]), theta_0)
+    return Part(
+        protocol="mtcd",
+        party=party,
+        task=task,
+        num_classes=rows["num_classes"],
+        class_names=tuple(scale.get("class_names", ())),
+        parties=tuple(rows["parties"]),
+        fusion="concatenate" if config.aggregation == "concatenation" else "sum",
+        activation="relu" if config.problem == "network" else "none",
+        link="plus-minus" if config.problem == "ridge" else "logit",
+        models=models,
+        preprocessing=None if given is None else Preprocessing.of(given, party),
+        label_mean=scale.get("label_mean", 0.0),
+        label_deviation=scale.get("label_deviation", 1.0),
+    )
 
 
-def _theta_0(states: Mapping[str, bytes], name: str) -> Array | None:
-    """Return theta_0 where it rests with an actor: at the server, or with STCD's token."""
-    if name not in states:
-        return None
-    state = actor_state(states, name)
+def _top_spec(config: MtcdConfig, num_classes: int) -> ModelSpec:
+    from protocols.mtcd.networks import fusion_spec
+
+    return fusion_spec(config, num_classes)
+
+
+def _theta_0(state: ActorState) -> Array:
+    """Return theta_0 where it rests with an actor, at the server or with STCD's token; nothing elsewhere."""
     held: messages.Token | None = state.get("held")
     theta_0: Array | None = state.get("theta_0") if held is None else held.theta_0
-    return theta_0
+    return _NOTHING if theta_0 is None else np.asarray(theta_0)
 
 
-def _aligned(data: VerticalData, scales: list[dict[str, Any]]) -> list[Array]:
-    """Return each party's standardised features of the rows that all have, in the label party's order."""
-    blocks = {party: data.part(party).source.load() for party in data.parties}
-    rows = shared_rows(blocks, data.label_party)
-    return [
-        standardise_like(blocks[party], tuple(scale["feature_names"]), scale["mean"], scale["deviation"])[rows[party]]
-        for party, scale in zip(data.parties, scales, strict=True)
-    ]
+class PredictingClient(PredictingParty):
+    """A client, for new rows."""
+
+    def make_part(self, state: ActorState) -> Part:
+        """Return theta_k with its preprocessing."""
+        return make_part(self.config, self.party, state)
+
+    def load_rows(self) -> NewRows:
+        """Return new rows of one's own data; of public data training rows, then test rows."""
+        return _load_rows(self._data) or super().load_rows()
+
+
+class PredictingLabels(PredictingOwner):
+    """The party with the labels, for new rows."""
+
+    def make_part(self, state: ActorState) -> Part:
+        """Return theta_k with its preprocessing."""
+        return make_part(self.config, self.party, state)
+
+    def load_rows(self) -> NewRows:
+        """Return new rows of one's own data; of public data training rows, then test rows."""
+        return _load_rows(self._data) or super().load_rows()
+
+    @property
+    def top_spec(self) -> ModelSpec | None:
+        """The fusion model of networks, which rests at the server or with STCD's token."""
+        return _top_spec(self.config, self.part.num_classes) if self.config.problem == "network" else None
+
+
+class FusionServer(TopHolder):
+    """The server, which has theta_0."""
+
+    def top_of(self, state: ActorState) -> Array:
+        """Return theta_0."""
+        return _theta_0(state)
+
+
+def _load_rows(data: Any) -> NewRows | None:
+    if not isinstance(data, PublicPart):
+        return None
+    found = data.data.load(data.client)
+    features = np.concatenate([found.train, found.test])
+    return NewRows(np.arange(len(features)), features, {})
+
+
+async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: Application) -> Outcomes:
+    """Predict rows that all parties have; see `fedactors.prediction`."""
+    parts = {name: part_of(data, client) for client, name in enumerate(data.parties)}
+    return await predict_vertical(
+        parts,
+        next(iter(parts.values())).label_party,
+        runtime,
+        asked,
+        config=config,
+        owner=PredictingLabels,
+        party=PredictingClient,
+        top_at={SERVER: FusionServer} if SERVER in asked.stored else {},
+    )
+
+
+def part(config: MtcdConfig, party: str, states: Mapping[str, bytes]) -> Part:
+    """Return a party's part of the trained model: a client's, or of networks the server's fusion model.
+
+    Raises:
+        NoPart: the party has none.
+    """
+    state = actor_state(states, party)
+    if party != SERVER:
+        return make_part(config, party, state)
+    theta_0 = _theta_0(state)
+    if config.problem != "network" or not len(theta_0):
+        raise NoPart(f"--party: {party!r} is not allowed: problem={config.problem} has no part at the server")
+    num_classes = theta_0.size // (_top_spec(config, 1).inputs[0] + 1)
+    return Part(
+        protocol="mtcd",
+        party=party,
+        task="multiclass",
+        num_classes=num_classes,
+        class_names=(),
+        parties=(),
+        fusion="concatenate" if config.aggregation == "concatenation" else "sum",
+        activation="relu",
+        models={"top": TrainedModel(_top_spec(config, num_classes), theta_0)},
+    )

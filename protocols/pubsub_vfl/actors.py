@@ -104,8 +104,8 @@ class PartyWorker(Client):
         self.rows.follow(order)
         self.counts.start(self.rows.num_train)
 
-    async def _follow_rows(self, rows: np.ndarray) -> None:
-        order = self.rows.draw(rows, self._data.num_classes, self.noise_rng("rows"))
+    async def _follow_rows(self, rows: np.ndarray, parts: np.ndarray) -> None:
+        order = self.rows.draw(rows, parts, self.noise_rng("rows"))
         await self.take_rows(order)
         for sibling in self._workers[1:]:
             await self.peer(sibling, type(self)).take_rows(order)
@@ -190,7 +190,7 @@ class PassiveWorker(PartyWorker):
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
-        await self._follow_rows(follow(self.rows.block.ids, order))
+        await self._follow_rows(follow(self.rows.block.ids, order), order.parts)
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 
@@ -339,8 +339,11 @@ class ActiveWorker(PartyWorker):
         """Align the rows of all parties, and tell the party's other workers."""
         how = self._data.alignment
         rng = self.rng("row order") if how == "already-aligned" else self.noise_rng("row order")
-        await self._follow_rows(await align(self.rows.block.ids, self.party, how, self._first_peers(), rng))
-        return Aligned(self.rows.num_train)
+        peers, rows = self._first_peers(), self.rows
+        common = await align(rows.block.ids, self.party, how, peers, rng, rows.draw_parts)
+        await self._follow_rows(common.rows, common.parts)
+        absent = tuple((party, len(gone)) for party, gone in common.absent.items())
+        return Aligned(rows.num_train, len(common.rows), len(rows.block.ids), len(rows.block.rejected), absent)
 
     # --- an epoch over the broker (Algorithm 1, lines 12 to 22) ---
 

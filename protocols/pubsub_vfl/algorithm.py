@@ -55,10 +55,15 @@ def top_spec(config: PubSubVflConfig, data: VerticalData | VerticalPart) -> Mode
     Raises:
         BadInput: it is the user's own, and not what a split network can have.
     """
+    return fusion_spec(config, len(data.parties), output_width(data.task, data.num_classes))
+
+
+def fusion_spec(config: PubSubVflConfig, num_parties: int, outputs: int) -> ModelSpec:
+    """Return `top_spec` of so many parties and outputs."""
     made = ModelSpec(
         name=config.top_model or "top-mlp",
-        inputs=(config.embedding_size * len(data.parties),),
-        outputs=output_width(data.task, data.num_classes),
+        inputs=(config.embedding_size * num_parties,),
+        outputs=outputs,
         hidden=config.hidden_size,
         float64=config.float64,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, prepare, split
+from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, draw_parts, prepare, split
 from fedactors.data.own import load_own_as
 from fedactors.data.partitioners import VerticalSizePartitioner
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
@@ -22,6 +22,7 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import RowOrder
 
 Index = NDArray[np.int64]
+Parts = NDArray[np.uint8]
 
 
 def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
@@ -68,7 +69,7 @@ class PartyRows:
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int) -> None:
         self._config = config
-        self._task = part.task
+        self._data = part
         self._run_seed = run_seed
         self._prepared: PreparedBlock | None = None
         self._drawn: RowOrder | None = None
@@ -84,21 +85,38 @@ class PartyRows:
                 scale = drawn.mean, drawn.deviation
         labels = drawn.labels if len(drawn.labels) else None
         self._drawn, self._batches = drawn, (0, [])
-        self._prepared = prepare(self.block, drawn.rows, self._split(drawn.rows), self._task, scale, labels)
+        parts = self._split(drawn.rows, drawn.parts)
+        self._prepared = prepare(self.block, drawn.rows, parts, self._data.task, scale, labels)
 
-    def draw(self, order_N: Index, num_classes: int, rng: np.random.Generator) -> RowOrder:
+    def draw_parts(self, order_N: Index) -> Parts:
+        """Return the parts of the split that the label party announces; none where all parties draw them alike."""
+        config = self._config
+        shares = {"test_share": config.test_share, "validation_share": config.validation_share}
+        return draw_parts(self.block, order_N, self._data.split, seed=self._run_seed, **shares)
+
+    def draw(self, order_N: Index, parts_N: Parts, rng: np.random.Generator) -> RowOrder:
         """Return the common order with what is drawn once for all workers: a private scale, exchanged labels.
 
         Args:
             order_N: for each aligned position the party's own row.
-            num_classes: of the labels.
+            parts_N: the parts of the split that were announced, or none.
             rng: of the noise.
+
+        Raises:
+            BadInput: what stands for missing numbers would be measured without the noise that is asked for.
         """
-        config, block, parts = self._config, self.block, self._split(order_N)
+        config, block, parts = self._config, self.block, self._split(order_N, parts_N)
+        num_classes = self._data.num_classes
+        if config.standardisation != "measured" and any(block.fills):
+            column = block.feature_names[next(index for index, how in enumerate(block.fills) if how)]
+            raise BadInput(
+                f"{self._data.party}: missing values of {column!r} are filled with what is measured on the rows, which "
+                f"standardisation={config.standardisation} does not allow: give constant or drop"
+            )
         mean = deviation = np.zeros(0)
         if config.standardisation == "private":
             mean, deviation = np.zeros(self.num_features), np.ones(self.num_features)
-            scaled = ~block.is_one_hot
+            scaled = ~block.keeps_scale
             if scaled.any():
                 rows = block.features[np.ix_(order_N[parts.train], scaled)]
                 mean[scaled], deviation[scaled] = private_scale(rows, config.standardisation_mu, rng)
@@ -107,18 +125,17 @@ class PartyRows:
             labels = block.labels.astype(np.int64)
             used = order_N[np.concatenate([parts.train, parts.validation])]
             labels[used] = randomised_response(labels[used], num_classes, config.label_epsilon, rng, "labels")
-        return RowOrder(order_N, mean, deviation, labels)
+        return RowOrder(order_N, parts_N, mean, deviation, labels)
 
-    def _split(self, order_N: Index) -> Split:
+    def _split(self, order_N: Index, parts_N: Parts) -> Split:
         config = self._config
-        return split(
-            len(order_N), seed=self._run_seed, test_share=config.test_share, validation_share=config.validation_share
-        )
+        shares = {"test_share": config.test_share, "validation_share": config.validation_share}
+        return split(len(order_N), seed=self._run_seed, parts_N=parts_N, **shares)
 
     @property
     def num_scaled(self) -> int:
         """Columns that are standardised."""
-        return int((~self.block.is_one_hot).sum())
+        return int((~self.block.keeps_scale).sum())
 
     @property
     def prepared(self) -> PreparedBlock:
@@ -159,15 +176,21 @@ class PartyRows:
         return self._batches[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the order and the scale as plain values."""
+        """Return the order, the scale, and what the model is for, as plain values."""
         if self._prepared is None or self._drawn is None:
             return {"order": None}
-        drawn = self._drawn
-        kept = {"drawn_mean": drawn.mean, "drawn_deviation": drawn.deviation, "drawn_labels": drawn.labels}
-        return {"order": drawn.rows, **kept, **self._prepared.scale}
+        drawn, data = self._drawn, self._data
+        kept = {name: getattr(drawn, name) for name in ("parts", "mean", "deviation", "labels")}
+        facts = {
+            "task": data.task,
+            "num_classes": data.num_classes,
+            "parties": (data.label_party, *data.passive_parties),
+            "num_train": self.num_train,
+        }
+        return {"order": drawn.rows, "drawn": kept, **facts, **self._prepared.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Prepare the rows again in the order of a snapshot."""
         if state["order"] is not None:
-            kept = (state[name] for name in ("order", "drawn_mean", "drawn_deviation", "drawn_labels"))
-            self.follow(RowOrder(*(np.asarray(value) for value in kept)))
+            kept = (np.asarray(state["drawn"][name]) for name in ("parts", "mean", "deviation", "labels"))
+            self.follow(RowOrder(np.asarray(state["order"]), *kept))

@@ -120,13 +120,14 @@ class Parameters:
 
 @message(reveals="nothing to other parties: the party's own row order, scale and exchanged labels")
 class RowOrder:
-    """For each aligned position the party's own row; rows (N).
+    """For each aligned position the party's own row and, where it was announced, its part of the split; both (N).
 
     Where they were drawn with noise, once for all workers: mean and deviation of the columns (D), and the labels of the
     party's own rows; else these are empty.
     """
 
     rows: NDArray[np.int64]
+    parts: NDArray[np.uint8]
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
     labels: NDArray[np.int64]
@@ -149,11 +150,18 @@ class RowCounts:
 # --- the run's driver -----------------------------------------------------------------------------------------------
 
 
-@message(reveals="how many rows all parties share, less those kept for validation and test")
+@message(reveals="how many rows the label party has, can use, and shares with each party and with all")
 class Aligned:
-    """The end of the alignment: the number of training rows."""
+    """The end of the alignment: numbers of rows of the label party's.
+
+    For training, shared by all, loaded, left out for what they miss; and by party those that it does not have.
+    """
 
     num_rows: int
+    num_shared: int
+    num_own: int
+    num_rejected: int
+    absent: tuple[tuple[str, int], ...]
 
 
 @message(reveals="nothing: the epoch's number")
@@ -240,6 +248,12 @@ def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:
         "PairRequest": {"gradient": f"{batch[0]} x {batch[1]}, or none"},
         "PartEmbedding": {"values": f"rows of the part x {config.embedding_size}"},
         "Parameters": {"vectors": "one vector per model, all its parameters"},
-        "RowOrder": {"rows": "aligned rows", "mean": "columns", "deviation": "columns", "labels": "own rows"},
+        "RowOrder": {
+            "parts": "aligned rows, or none",
+            "rows": "aligned rows",
+            "mean": "columns",
+            "deviation": "columns",
+            "labels": "own rows",
+        },
         "RowCounts": {"embedded": "training rows", "stepped": "training rows"},
     }

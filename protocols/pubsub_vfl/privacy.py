@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedactors.data.blocks import prepare, split
 from fedactors.data.neighbours import replaced_labels, replaced_rows
 from fedactors.data.partitions import VerticalData
+from fedactors.data.preprocessing import Preprocessing
 from fedactors.learning.losses import task_loss
 from fedactors.learning.network import Model
 from fedactors.learning.split_network import joint_output, loss_gradients
@@ -55,17 +56,23 @@ def surface(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
     positive label; who sees the joint model's losses.
     """
     run_seed = derived_seed(seed, "all parties", "batches")
-    shares = {"test_share": config.test_share, "validation_share": config.validation_share}
     rng = np.random.default_rng(derived_seed(seed, "attackers", "noise"))
     bottoms, parts, released, exchanged = {}, {}, {}, None
     for party in (data.label_party, *data.passive_parties):
         scale, vectors = trained(party, states)
         block, order = data.load(party), np.asarray(scale["order"])
-        cut = split(len(order), seed=run_seed, **shares)
-        scales = (np.asarray(scale["mean"]), np.asarray(scale["deviation"]))
+        cut = split(
+            len(order),
+            seed=run_seed,
+            test_share=config.test_share,
+            validation_share=config.validation_share,
+            parts_N=np.asarray(scale["drawn"]["parts"]),
+        )
+        fitted = Preprocessing.of(scale["preprocessing"], party)
+        scales = (fitted.mean, fitted.deviation)
         parts[party] = made = prepare(block, order, cut, data.task, scales)
-        if party == data.label_party and len(scale["drawn_labels"]):
-            exchanged = np.asarray(scale["drawn_labels"])[order[cut.train]]
+        if party == data.label_party and len(scale["drawn"]["labels"]):
+            exchanged = np.asarray(scale["drawn"]["labels"])[order[cut.train]]
         bottoms[party] = Model(bottom_spec(config, block.features.shape[1]), vectors[0])
         sigma = 0.0 if party == data.label_party else embedding_sigma(config, len(made.train.features))
         for name in ("train", "test"):

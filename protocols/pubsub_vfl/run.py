@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
+from fedactors.data.alignment import rows_told
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Split, of_split
@@ -23,6 +24,7 @@ from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import num_batches
 from protocols.pubsub_vfl.messages import (
+    Aligned,
     BatchCount,
     EpochEnd,
     EpochLoss,
@@ -47,6 +49,8 @@ class TrainingState(RunState):
 
     num_rows: int = 0
     """Training rows."""
+    notes: list[str] = field(default_factory=list)
+    """What the label party's rows lost in the alignment."""
 
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
@@ -60,7 +64,10 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     state = rounds.state
     if await rounds.start():
         with runtime.phase("alignment"):
-            state.num_rows = await federation.align()
+            aligned = await federation.align()
+        counts = (aligned.num_own, aligned.num_rejected, aligned.num_shared)
+        state.num_rows = aligned.num_rows
+        state.notes = rows_told(data.label_party, *counts, dict(aligned.absent))
         await rounds.checkpoint()
     async for epoch in rounds:
         with runtime.phase("training"):
@@ -81,7 +88,8 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     test = await federation.evaluate("test")
     await workers.ask(lambda worker: worker.account(), of=federation.first)
     await runtime.settle()
-    extra = {"num_rows": state.num_rows, "task": data.task, "privacy": budgets(runtime.privacy_records)}
+    kept = {"num_rows": state.num_rows, "notes": state.notes, "task": data.task}
+    extra = {**kept, "privacy": budgets(runtime.privacy_records)}
     return await rounds.result({**test, "best_epoch": state.best_round}, extra)
 
 
@@ -103,9 +111,9 @@ class Federation:
     with_server: tuple[str, ...]
     """Workers of parties that have a parameter server."""
 
-    async def align(self) -> int:
-        """Align all parties' rows; return the number of training rows."""
-        return (await self.workers.repeat(self.active.align)).num_rows
+    async def align(self) -> Aligned:
+        """Align all parties' rows; return how many there are."""
+        return await self.workers.repeat(self.active.align)
 
     async def train_epoch(self, epoch: int, num_rows: int) -> dict[str, float]:
         """Train one epoch; all messages of it have arrived when this returns."""

@@ -1,66 +1,104 @@
-"""What comes after training: predictions of the joint model, and each party's own part of it with its scale."""
+"""What comes after training: each party's own part of the joint model, and predictions by the parties."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import standardise_like
 from fedactors.data.partitions import VerticalData
+from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
-from fedactors.learning.network import Model
-from fedactors.learning.split_network import joint_output
-from fedactors.serving import actor_state, shared_rows, task_predictions, write_part
+from fedactors.learning.losses import output_width
+from fedactors.learning.model_parts import Part, TrainedModel
+from fedactors.prediction import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical
+from fedactors.runtime.base import Runtime
+from fedactors.serving import ActorState, actor_state
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
-
-
-def predict(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, bytes]) -> Array:
-    """Return one prediction per row that all parties have, in the label party's order.
-
-    Binary: the probability of class 1; several classes: the class; regression: the value in original units. Labels are
-    not needed.
-
-    Raises:
-        BadInput: columns differ from those trained on, a party took no part in the run, or no row is shared.
-    """
-    blocks = {party: data.part(party).source.load() for party in data.parties}
-    rows = shared_rows(blocks, data.label_party)
-    embeddings = []
-    for party in (data.label_party, *data.passive_parties):
-        scale, vectors = trained(party, states)
-        x_NF = standardise_like(blocks[party], tuple(scale["feature_names"]), scale["mean"], scale["deviation"])
-        bottom = Model(algorithm.bottom_spec(config, x_NF.shape[1]), vectors[0])
-        embeddings.append(algorithm.embed_rows(bottom, x_NF[rows[party]]))
-    scale, vectors = trained(data.label_party, states)
-    output_NO = joint_output(Model(algorithm.top_spec(config, data), vectors[1]), embeddings)
-    units = {name: scale[name] for name in ("label_mean", "label_deviation")}
-    return task_predictions(data.task, output_NO, **units)
-
-
-def export(config: PubSubVflConfig, party: str, states: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Write a party's models (flat parameters), the scale of its columns and how to build the models again.
-
-    Raises:
-        BadInput: the party has no part of the model.
-    """
-    scale, vectors = trained(party, states)
-    models = dict(zip(("bottom", "top"), vectors, strict=False))
-    arrays = {"mean": scale["mean"], "deviation": scale["deviation"], **models}
-    told = ("feature_names", "label_mean", "label_deviation", "class_names")
-    facts = {"models": tuple(models), **{name: scale[name] for name in told}}
-    return write_part(folder, party, arrays=arrays, facts=facts, config=config)
+WORKER = "/worker-0"
+"""Whose state answers for its party."""
 
 
 def trained(party: str, states: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[Array]]:
-    """Return the scale of a party's rows and its models' parameters."""
-    state = actor_state(states, f"{party}/worker-0")
-    if state["rows"]["order"] is None:
+    """Return the facts of a party's rows and its models' parameters."""
+    return _trained(actor_state(states, f"{party}{WORKER}"))
+
+
+def _trained(state: ActorState) -> tuple[Mapping[str, Any], list[Array]]:
+    rows = state["rows"]
+    if rows["order"] is None:
         raise BadInput("the run was stopped before its rows were aligned: it has no trained model")
-    return state["rows"], [np.asarray(network["vector"]) for network in state["replica"]["networks"]]
+    return rows, [np.asarray(network["vector"]) for network in state["replica"]["networks"]]
+
+
+def make_part(config: PubSubVflConfig, party: str, state: ActorState) -> Part:
+    """Return a party's part: its bottom and, at the label party, the top; noise as embeddings had it in training."""
+    rows, vectors = _trained(state)
+    preprocessing = Preprocessing.of(rows["preprocessing"], party)
+    parties = tuple(rows["parties"])
+    bottom = algorithm.bottom_spec(config, len(preprocessing.feature_names))
+    models = {"bottom": TrainedModel(bottom, vectors[0])}
+    is_active = len(vectors) > 1
+    if is_active:
+        width = output_width(rows["task"], rows["num_classes"])
+        models["top"] = TrainedModel(algorithm.fusion_spec(config, len(parties), width), vectors[1])
+    return Part(
+        protocol="pubsub-vfl",
+        party=party,
+        task=rows["task"],
+        num_classes=rows["num_classes"],
+        class_names=tuple(rows["class_names"]),
+        parties=parties,
+        models=models,
+        preprocessing=preprocessing,
+        label_mean=rows["label_mean"],
+        label_deviation=rows["label_deviation"],
+        clip_norm=config.clip_norm,
+        sigma=0.0 if is_active else algorithm.embedding_sigma(config, rows["num_train"]),
+        delta=config.delta,
+    )
+
+
+class PredictingPassive(PredictingParty):
+    """A passive party, for new rows."""
+
+    def make_part(self, state: ActorState) -> Part:
+        """Return the party's bottom."""
+        return make_part(self.config, self.party, state)
+
+
+class PredictingActive(PredictingOwner):
+    """The active party, for new rows."""
+
+    def make_part(self, state: ActorState) -> Part:
+        """Return the party's bottom and the top."""
+        return make_part(self.config, self.party, state)
+
+
+async def predict(config: PubSubVflConfig, data: VerticalData, runtime: Runtime, asked: Application) -> Outcomes:
+    """Predict rows that all parties have; see `fedactors.prediction`."""
+    parts = {name: data.part(name) for name in data.parties}
+    return await predict_vertical(
+        parts,
+        data.label_party,
+        runtime,
+        asked,
+        config=config,
+        owner=PredictingActive,
+        party=PredictingPassive,
+        worker=WORKER,
+    )
+
+
+def part(config: PubSubVflConfig, party: str, states: Mapping[str, bytes]) -> Part:
+    """Return a party's part of the trained model.
+
+    Raises:
+        BadInput: the party has none.
+    """
+    return make_part(config, party, actor_state(states, f"{party}{WORKER}"))

@@ -73,7 +73,7 @@ def over_ray(config: PubSubVflConfig, data: Any) -> dict[str, float]:
     async def main() -> None:
         actors = assemble(config, data, runtime)
         await runtime.start()
-        num_rows = await actors.align()
+        num_rows = (await actors.align()).num_rows
         for epoch in range(1, config.num_epochs + 1):
             start = time.perf_counter()
             await actors.train_epoch(epoch, num_rows)

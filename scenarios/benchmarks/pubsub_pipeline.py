@@ -84,7 +84,7 @@ def measure_protocol(config: PubSubVflConfig, rows: int, epochs: int) -> dict[st
     async def main() -> None:
         actors = assemble(config, data, runtime)
         await runtime.start()
-        num_rows = await actors.align()
+        num_rows = (await actors.align()).num_rows
         for epoch in range(1, epochs + 1):
             if epoch == 2:
                 facts["cpu"] = cpu_seconds()

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedactors import launch as launch_module
+from fedactors import load_part
 from fedactors.command_line import main as cli
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
@@ -242,12 +244,24 @@ def trained(capsys) -> str:
 
 def test_predict_and_export_use_the_checkpoint(capsys):
     run = trained(capsys)
-    assert cli.main(["predict", run, "--data", "breast-cancer", "--format", "json"]) == 0
-    assert last_json(capsys)["predictions"] == [2.0, float(len("breast-cancer/0"))]
-    assert cli.main(["predict", run, "--data", "breast-cancer", "--to", "p.csv"]) == 0
-    assert Path("p.csv").read_text() == "2.0\n15.0\n"
-    assert cli.main(["export", run, "--party", "shop", "--to", "out"]) == 0
-    assert Path("out/shop.bin").read_bytes() == b"worker"
+    ask = ["predict", run, "--data", "breast-cancer", "--runtime", "simulated"]
+    assert cli.main([*ask, "--to", "p.csv", "--format", "json"]) == 0
+    (told,) = last_json(capsys)["predictions"]
+    assert told == {"party": "bank", "to": str(Path("p.csv").resolve()), "rows": 3, "predicted": 2} | {
+        "reasons": {"not at shop": 1}
+    }
+    assert Path("p.csv").read_text() == "breast-cancer/0 ['bank', 'shop/worker-0']"
+    assert cli.main(ask) == 0
+    assert Path("predictions.parquet").is_file()
+    said = capsys.readouterr().out
+    assert "bank: 2 of 3 rows predicted" in said
+    assert "1 rows without a prediction: not at shop" in said
+    assert cli.main([*ask, "--to", "p.npy"]) == 2
+    assert cli.main(["export", run, "--party", "shop", "--to", "one"]) == 0
+    assert [path.name for path in Path("one").iterdir()] == ["shop"]
+    assert cli.main(["export", run, "--to", "out"]) == 0
+    assert float(load_part("out/shop").bottom(torch.ones(1, 1))) == 1
+    assert sorted(path.name for path in Path("out").iterdir()) == ["bank", "shop"]
     capsys.readouterr()
     assert cli.main(["export", run, "--party", "shoop"]) == 2
     assert "'shoop' is not allowed: one of bank, shop" in capsys.readouterr().err

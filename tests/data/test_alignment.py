@@ -38,7 +38,7 @@ class Passive:
 def align(ids, label_party, how, rng):
     """Let all parties exchange their messages; return each party's rows in the common order."""
     peers = {party: Passive(own, how) for party, own in ids.items() if party != label_party}
-    rows = asyncio.run(alignment.align(ids[label_party], label_party, how, peers, rng))
+    rows = asyncio.run(alignment.align(ids[label_party], label_party, how, peers, rng)).rows
     return {label_party: rows, **{party: peer.rows for party, peer in peers.items()}}
 
 

@@ -1,18 +1,18 @@
 import numpy as np
 import pytest
 
-from fedactors.data.blocks import PartyBlock, check_block, one_hot, prepare, split, standardise_like
+from fedactors.data.blocks import PartyBlock, check_block, one_hot, prepare, prepare_like, split
 from fedactors.errors import BadInput
 
 
-def block(features, *, ids=None, labels=None, is_one_hot=None):
+def block(features, *, ids=None, labels=None, keeps_scale=None):
     features = np.asarray(features, np.float32)
     return PartyBlock(
         origin="bank.csv",
         ids=np.arange(len(features)) if ids is None else np.asarray(ids),
         features=features,
         feature_names=tuple(f"f{index}" for index in range(features.shape[1])),
-        is_one_hot=np.zeros(features.shape[1], bool) if is_one_hot is None else np.asarray(is_one_hot),
+        keeps_scale=np.zeros(features.shape[1], bool) if keeps_scale is None else np.asarray(keeps_scale),
         labels=None if labels is None else np.asarray(labels),
     )
 
@@ -63,7 +63,7 @@ def test_standardised_by_the_training_part_alone():
     held_out = np.concatenate([parts.test, parts.validation])
     order = rng.permutation(200)
     features[order[held_out], 0] += 1000  # what is held out must not move the mean
-    made = prepare(block(features, is_one_hot=[False, False, True]), order, parts, "binary")
+    made = prepare(block(features, keeps_scale=[False, False, True]), order, parts, "binary")
     assert abs(made.train.features[:, 0].mean()) < 1e-5
     assert made.train.features[:, 0].std() == pytest.approx(1, abs=1e-5)
     assert made.test.features[:, 0].min() > 100
@@ -71,7 +71,9 @@ def test_standardised_by_the_training_part_alone():
     assert set(np.unique(made.train.features[:, 2])) == {0, 1}
     assert made.train.labels is None
     np.testing.assert_allclose(
-        made.test.features[:, 0] * made.deviation[0] + made.mean[0], features[order[parts.test], 0], rtol=1e-4
+        made.test.features[:, 0] * made.preprocessing.deviation[0] + made.preprocessing.mean[0],
+        features[order[parts.test], 0],
+        rtol=1e-4,
     )
 
 
@@ -92,21 +94,10 @@ def test_a_training_part_of_one_class_is_refused():
         prepare(block(np.ones((100, 1)), labels=labels), np.arange(100), parts, "binary")
 
 
-def test_new_rows_are_brought_into_the_trained_columns():
-    trained = ("age", "job=a", "job=b")
-    mean, deviation = np.asarray([40, 0, 0], np.float32), np.asarray([10, 1, 1], np.float32)
-
-    def new(names):
-        return PartyBlock(
-            origin="new.csv",
-            ids=np.arange(1),
-            features=np.asarray([[1, 50]], np.float32)[:, : len(names)],
-            feature_names=names,
-            is_one_hot=np.zeros(len(names), bool),
-        )
-
-    np.testing.assert_array_equal(standardise_like(new(("job=b", "age")), trained, mean, deviation), [[1, 0, 1]])
-    with pytest.raises(BadInput, match=r"'job=c' is no column or category"):
-        standardise_like(new(("job=c", "age")), trained, mean, deviation)
-    with pytest.raises(BadInput, match=r"column 'age'.* is absent"):
-        standardise_like(new(("job=a",)), trained, mean, deviation)
+def test_new_rows_of_other_columns_are_refused():
+    trained = prepare(block(np.eye(10)[:, :2]), np.arange(10), split(10, seed=0), "binary").preprocessing
+    np.testing.assert_array_equal(prepare_like(block(np.eye(2)), trained), trained.finish(np.eye(2, dtype=np.float32)))
+    with pytest.raises(BadInput, match=r"bank.csv: the columns are not those .*'f2' is unknown"):
+        prepare_like(block(np.ones((1, 3))), trained)
+    with pytest.raises(BadInput, match=r"'f1' is absent"):
+        prepare_like(block(np.ones((1, 1))), trained)

@@ -39,7 +39,7 @@ def test_bank_prepared_at_both_parties_in_one_order(real_data):
     made = {party: prepare(block, np.arange(41_188), parts, "binary") for party, block in blocks.items()}
     assert made["active"].train.features.shape[0] == made["passive"].train.features.shape[0] == 25_949
     assert made["active"].num_features + made["passive"].num_features == 63  # 10 numbers and 53 categories
-    one_hot = made["passive"].train.features[:, blocks["passive"].is_one_hot]
+    one_hot = made["passive"].train.features[:, blocks["passive"].keeps_scale]
     assert set(np.unique(one_hot)) <= {0, 1}
     assert made["active"].train.labels.mean() == pytest.approx(0.1127, abs=0.005)
 

@@ -64,7 +64,7 @@ def measure(config: PubSubVflConfig, data_name: str, num_epochs: int) -> tuple[l
     async def main() -> int:
         actors = assemble(config, data, runtime)
         await runtime.start()
-        num_rows = await actors.align()
+        num_rows = (await actors.align()).num_rows
         for epoch in range(1, num_epochs + 1):
             start = time.perf_counter()
             await actors.train_epoch(epoch, num_rows)

@@ -17,7 +17,7 @@ def test_batches_cover_the_rows_once_and_differ_between_epochs():
 
 def test_a_peer_may_name_validation_and_test_rows_only():
     rows = PartyRows(config_of(), arrays("multiclass").part("passive-1"), 0)
-    rows.follow(rows.draw(np.arange(400), 3, np.random.default_rng(0)))
+    rows.follow(rows.draw(np.arange(400), np.zeros(0, np.uint8), np.random.default_rng(0)))
     sizes = {name: len(rows.part(name).features) for name in ("validation", "test")}
     assert sum(sizes.values()) + rows.num_train == 400
     for name in ("train", "block"):
@@ -29,15 +29,15 @@ def test_a_private_scale_is_drawn_once_and_exchanged_labels_spare_the_test_rows(
     config = config_of(standardisation="private", standardisation_mu=2.0, label_epsilon=0.5)
     data, order = arrays("multiclass"), np.arange(400)
     rows = PartyRows(config, data.part("active"), 0)
-    drawn = rows.draw(order, 3, np.random.default_rng(0))
+    drawn = rows.draw(order, np.zeros(0, np.uint8), np.random.default_rng(0))
     rows.follow(drawn)
     block = data.load("active")
     assert block.labels is not None
     changed = drawn.labels != block.labels
     assert 0.3 < changed.mean() < 0.6
     assert not changed[split(400, seed=0, test_share=0.3, validation_share=0.1).test].any()
-    np.testing.assert_allclose(rows.prepared.mean, block.features.mean(axis=0), atol=0.3)
-    np.testing.assert_allclose(rows.prepared.deviation, block.features.std(axis=0), rtol=0.3)
+    np.testing.assert_allclose(rows.prepared.preprocessing.mean, block.features.mean(axis=0), atol=0.3)
+    np.testing.assert_allclose(rows.prepared.preprocessing.deviation, block.features.std(axis=0), rtol=0.3)
     again = PartyRows(config, data.part("active"), 0)
     again.load_state_dict(rows.state_dict())
     assert (again.prepared.train.features == rows.prepared.train.features).all()

@@ -1,0 +1,78 @@
+"""The file of predictions that a party keeps: a row for each of its rows, in their order.
+
+Columns: ``id``, ``prediction``, for classes ``probability_NAME`` of each, and ``reason``: why there is no prediction.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.errors import BadInput
+from fedactors.records.storage import write_atomic
+
+ENDINGS = (".parquet", ".csv")
+
+
+def check_ending(to: str) -> str:
+    """Return the name of a file of predictions.
+
+    Raises:
+        BadInput: another kind of file.
+    """
+    if not to.endswith(ENDINGS):
+        raise BadInput(f"--to: {to!r} is not allowed: give the name of a {' or '.join(ENDINGS)} file")
+    return to
+
+
+def write_predictions(
+    path: Path,
+    *,
+    ids: NDArray[np.generic],
+    rows: NDArray[np.int64],
+    values: NDArray[np.float64],
+    class_names: Sequence[str],
+    is_regression: bool,
+    reasons: Mapping[int, str],
+) -> None:
+    """Write the predictions of a party's rows.
+
+    Args:
+        path: ends with ``.parquet`` or ``.csv``.
+        ids: of all rows of the party (N of them).
+        rows: those that were computed, in the order of `values`.
+        values: the probability of each class, or the value of a regression in a single column.
+        class_names: names of the columns.
+        is_regression: whether there is a value instead of classes.
+        reasons: by row, why it has no prediction.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pa_parquet
+
+    whole = np.full((len(ids), values.shape[1]), np.nan)
+    whole[rows] = values
+    is_known = np.ones(len(ids), np.bool_)
+    is_known[list(reasons)] = False
+    columns = {"id": pa.array(ids.tolist())}
+    if is_regression:
+        columns["prediction"] = pa.array(whole[:, 0], mask=~is_known)
+    else:
+        best = np.nan_to_num(whole).argmax(axis=1)
+        columns["prediction"] = pa.array([class_names[index] for index in best], mask=~is_known)
+        for index, name in enumerate(class_names):
+            columns[f"probability_{name}"] = pa.array(whole[:, index], mask=~is_known)
+    columns["reason"] = pa.array([reasons.get(row) for row in range(len(ids))], pa.string())
+    buffer = io.BytesIO()
+    if path.suffix == ".csv":
+        pa_csv.write_csv(pa.table(columns), buffer)
+    else:
+        pa_parquet.write_table(pa.table(columns), buffer)
+    write_atomic(path, buffer.getvalue(), "--to")

@@ -1,0 +1,367 @@
+"""From the columns of a party's file to numbers: what a description says, training fits and prediction applies.
+
+    rules    ColumnRule by name, from the description                    (kind, missing, scaling, unknown, ...)
+    fit      on the rows that a party trains on --> FittedColumn: the same, with the categories that were there
+    encode   fitted columns, any rows --> one float32 column per number, category and part of a date; missing: NaN
+    finish   fill (NaN by what was fitted), shift and scale --> what the model sees           (`Preprocessing`)
+
+Categories belong to the party's file; what is measured (means, medians, deviations) to its training rows. All of it is
+kept with the party's part of the model, as plain values. A category that training did not see is a row of zeros, which
+no known one is: a bucket of its own. With ``rare = n`` categories of fewer than n rows share a bucket that is trained.
+
+Shapes: N rows, D columns of numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from fedactors.config import config
+from fedactors.data.files import Column, value_text
+from fedactors.errors import BadInput
+from fedactors.validation import first_line
+
+Float32 = NDArray[np.float32]
+Kind = Literal["numeric", "categorical", "text", "datetime"]
+Missing = Literal["refuse", "drop", "mean", "median", "constant", "indicator"]
+DatePart = Literal["days", "month", "weekday", "hour"]
+MISSING, OTHER = "<missing>", "<other>"
+_PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
+_MOST_CELLS = 1 << 28
+"""Numbers that one categorical column may become: 1 GiB."""
+
+
+@config
+class ColumnRule:
+    """What a description says of a column, ``[parties.NAME.columns.COLUMN]``."""
+
+    type: Kind = "numeric"
+    """``numeric``; ``categorical`` (exact texts); ``text`` (categories too, but letters' case and blanks at the ends do
+    not count); ``datetime``."""
+    missing: Missing = "refuse"
+    """``refuse`` the file, ``drop`` the row, fill with the training rows' ``mean`` or ``median``, with the ``constant``
+    that `fill` gives, or let an ``indicator`` column tell it (for categories: a category of its own)."""
+    fill: float | str | None = None
+    """The value of ``constant``; a category, a number, or a date as text."""
+    scaling: Literal["standard", "none", "range"] = "standard"
+    """Numbers: as the protocol standardises (``standard``), as they are (``none``), or the public ``range`` to 0..1."""
+    range: tuple[float, float] | None = None
+    """Smallest and largest value; what lies beyond is clipped."""
+    unknown: Literal["bucket", "refuse"] = "bucket"
+    """A category that training did not see: in the bucket, or the row is not predicted."""
+    rare: Annotated[int, Field(ge=1)] = 1
+    """Categories of fewer rows than this share the bucket, which is then trained."""
+    format: str = ""
+    """Of dates that are text, as Python's ``strptime`` has it; ISO 8601 unless given."""
+    parts: tuple[DatePart, ...] = ("days", "month", "weekday")
+    """What becomes of a date: ``days`` since 1970, and sine and cosine of ``month``, ``weekday`` or ``hour``."""
+
+    def __post_init__(self) -> None:
+        if self.is_category and self.missing in ("mean", "median"):
+            raise ValueError(f"missing: {self.missing!r} is not allowed for type={self.type}: categories have none")
+        if (self.missing == "constant") != (self.fill is not None):
+            raise ValueError('fill: give the value together with missing = "constant", and only with it')
+        if (self.scaling == "range") != (self.range is not None):
+            raise ValueError('range: give [smallest, largest] together with scaling = "range", and only with it')
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise ValueError(f"range: {list(self.range)} is not allowed: the first number is less than the second")
+        if self.type != "numeric" and self.scaling == "range":
+            raise ValueError(f"scaling: 'range' is not allowed for type={self.type}: it is for numbers")
+        if not self.parts:
+            raise ValueError("parts: [] is not allowed: name at least one of days, month, weekday, hour")
+        if self.missing == "constant" and self.type == "numeric" and isinstance(self.fill, str):
+            raise ValueError(f"fill: {self.fill!r} is not allowed for type=numeric: give a number")
+        if self.missing == "constant" and self.type == "datetime":
+            try:
+                parse_date(str(self.fill), self.format)
+            except ValueError:
+                raise ValueError(f"fill: {self.fill!r} is not allowed: give a date as the column has it") from None
+
+    @property
+    def is_category(self) -> bool:
+        """Whether each value is one of several."""
+        return self.type in ("categorical", "text")
+
+    @property
+    def fills_with(self) -> str:
+        """What stands for missing numbers after the training rows are known: mean, median, or nothing to be filled."""
+        return {"mean": "mean", "median": "median", "indicator": "mean"}.get(self.missing, "")
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class FittedColumn:
+    """A column of the training rows: its rule, and the categories that were there."""
+
+    name: str
+    rule: ColumnRule
+    categories: tuple[str, ...] = ()
+    bucket: bool = False
+    """Whether training rows were in the bucket, so that it is a column."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the numbers that it becomes."""
+        rule, made = self.rule, []
+        if rule.is_category:
+            return [f"{self.name}={text}" for text in (*self.categories, *([OTHER] if self.bucket else []))]
+        if rule.type == "datetime":
+            for part in rule.parts:
+                made += [f"{self.name} ({part})"] if part == "days" else [f"{self.name} ({part}, {f})" for f in _WAVES]
+        else:
+            made = [self.name]
+        return [*made, *([f"{self.name} is missing"] if rule.missing == "indicator" else [])]
+
+    @property
+    def keeps_scale(self) -> list[bool]:
+        """Of these numbers, which are never standardised."""
+        scaled = {self.name, f"{self.name} (days)"} if self.rule.scaling == "standard" else set()
+        return [name not in scaled for name in self.names]
+
+    @property
+    def fills(self) -> list[str]:
+        """Of these numbers, what is measured to stand for missing ones: mean, median, or nothing."""
+        if self.rule.is_category:
+            return [""] * len(self.names)
+        return ["" if name.endswith(" is missing") else self.rule.fills_with for name in self.names]
+
+
+_WAVES = {"sine": np.sin, "cosine": np.cos}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Encoded:
+    """Rows as numbers, with NaN where what training measured is to be filled in."""
+
+    features: Float32
+    """(N, D)."""
+    rejected: dict[int, str]
+    """Rows that cannot be used, with the reason; their numbers mean nothing."""
+
+
+def fit(columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: str) -> tuple[FittedColumn, ...]:
+    """Return the columns with the categories of these rows.
+
+    Args:
+        columns: the rows to be trained on, by column, in the order of the features.
+        rules: of the columns that have one; the others are numbers.
+        where: party and file, for errors.
+
+    Raises:
+        BadInput: a categorical column of numbers that are no codes, or of too many categories.
+    """
+    made = []
+    for name, column in columns.items():
+        rule = rules.get(name, ColumnRule())
+        if not rule.is_category:
+            made.append(FittedColumn(name=name, rule=rule))
+            continue
+        texts = _texts(column, rule)
+        if rule.type == "categorical":
+            _refuse_measurements(name, texts, where.partition(":")[0])
+        present = [text for text in texts if text is not None]
+        values, counts = np.unique(np.asarray(present, dtype=str), return_counts=True)
+        kept = tuple(str(v) for v, count in zip(values, counts, strict=True) if count >= rule.rare or v == MISSING)
+        if len(kept) * max(1, len(texts)) > _MOST_CELLS:
+            raise BadInput(
+                f"{where.partition(':')[0]}: categorical: {name!r} has {len(kept)} different values in {len(texts)} "
+                f"rows: one column for each is more than {_MOST_CELLS} numbers"
+            )
+        made.append(FittedColumn(name=name, rule=rule, categories=kept, bucket=len(kept) < len(values)))
+    return tuple(made)
+
+
+def encode(columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where: str, *, new: bool) -> Encoded:
+    """Return rows as numbers.
+
+    Args:
+        columns: by name; those that are not fitted are left alone.
+        fitted: what training saw.
+        where: party and file, for errors.
+        new: rows to predict: a row with a value that is missing or not allowed is rejected by itself.
+
+    Raises:
+        BadInput: text where numbers must be, dates that are none, or, if not `new`, values that may not be missing.
+    """
+    rejected: dict[int, str] = {}
+    parts = []
+    for one in fitted:
+        made, problems = _encode_one(columns[one.name], one, where, new=new)
+        if problems and one.rule.missing != "drop" and not new:
+            raise BadInput(f"{where}: column {one.name}: {_told(problems)}")
+        for row, reason in problems.items():
+            rejected.setdefault(row, f"{one.name}: {reason}")
+        parts.append(made)
+    num_rows = len(next(iter(columns.values()))) if columns else 0
+    features = np.concatenate(parts, axis=1) if parts else np.zeros((num_rows, 0), np.float32)
+    return Encoded(features, rejected)
+
+
+def _told(problems: Mapping[int, str]) -> str:
+    reasons = list(problems.values())
+    return f"{reasons.count(reasons[0])} values are missing" if reasons[0] == "missing" else reasons[0]
+
+
+def _encode_one(column: Column, one: FittedColumn, where: str, *, new: bool) -> tuple[Float32, dict[int, str]]:
+    rule, problems = one.rule, dict[int, str]()
+    made = np.zeros((len(column), len(one.names)), np.float32)
+    if rule.is_category:
+        place = {text: index for index, text in enumerate(one.categories)}
+        for row, text in enumerate(_texts(column, rule)):
+            if text is None:
+                problems[row] = "missing"
+            elif text in place:
+                made[row, place[text]] = 1
+            elif one.bucket and rule.unknown == "bucket":
+                made[row, len(place)] = 1
+            elif rule.unknown == "refuse":
+                problems[row] = f"{text!r} was not there in training"
+        return made, problems
+    if rule.type == "datetime":
+        made[:, : len(one.names)], missing = _dates(column, one, where)
+    else:
+        values = column.numbers(where)
+        missing = np.isnan(values)
+        if rule.range is not None:
+            low, high = rule.range
+            values = ((np.clip(values.astype(np.float64), low, high) - low) / (high - low)).astype(np.float32)
+        made[:, 0] = values
+        if rule.missing == "constant":
+            fill = float(rule.fill)  # type: ignore[arg-type]
+            if rule.range is not None:
+                fill = (min(max(fill, rule.range[0]), rule.range[1]) - rule.range[0]) / (rule.range[1] - rule.range[0])
+            made[missing, 0] = fill
+    if rule.missing == "indicator":
+        made[:, -1] = missing
+    refused = np.isinf(made).any(axis=1) if new else np.zeros(len(made), np.bool_)
+    problems |= dict.fromkeys(map(int, np.flatnonzero(refused)), "infinite")
+    # numbers that are missing where none may be are told together with infinite ones, when all rows are checked
+    if rule.missing == "drop" or (rule.missing == "refuse" and (new or rule.type == "datetime")):
+        problems |= dict.fromkeys(map(int, np.flatnonzero(missing)), "missing")
+    return made, problems
+
+
+def _texts(column: Column, rule: ColumnRule) -> list[str | None]:
+    texts = column.texts()
+    if rule.type == "text":
+        texts = [None if text is None else text.strip().casefold() for text in texts]
+    stand_in = {"indicator": MISSING, "constant": None if rule.fill is None else value_text(rule.fill)}
+    fill = stand_in.get(rule.missing)
+    return texts if fill is None else [fill if text is None else text for text in texts]
+
+
+def _refuse_measurements(name: str, texts: Sequence[str | None], party: str) -> None:
+    """Refuse measurements where categories are said to be; whole numbers may well be codes."""
+    for text in texts:
+        try:
+            number = float(text) if text is not None else 0.0
+        except ValueError:
+            return  # some are text, so they are categories
+        if math.isfinite(number) and number % 1:
+            raise BadInput(f"{party}: categorical: {name!r} holds numbers such as {number:g}, no categories")
+
+
+def parse_date(text: str, pattern: str) -> datetime.datetime:
+    """Return the time that a text means, in UTC where it names a zone.
+
+    Raises:
+        ValueError: none.
+    """
+    text = text.strip()
+    found = datetime.datetime.strptime(text, pattern) if pattern else datetime.datetime.fromisoformat(text)
+    return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def _dates(column: Column, one: FittedColumn, where: str) -> tuple[Float32, NDArray[np.bool_]]:
+    rule = one.rule
+    moments = column.moments(lambda text: parse_date(text, rule.format), where)
+    if rule.missing == "constant":
+        moments[np.isnat(moments)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
+    missing = np.isnat(moments)
+    days = moments.astype("datetime64[D]")
+    numbers = {
+        "days": moments.astype("datetime64[us]").astype(np.int64) / 86_400e6,
+        "month": days.astype("datetime64[M]").astype(np.int64) % 12,
+        "weekday": (days.astype(np.int64) + 3) % 7,  # 1970 began on a Thursday
+        "hour": (moments - days).astype("timedelta64[m]").astype(np.int64) / 60,
+    }
+    made = np.zeros((len(moments), len(one.names)), np.float32)
+    place = 0
+    for part in rule.parts:
+        if part == "days":
+            made[:, place] = numbers[part]
+            place += 1
+            continue
+        for wave in _WAVES.values():
+            made[:, place] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
+            place += 1
+    made[missing, :place] = np.nan
+    return made, missing
+
+
+# --- what the model sees ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Preprocessing:
+    """All that turns a party's rows into what its model sees, as it was fitted in training."""
+
+    columns: tuple[FittedColumn, ...]
+    feature_names: tuple[str, ...]
+    """Of the D numbers."""
+    fill: Float32
+    """What stands for a missing number (D)."""
+    mean: Float32
+    """What is taken off (D)."""
+    deviation: Float32
+    """What it is divided by (D)."""
+
+    def finish(self, features_ND: Float32) -> Float32:
+        """Return encoded rows as the model sees them (N, D)."""
+        made = np.where(np.isnan(features_ND), self.fill, features_ND).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # a row may hold any number; what noise must hide is clipped
+            made -= self.mean
+            made /= self.deviation
+        return made
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for a snapshot or JSON."""
+        adapter = TypeAdapter(tuple[FittedColumn, ...])
+        arrays = {name: getattr(self, name) for name in ("fill", "mean", "deviation")}
+        return {
+            "columns": adapter.dump_python(self.columns, mode="json"),
+            "feature_names": list(self.feature_names),
+            **{name: [float(number) for number in array] for name, array in arrays.items()},
+        }
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], where: str) -> Preprocessing:
+        """Return what `as_dict` gave.
+
+        Args:
+            given: perhaps a stranger's.
+            where: whose, for errors.
+
+        Raises:
+            BadInput: it is something else.
+        """
+        try:
+            columns = TypeAdapter(tuple[FittedColumn, ...]).validate_python(given["columns"])
+            names = tuple(str(name) for name in given["feature_names"])
+            arrays = {name: np.asarray(given[name], np.float32) for name in ("fill", "mean", "deviation")}
+        except (KeyError, TypeError, ValueError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else first_line(error)
+            raise BadInput(f"{where}: its preprocessing is damaged: {reason}") from None
+        if names != tuple(name for one in columns for name in one.names) or any(
+            array.shape != (len(names),) or not np.isfinite(array).all() for array in arrays.values()
+        ):
+            raise BadInput(f"{where}: its preprocessing is damaged: columns and numbers do not fit together")
+        return cls(columns=columns, feature_names=names, **arrays)

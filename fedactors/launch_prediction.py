@@ -1,0 +1,67 @@
+"""From a finished run and new data to predictions: the parties' actors with their trained states, on either runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from fedactors import launch
+from fedactors.command_line.options import RunOptions
+from fedactors.data.predictions import check_ending
+from fedactors.errors import BadInput
+from fedactors.plugins import Protocol
+from fedactors.prediction import Application, Outcomes
+from fedactors.privacy.releases import budgets
+from fedactors.records.run_folder import RunFolder
+from fedactors.records.states import FoundStates
+from fedactors.records.storage import local_path
+from fedactors.runtime.addresses import check_reachable
+from fedactors.serving import StoredState
+
+
+def predict(
+    protocol: Protocol, config: Any, folder: RunFolder, states: FoundStates, options: RunOptions, to: str
+) -> tuple[Outcomes, Any]:
+    """Predict on new rows.
+
+    Args:
+        protocol: of the run.
+        config: of the run.
+        folder: of the run.
+        states: of one of its checkpoints; each goes to its own actor only.
+        options: new data, and where to run (on what the run was on, unless they say).
+        to: where the party that owns the predictions writes them.
+
+    Returns:
+        What came of it, and what it cost in privacy, by party.
+
+    Raises:
+        BadInput: the protocol cannot predict, or data, states or file are not what is needed.
+    """
+    if protocol.predict is None:
+        raise BadInput(f"predict: {protocol.name} cannot predict")
+    stored = folder.config
+    chosen = options.runtime or ("ray" if options.address else stored["runtime"])
+    options = dataclasses.replace(options, runtime=chosen)
+    launch.check_runtime_flags(options, chosen)
+    if chosen == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
+        check_reachable(address)
+    here = launch.is_here(options)
+    data = launch.load_data(protocol, config, options.data or "", stored["seed"], here)
+    # on another host it is that host's own path
+    place = str(local_path(check_ending(to), "--to").resolve()) if here else to
+    found = {name: stored_state(states, name) for name in states}
+    asked = Application(stored=found, to=place)
+    runtime = launch.make_runtime(options, stored["seed"], None)
+    made = protocol.predict
+    outcomes = runtime.execute(lambda: made(config, data, runtime, asked))
+    return tuple(outcomes), budgets(runtime.privacy_records)
+
+
+def stored_state(states: FoundStates, actor: str) -> StoredState:
+    """Return an actor's state as it is sent to its process: what the run folder holds, and where the rest is."""
+    frame, place = states.stored(actor)
+    if place is None:
+        return StoredState(actor=actor, frame=frame)
+    return StoredState(actor=actor, frame=frame, where=place.where, key=place.key)
