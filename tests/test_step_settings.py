@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from fedactors.config import build, parse_words
 from fedactors.errors import BadInput
@@ -28,6 +29,14 @@ def test_the_rule_of_steps_is_what_the_settings_say(name):
 def test_what_is_no_rule_is_refused(name, words):
     with pytest.raises(BadInput, match=r"momentum|optimizer|schedule"):
         build(find_protocol(name).Config, parse_words(words.split()))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", [*HAVE, "nebulafl"])
+def test_a_gpu_that_is_not_there_is_refused_in_one_line(name):
+    protocol = find_protocol(name)
+    with pytest.raises(BadInput, match=r"^device: 'cuda' is not allowed: this process sees 0 GPUs \(num_gpus= asks"):
+        run_once(protocol, {**protocol.smoke, "device": "cuda", "num_gpus": 0.5}, protocol.default_data, 0)
 
 
 @pytest.mark.parametrize(

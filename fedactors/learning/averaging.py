@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedactors.errors import BadInput
+from fedactors.learning.devices import placed
 from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
-from fedactors.learning.parameters import Array, load_vector, placed, to_vector, trained_places
+from fedactors.learning.parameters import Array, load_vector, to_vector, trained_places
 
 _MEAN_BLOCK = 32768
 """Parameters that `weighted_mean` adds at a time."""

@@ -24,9 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedactors.learning.devices import Device, on_device, on_host, placed
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
-from fedactors.learning.parameters import Array, as_tensor, to_vector
+from fedactors.learning.parameters import Array, to_vector
 
 
 class FunctionalModel:
@@ -88,22 +89,23 @@ class Model:
     Args:
         spec: what the network is.
         vector_P: its parameters; an array is copied, a tensor is taken as it is and must not be changed any more.
+        device: where they are, and what is computed with them.
 
     Raises:
         ValueError: a vector of another length, or a network with running statistics.
     """
 
-    def __init__(self, spec: ModelSpec, vector_P: Array | Tensor) -> None:
+    def __init__(self, spec: ModelSpec, vector_P: Array | Tensor, device: Device = "cpu") -> None:
         self.spec = spec
-        self._vector = vector_P if isinstance(vector_P, Tensor) else as_tensor(vector_P, spec.dtype)
+        self.device = torch.device(device)
+        self._vector = placed(vector_P, device, spec.dtype)
         self.views = functional_model(spec).views(self._vector)
         """The parameters, as leaves that record gradients."""
 
     @property
     def vector(self) -> Array:
         """A copy of the flat parameters (P)."""
-        copied: Array = self._vector.numpy().copy()
-        return copied
+        return on_host(self._vector).copy()
 
     @property
     def tensor(self) -> Tensor:
@@ -119,18 +121,17 @@ class Model:
         """Return the outputs with their graph."""
         return functional_model(self.spec)(self.views, inputs)
 
-    def output(self, x_BF: Array) -> Array:
+    def output(self, x_BF: Array | Tensor) -> Array:
         """Return the outputs (B x O) without keeping a graph, for evaluation."""
         with torch.no_grad():
-            output_BO: Array = self(as_tensor(x_BF, self.spec.dtype)).numpy()
-        return output_BO
+            return on_host(self(placed(x_BF, self.device, self.spec.dtype)))
 
     def flat_gradient(self, output: Tensor, upstream: Tensor | None = None) -> Tensor:
         """Return the gradient (P) of `output`, which was computed with this model; its graph is then freed."""
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(output, self.views, upstream)])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Model, (self.spec, self._vector.numpy())
+        return Model, (self.spec, on_host(self._vector), str(self.device))
 
 
 class Network:
@@ -140,12 +141,13 @@ class Network:
         spec: what the network is.
         optimizer: how it follows its gradients.
         seed: of its first parameters.
+        device: where parameters and moments are.
     """
 
-    def __init__(self, spec: ModelSpec, optimizer: OptimizerSpec, seed: int) -> None:
+    def __init__(self, spec: ModelSpec, optimizer: OptimizerSpec, seed: int, device: Device = "cpu") -> None:
         self.spec = spec
         self.optimizer = optimizer
-        self.model = Model(spec, initial_vector(spec, seed))
+        self.model = Model(spec, initial_vector(spec, seed), device)
         """The network at the present parameters."""
         self.version = 0
         self.rate = 1.0
@@ -159,13 +161,13 @@ class Network:
 
     def load(self, vector_P: Array) -> None:
         """Replace the parameters (after an average, say); moments stay, graphs of earlier ones stay valid."""
-        self.model = Model(self.spec, vector_P)
+        self.model = Model(self.spec, vector_P, self.model.device)
 
     def apply(self, gradient_P: Array | Tensor) -> None:
         """Take one optimiser step with a flat gradient."""
-        gradient = gradient_P if isinstance(gradient_P, Tensor) else as_tensor(gradient_P, self.spec.dtype)
+        gradient, device = placed(gradient_P, self.model.device, self.spec.dtype), self.model.device
         rule = self.optimizer.scaled(self.rate)
-        self.model = Model(self.spec, optimizer_step(rule, self.model.tensor, gradient, self._moments))
+        self.model = Model(self.spec, optimizer_step(rule, self.model.tensor, gradient, self._moments), device)
         self.version += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,5 +177,5 @@ class Network:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.load(state["vector"])
-        self._moments.load_state_dict(state["moments"])
+        self._moments.load_state_dict(on_device(state["moments"], self.model.device))
         self.version = state["version"]

@@ -22,11 +22,6 @@ def as_tensor(array: Array, dtype: torch.dtype | None = None) -> Tensor:
     return torch.tensor(array, dtype=dtype)
 
 
-def placed(values: Array | Tensor, device: str | torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return values as a tensor on a device: an array's copy, or the tensor itself where it is there already."""
-    return values.to(device, dtype) if isinstance(values, Tensor) else as_tensor(values, dtype).to(device)
-
-
 def float_entries(module: nn.Module) -> dict[str, Tensor]:
     """Return the floating-point entries of the state dict; the tensors share memory with the module."""
     return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}

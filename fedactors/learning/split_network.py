@@ -26,11 +26,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedactors.learning.devices import on_host, placed, resident
 from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.network import initial_vector as initial_vector
-from fedactors.learning.parameters import Array, as_tensor
+from fedactors.learning.parameters import Array
 
 Fusion = Literal["concatenate", "sum"]
 
@@ -54,22 +55,19 @@ class Publication:
     def activation(self) -> Tensor:
         """The embedding with its graph (B x E)."""
         if self._activation is None:
-            x_BF = self.inputs
-            inputs = x_BF if isinstance(x_BF, Tensor) else as_tensor(x_BF, self.model.spec.dtype)
-            self._activation = self.model(inputs)
+            self._activation = self.model(placed(self.inputs, self.model.device, self.model.spec.dtype))
         return self._activation
 
     @property
     def embedding(self) -> Array:
         """The activation as a private array, ready to be sent (B x E)."""
-        array: Array = self.activation.detach().numpy().copy()
-        return array
+        return on_host(self.activation).copy()
 
-    def gradient(self, gradient_BE: Array) -> Array:
-        """Return the flat gradient (P) through this activation, whose graph is then freed."""
+    def gradient(self, gradient_BE: Array | Tensor) -> Array | Tensor:
+        """Return the flat gradient (P) through this activation, whose graph is then freed; it stays on its device."""
         activation, self._activation = self.activation, None
-        found: Array = self.model.flat_gradient(activation, as_tensor(gradient_BE, self.model.spec.dtype)).numpy()
-        return found
+        upstream = placed(gradient_BE, self.model.device, self.model.spec.dtype)
+        return resident(self.model.flat_gradient(activation, upstream))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Publication, (self.model, self.inputs, self.version)
@@ -81,33 +79,36 @@ class TopGradient:
 
     loss: float
     output: Array
-    embedding_gradients: tuple[Array, ...]
-    """dloss/dz_m for each party, each B x E_m."""
-    gradient: Array
-    """Flat gradient of the top's own parameters."""
+    embedding_gradients: tuple[Array | Tensor, ...]
+    """dloss/dz_m for each party, each B x E_m; on the model's device."""
+    gradient: Array | Tensor
+    """Flat gradient of the top's own parameters, likewise."""
 
 
 def loss_gradients(
-    top: Model, embeddings: Sequence[Array], target_B: Array, task: Task, fusion: Fusion = "concatenate"
+    top: Model,
+    embeddings: Sequence[Array | Tensor],
+    target_B: Array | Tensor,
+    task: Task,
+    fusion: Fusion = "concatenate",
 ) -> TopGradient:
     """Return loss, outputs and all gradients of one batch at the top's parameters."""
-    leaves = [as_tensor(z_BE, top.spec.dtype).requires_grad_() for z_BE in embeddings]
+    leaves = [placed(z_BE, top.device, top.spec.dtype).detach().requires_grad_() for z_BE in embeddings]
     output_BO = top(_fuse(leaves, fusion))
-    loss = task_loss(task, output_BO, as_tensor(target_B))
+    loss = task_loss(task, output_BO, placed(target_B, top.device))
     found = torch.autograd.grad(loss, [*leaves, *top.views])
     return TopGradient(
         loss=loss.item(),
-        output=output_BO.detach().numpy(),
-        embedding_gradients=tuple(gradient.numpy() for gradient in found[: len(leaves)]),
-        gradient=torch.cat([gradient.reshape(-1) for gradient in found[len(leaves) :]]).numpy(),
+        output=on_host(output_BO),
+        embedding_gradients=tuple(resident(gradient) for gradient in found[: len(leaves)]),
+        gradient=resident(torch.cat([gradient.reshape(-1) for gradient in found[len(leaves) :]])),
     )
 
 
 def joint_output(top: Model, embeddings: Sequence[Array], fusion: Fusion = "concatenate") -> Array:
     """Return the outputs (B x O) without keeping a graph, for evaluation."""
     with torch.no_grad():
-        output: Array = top(_fuse([as_tensor(z_BE, top.spec.dtype) for z_BE in embeddings], fusion)).numpy()
-    return output
+        return on_host(top(_fuse([placed(z_BE, top.device, top.spec.dtype) for z_BE in embeddings], fusion)))
 
 
 def bottom_forward(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:
@@ -115,7 +116,7 @@ def bottom_forward(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:
     return Model(spec, vector_P).output(x_BF)
 
 
-def bottom_gradient(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Array) -> Array:
+def bottom_gradient(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Array) -> Array | Tensor:
     """Return the flat gradient at the parameters *of the publication*, by recomputing its activation."""
     return Publication(Model(spec, vector_P), x_BF).gradient(gradient_BE)
 

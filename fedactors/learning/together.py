@@ -32,10 +32,11 @@ from torch.func import functional_call, vmap
 
 from fedactors.errors import BadInput
 from fedactors.learning.averaging import LocalResult, LocalTraining, batches, draws, train_locally
+from fedactors.learning.devices import placed
 from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
-from fedactors.learning.parameters import Array, placed, trained_places
+from fedactors.learning.parameters import Array, trained_places
 
 MOST_TOGETHER = 64
 """Clients of one batched call by default: more are trained in several, so that a step's rows stay in the cache."""

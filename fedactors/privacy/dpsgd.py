@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedactors.learning.devices import on_host, placed
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import Model
-from fedactors.learning.parameters import Array, as_tensor
+from fedactors.learning.parameters import Array
 from fedactors.privacy.mechanisms import add_gaussian
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
@@ -96,15 +97,14 @@ def clipped_gradient_sum(model: Model, x_BF: Array | Tensor, upstream_BO: Array,
     One row moves it by at most twice `clip_norm`. Rows go through in slices, to bound memory.
     """
     module = _skeleton(model.spec)
-    x = x_BF if isinstance(x_BF, Tensor) else as_tensor(x_BF, model.spec.dtype)
-    upstream = as_tensor(upstream_BO, model.spec.dtype)
-    total_P = torch.zeros(model.num_parameters, dtype=model.spec.dtype)
+    x = placed(x_BF, model.device, model.spec.dtype)
+    upstream = placed(upstream_BO, model.device, model.spec.dtype)
+    total_P = torch.zeros(model.num_parameters, dtype=model.spec.dtype, device=model.device)
     for first in range(0, len(x), _SLICE_ROWS):
         rows = slice(first, first + _SLICE_ROWS)
         gradient_BP = per_sample_gradients(module, _inner_product, x[rows], upstream[rows], model.views)
         total_P += _clip(gradient_BP, clip_norm).sum(dim=0)
-    found: Array = total_P.numpy()
-    return found
+    return on_host(total_P)
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedactors.errors import BadInput, Refused
+from fedactors.learning.devices import find_device, on_device, on_host, placed
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.optimizers import OptimizerState
 from fedactors.privacy.mechanisms import add_gaussian
@@ -114,6 +115,7 @@ class GraphClient(SecureSummand):
     async def load(self) -> None:
         """Load the own share, shuffle the nodes' numbers as all clients do, and draw the first parameters."""
         config = self._config
+        self._device = str(find_device(config.device))
         common_seed = None if self._is_secret else self._common_seed
         self._own, self._remarks = load_client(config, self._parts, self._position, common_seed)
         highest = int(self._own.graph.degrees.max(initial=0))
@@ -134,10 +136,14 @@ class GraphClient(SecureSummand):
         )
         if self._is_secret and self.common_secret:
             self._order_nodes()
+        # a snapshot's are the host's
+        self.parameters, self.best = on_device(self.parameters, self._device), on_device(self.best, self._device)
+        self.moments = on_device(self.moments, self._device)
 
     def _first_parameters(self, common_seed: int) -> Parameters:
         rng = np.random.default_rng(self._seed("weights"))
-        return backbones.initial_parameters(self._network, rng, np.random.default_rng([common_seed, 2]), self._dtype)
+        made = backbones.initial_parameters(self._network, rng, np.random.default_rng([common_seed, 2]), self._dtype)
+        return on_device(made, self._device)
 
     # --- what the server may not derive ---
 
@@ -223,26 +229,27 @@ class GraphClient(SecureSummand):
         if stamp.scoring or self._config.batch_size is None:
             self._begin(stamp)
             if self._full is None:  # part of loading, put off until it is needed: it has no cost of its own
-                self._full = algorithm.full_batch(self._own, self._network.num_layers, self._dtype)
+                self._full = algorithm.full_batch(self._own, self._network.num_layers, self._dtype, self._device)
             self._round.batch = replace(self._full, seed=seed)
             return
         await self._sample(targets)
         layers = self._round.layers
         work = Work("build", sum(len(layer.rows_E) for layer in layers))
-        self._round.batch = await self.compute(algorithm.make_batch, self._own, layers, self._dtype, seed, work=work)
+        arguments = (self._own, layers, self._dtype, seed, self._device)
+        self._round.batch = await self.compute(algorithm.make_batch, *arguments, work=work)
 
     @remote(caller=SERVER)
     async def infer(self, aggregated: Aggregated) -> Representation | Masked:
         """Compute the segment above an aggregation."""
         current, index = self._round, aggregated.segment + 1
-        current.aggregated.append(algorithm.tensor(aggregated.values))
+        current.aggregated.append(placed(aggregated.values, self._device))
         arguments = (index, current.aggregated[-1], current.h0)
         return self._send(index, await self._run("segment", algorithm.segment, *arguments, segments=[index]))
 
     def _send(self, segment: int, part: Tensor) -> Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
         self._round.own.append(part)
-        values: Floats = part.numpy()
+        values: Floats = on_host(part)
         config, sigma = self._config, privacy.noise_of(self._config)
         if sigma > 0:
             hops = len(self._network.segments[segment])
@@ -273,7 +280,7 @@ class GraphClient(SecureSummand):
     @remote(caller=SERVER)
     async def head_gradient(self, aggregated: Aggregated) -> GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
-        last = algorithm.tensor(aggregated.values)
+        last = placed(aggregated.values, self._device)
         self._round.aggregated.append(last)
         _, gradient = await self._run("gradient", algorithm.head_gradient, last)
         return self._send_gradient(aggregated.segment, gradient)
@@ -287,14 +294,14 @@ class GraphClient(SecureSummand):
         return self._send_gradient(index - 1, gradient)
 
     def _take_share(self, share: GradientShare) -> Tensor:
-        current, received = self._round, algorithm.tensor(share.values)
+        current, received = self._round, placed(share.values, self._device)
         assert current.own_gradient is not None
         current.crosses.insert(0, algorithm.cross_gradient(received, current.own_gradient, current.network))
         return received
 
     def _send_gradient(self, segment: int, gradient: Tensor) -> GradientPart | Masked:
         self._round.own_gradient = gradient
-        values: Floats = gradient.numpy()
+        values: Floats = on_host(gradient)
         return self._masked(f"backward/{segment}", values) if self._is_masked else GradientPart(values)
 
     # --- Algorithm 4 ---
@@ -306,7 +313,7 @@ class GraphClient(SecureSummand):
         if isinstance(last, GradientShare):
             self._take_share(last)
         else:
-            current.aggregated.append(algorithm.tensor(last.values))
+            current.aggregated.append(placed(last.values, self._device))
         losses = await self._update(self._stale(), current.crosses or None)
         return Report(losses[0], losses[-1])
 
@@ -349,13 +356,13 @@ class GraphClient(SecureSummand):
     @remote(caller=SERVER)
     async def classifier(self, stamp: Stamp) -> Classifier | Masked:
         """Give the classifier to be averaged."""
-        values = np.concatenate([self.parameters[name].numpy().reshape(-1) for name in self._classifier_names])
+        values = np.concatenate([on_host(self.parameters[name]).reshape(-1) for name in self._classifier_names])
         return self._masked("classifier", values) if self._is_masked else Classifier(values)
 
     @remote(caller=SERVER)
     async def take_classifier(self, averaged: AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
-        values, start, changed = algorithm.tensor(averaged.values), 0, dict(self.parameters)
+        values, start, changed = placed(averaged.values, self._device), 0, dict(self.parameters)
         for name in self._classifier_names:
             old = self.parameters[name]
             changed[name] = values[start : start + old.numel()].reshape(old.shape).to(old.dtype)
@@ -372,7 +379,7 @@ class GraphClient(SecureSummand):
     async def predict(self, aggregated: Aggregated) -> Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
         self._check_score("predict")
-        last = algorithm.tensor(aggregated.values)
+        last = placed(aggregated.values, self._device)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
         self._round.aggregated.append(last)
@@ -405,8 +412,7 @@ class GraphClient(SecureSummand):
 
     def _scored(self, logits: Tensor) -> Floats:
         nodes = self._own.nodes
-        values: Floats = logits[torch.from_numpy(np.concatenate([nodes.validation, nodes.test]))].numpy()
-        return values
+        return on_host(logits[placed(np.concatenate([nodes.validation, nodes.test]), self._device)])
 
     def _score(self, values: Floats) -> Scores:
         nodes, border = self._own.nodes, len(self._own.nodes.validation)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedactors.learning.devices import on_device, placed
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from protocols.glasu import sampling
 from protocols.glasu.backbones import (
@@ -92,29 +93,32 @@ def network_of(config: GlasuConfig, num_features: int, num_classes: int, positio
     )
 
 
-def full_batch(own: ClientGraph, num_layers: int, dtype: torch.dtype) -> ClientBatch:
+def full_batch(own: ClientGraph, num_layers: int, dtype: torch.dtype, device: str = "cpu") -> ClientBatch:
     """Return the batch of the whole graph, with the training nodes in the loss."""
-    whole = operator(sampling.full_block(own.graph), dtype)
+    whole = on_device(operator(sampling.full_block(own.graph), dtype), device)
     rows = np.sort(own.nodes.train)
     features = np.require(own.features_NF, requirements="W")  # copied where loaded data are read-only
     return ClientBatch(
-        compact_features(features, dtype),
+        on_device(compact_features(features, dtype), device),
         (whole,) * num_layers,
         (None,) * num_layers,
-        torch.from_numpy(own.nodes.labels_N[rows]),
-        torch.from_numpy(rows),
+        placed(own.nodes.labels_N[rows], device),
+        placed(rows, device),
     )
 
 
-def make_batch(own: ClientGraph, layers: Sequence[SampledLayer], dtype: torch.dtype, seed: int) -> ClientBatch:
+def make_batch(
+    own: ClientGraph, layers: Sequence[SampledLayer], dtype: torch.dtype, seed: int, device: str = "cpu"
+) -> ClientBatch:
     """Turn the sampled layers of a round, lowest first, into what the network multiplies with."""
-    return ClientBatch(
+    made = ClientBatch(
         torch.from_numpy(own.features_NF[layers[0].sources_S]).to(dtype),
         tuple(operator(sampling.block(own.graph, layer), dtype) for layer in layers),
         tuple(torch.from_numpy(rows) for rows in sampling.initial_rows(layers)),
         torch.from_numpy(own.nodes.labels_N[layers[-1].targets_T]),
         seed=seed,
     )
+    return on_device(made, device)
 
 
 def extract(aggregated_SW: Tensor, own_SD: Tensor) -> Stale:
@@ -230,8 +234,8 @@ def first_segment(parameters: Parameters, network: Network, batch: ClientBatch) 
 
 
 def tensor(values: Floats) -> Tensor:
-    """Return an array that was received, and may be read-only, as a tensor of its own."""
-    return torch.from_numpy(np.array(values))
+    """Return an array that was received, and may be read-only, as a tensor of its own on the host."""
+    return placed(values, "cpu")
 
 
 def head_gradient(parameters: Parameters, network: Network, batch: ClientBatch, h_SW: Tensor) -> tuple[float, Tensor]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedactors.learning.devices import on_device
 from protocols.glasu.sampling import Block
 
 Backbone = Literal["gcn", "gat", "gcnii"]
@@ -202,7 +203,7 @@ def drop(h_SW: Tensor, rate: float, seed: int, layer: int) -> Tensor:
     """
     bits = np.random.Generator(np.random.SFC64([seed, layer])).bytes(2 * h_SW.numel())
     border = min(round(rate * 2**16), 2**16 - 1)
-    kept = torch.from_numpy(np.frombuffer(bits, dtype="<u2") >= border).view(h_SW.shape)
+    kept = on_device(torch.from_numpy(np.frombuffer(bits, dtype="<u2") >= border).view(h_SW.shape), h_SW.device)
     return h_SW * kept.to(h_SW.dtype).mul_(2**16 / (2**16 - border))
 
 

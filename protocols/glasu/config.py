@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedactors.config import config
+from fedactors.config import Device, config
 from fedactors.learning.steps import StepSettings
 
 SpecialCase = Literal["none", "centralised", "standalone", "simulated-centralised", "zhou", "ni", "vfl"]
@@ -122,6 +122,12 @@ class GlasuConfig(StepSettings):
 
     float64: bool = False
     """Whether representations and parameters are double precision, for equal numbers on different machines."""
+
+    device: Device = "cpu"
+    """Where clients compute: `cpu`, `cuda`, `cuda:N`, or `auto` for a GPU if there is one."""
+
+    num_gpus: float = Field(0.0, ge=0, le=1024)
+    """Share of a GPU that each client asks Ray for."""
 
     client_timeout: float = Field(600.0, gt=0)
     """Seconds that the server waits for a client's answer; one that gives none in time counts as lost."""

@@ -102,9 +102,10 @@ def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> Partie
     common_seed = derived_seed(runtime.seed, "all clients", "nodes")
     cls = LoneClient if config.works_alone else GraphClient
     clients: dict[str, Any] = {}
+    resources = Resources(num_cpus=0.1, num_gpus=config.num_gpus)
     for place, name in enumerate(names):
         arguments = (config, parts_of(config, data, name), place, common_seed, tuple(names))
-        clients[name] = runtime.spawn(cls, name, *arguments, resources=Resources(num_cpus=0.1))
+        clients[name] = runtime.spawn(cls, name, *arguments, resources=resources)
     runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
     if config.works_alone:
         on_loss: OnLoss = "drop" if config.on_party_loss == "continue" else "stop"

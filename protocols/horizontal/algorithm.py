@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from fedactors.data.horizontal import rows_of
 from fedactors.learning.averaging import LocalTraining, evaluate_model
+from fedactors.learning.devices import placed
 from fedactors.learning.metrics import known
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.parameters import placed
 from fedactors.learning.together import train_clients
 from fedactors.privacy.fixed_point import FixedPoint
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig

@@ -16,10 +16,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
+from fedactors.learning.devices import Held, find_device
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import Network
 from fedactors.learning.optimizers import OptimizerSpec
@@ -80,7 +82,8 @@ class PartyWorker(Client):
         """Load the party's own rows and build its bottom model."""
         self.rows = PartyRows(self.config, self._data, self._run_seed)
         spec = algorithm.bottom_spec(self.config, self.rows.num_features)
-        self._bottom = Network(spec, self.bottom_rule, self.party_seed("bottom"))
+        self._held = Held(find_device(self.config.device))
+        self._bottom = Network(spec, self.bottom_rule, self.party_seed("bottom"), self._held.device)
         self.replica = Replica((self._bottom,), self.config)
 
     @property
@@ -228,7 +231,7 @@ class PassiveWorker(PartyWorker):
         values = self._release("train", positions, publication[1])
         return Embedding(stamp[0], epoch, stamp[1], self.clock.now(), values)
 
-    async def _backward(self, gradient: Gradient) -> np.ndarray | None:
+    async def _backward(self, gradient: Gradient) -> np.ndarray | Tensor | None:
         """Return the flat gradient through the publication that `gradient` belongs to; None if that was given up."""
         stamp = (gradient.batch_id, gradient.sequence)
         if stamp not in self._publications:
@@ -257,7 +260,8 @@ class PassiveWorker(PartyWorker):
             self.free(ref)
 
     async def _forward(self, positions: np.ndarray) -> tuple[Publication, np.ndarray, np.ndarray]:
-        publication = Publication(self._bottom.model, self.rows.prepared.train.features[positions])
+        features_BF = self._held.take("features", self.rows.prepared.train.features, positions)
+        publication = Publication(self._bottom.model, features_BF)
         work = self._work("bottom-forward", len(positions))
         return publication, await self.compute(algorithm.embed, publication, work=work), positions
 
@@ -320,7 +324,7 @@ class ActiveWorker(PartyWorker):
             raise BadInput(f"label_epsilon: {self.config.label_epsilon} is not allowed: a regression has no classes")
         await super().load()
         spec = algorithm.top_spec(self.config, self._data)
-        self._top = Network(spec, self.config.step_rule, self.party_seed("top"))
+        self._top = Network(spec, self.config.step_rule, self.party_seed("top"), self._held.device)
         self.replica = Replica((self._bottom, self._top), self.config)
         self._refs: dict[Stamp, tuple[Ref, ...]] = {}
 
@@ -390,7 +394,8 @@ class ActiveWorker(PartyWorker):
         """Return loss and gradients of one batch."""
         train = self.rows.prepared.train
         assert train.labels is not None
-        x_BF, target_B = train.features[positions], train.labels[positions]
+        x_BF = self._held.take("features", train.features, positions)
+        target_B = self._held.take("labels", train.labels, positions)
         received = [embedding.values for embedding in embeddings]
         work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=True))
         networks, task = (self._bottom.model, self._top.model), self._data.task

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedactors.data.partitions import VerticalData, VerticalPart
+from fedactors.learning.devices import on_host
 from fedactors.learning.losses import Task, output_width
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
@@ -117,8 +119,8 @@ def embed(publication: Publication) -> Array:
     return publication.embedding
 
 
-def backward(publication: Publication, gradient_BE: Array) -> Array:
-    """Return the flat gradient (P) through the activation of `publication` (line 26)."""
+def backward(publication: Publication, gradient_BE: Array) -> Array | Tensor:
+    """Return the flat gradient (P) through the activation of `publication` (line 26); it stays on its device."""
     return publication.gradient(gradient_BE)
 
 
@@ -129,22 +131,25 @@ def clipped_backward(publication: Publication, gradient_BE: Array, clip_norm: fl
 
 @dataclass(frozen=True, eq=False)
 class ActiveGradients:
-    """What one batch gives at the active party: the loss, dloss/dz for each passive party (B x E), flat gradients."""
+    """What one batch gives at the active party: the loss, dloss/dz for each passive party (B x E), flat gradients.
+
+    The gradients of the own models stay on their device.
+    """
 
     loss: float
     embeddings: tuple[Array, ...]
-    bottom: Array
-    top: Array
+    bottom: Array | Tensor
+    top: Array | Tensor
 
 
 def active_gradients(
-    bottom: Model, top: Model, task: Task, x_BF: Array, embeddings: Sequence[Array], target_B: Array
+    bottom: Model, top: Model, task: Task, x_BF: Array | Tensor, embeddings: Sequence[Array], target_B: Array | Tensor
 ) -> ActiveGradients:
     """Compute the own embedding, the loss and all gradients of one batch (lines 16 and 17)."""
     publication = Publication(bottom, x_BF)
-    found = loss_gradients(top, [publication.embedding, *embeddings], target_B, task)
+    found = loss_gradients(top, [publication.activation, *embeddings], target_B, task)
     own = publication.gradient(found.embedding_gradients[0])
-    return ActiveGradients(found.loss, found.embedding_gradients[1:], own, found.gradient)
+    return ActiveGradients(found.loss, tuple(map(on_host, found.embedding_gradients[1:])), own, found.gradient)
 
 
 def cut_gradients(top: Model, task: Task, embeddings: Sequence[Array], target_B: Array) -> TopGradient:

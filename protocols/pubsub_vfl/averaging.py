@@ -26,6 +26,8 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import Parameters
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedactors.learning.network import Network
 
 Vector = NDArray[np.floating[Any]]
@@ -199,7 +201,7 @@ class Replica:
         for network in self.networks:
             network.rate = rate
 
-    def step(self, gradients: Sequence[Vector]) -> None:
+    def step(self, gradients: Sequence[Vector | Tensor]) -> None:
         """Step on one's own gradients (Eq. 2); while `mixing`, start to mix where it is time and none is under way."""
         for network, gradient in zip(self.networks, gradients, strict=True):
             network.apply(gradient)
@@ -212,10 +214,12 @@ class Replica:
         self.load((await server.average(Parameters(epoch, 0, 1.0, self.vectors))).vectors)
 
     async def step_together(
-        self, gradients: Sequence[Vector], num_rows: int, server: AveragingServer, epoch: int, step: int
+        self, gradients: Sequence[Vector | Tensor], num_rows: int, server: AveragingServer, epoch: int, step: int
     ) -> None:
         """Step on the mean gradient over the rows of all workers; who has no rows gives none."""
-        vectors = tuple(gradients) if num_rows else tuple(np.zeros_like(v) for v in self.vectors)
+        from fedactors.learning.devices import on_host
+
+        vectors = tuple(map(on_host, gradients)) if num_rows else tuple(np.zeros_like(v) for v in self.vectors)
         self.step((await server.average(Parameters(epoch, step, float(num_rows), vectors))).vectors)
 
     def must_follow(self, every: int) -> bool:

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from fedactors.remote import CLIENT, DRIVER, remote
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
@@ -40,7 +41,7 @@ class Alone:
     def __init__(self, worker: PartyWorker) -> None:
         self._worker = worker
 
-    async def step(self, epoch: int, gradients: Sequence[Array], num_rows: int) -> None:
+    async def step(self, epoch: int, gradients: Sequence[Array | Tensor], num_rows: int) -> None:
         """Follow the gradients of a batch of so many rows."""
         self._worker.replica.step(gradients)
 
@@ -56,7 +57,7 @@ class Together(Alone):
         self._server = server
         self._num_steps = 0
 
-    async def step(self, epoch: int, gradients: Sequence[Array], num_rows: int) -> None:
+    async def step(self, epoch: int, gradients: Sequence[Array | Tensor], num_rows: int) -> None:
         """Give a gradient (of no rows: none), and step on the mean."""
         self._num_steps += 1
         await self._worker.replica.step_together(gradients, num_rows, self._server, epoch, self._num_steps)
@@ -77,7 +78,7 @@ class Shared(Alone):
         self._ahead = ahead
         self._push: asyncio.Future[None] | None = None
 
-    async def step(self, epoch: int, gradients: Sequence[Array], num_rows: int) -> None:
+    async def step(self, epoch: int, gradients: Sequence[Array | Tensor], num_rows: int) -> None:
         """Step, and follow the other workers if it is time."""
         replica = self._worker.replica
         replica.step(gradients)

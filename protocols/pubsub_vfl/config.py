@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedactors.config import config
+from fedactors.config import Device, config
 from fedactors.learning.steps import StepSettings
 from fedactors.named_code import NamedCode
 
@@ -29,7 +29,7 @@ class PubSubVflConfig(StepSettings):
         "schedule": "Training",
         "num_epochs": "Training",
         "model": "Models",
-        "num_active_workers": "Workers",
+        "device": "Workers",
         "embedding_buffer": "Channels",
         "sync_interval": "Averaging",
         "stale_gradients": "Channels",
@@ -68,6 +68,10 @@ class PubSubVflConfig(StepSettings):
     """Width of the cut layer (d)."""
     float64: bool = False
     """Whether models and messages are double precision."""
+    device: Device = "cpu"
+    """Where workers compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
+    num_gpus: Annotated[float, Field(ge=0, le=1024)] = 0.0
+    """Share of a GPU that each worker asks Ray for."""
     num_active_workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of the active party (w_a)."""
     num_passive_workers: Annotated[int, Field(ge=1, le=64)] = 1

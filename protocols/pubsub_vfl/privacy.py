@@ -20,6 +20,7 @@ from fedactors.data.blocks import prepare, split
 from fedactors.data.neighbours import replaced_labels, replaced_rows
 from fedactors.data.partitions import VerticalData
 from fedactors.data.preprocessing import Preprocessing
+from fedactors.learning.devices import on_host
 from fedactors.learning.losses import task_loss
 from fedactors.learning.network import Model
 from fedactors.learning.split_network import joint_output, loss_gradients
@@ -106,7 +107,7 @@ def surface(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
             )
         )
         if data.task == "binary":
-            rows = cut_gradients[number] * len(labels)
+            rows = on_host(cut_gradients[number]) * len(labels)
             sent = clip_and_noise(rows, config.gradient_clip_norm, sigma, rng) if sigma else rows
             gradients.append(SeenGradients(name=data.label_party, gradients_BE=sent, labels_B=labels))
     scores = SeenScores(name="joint model", members_B=-losses["train"], others_S=-losses["test"])

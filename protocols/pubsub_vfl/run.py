@@ -178,7 +178,7 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> F
     active_cls, passive_cls = (
         (PairedActiveWorker, PairedPassiveWorker) if config.is_paired else (ActiveWorker, PassiveWorker)
     )
-    resources = Resources(num_cpus=config.cpus_per_worker)
+    resources = Resources(num_cpus=config.cpus_per_worker, num_gpus=config.num_gpus)
     handles: dict[str, PartyWorker] = {}
     with_server: list[str] = []
 

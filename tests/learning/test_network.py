@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedactors.learning import network as networks
+from fedactors.learning.devices import on_host
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model, Network, initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
@@ -42,13 +43,13 @@ def embed(publication: Publication) -> np.ndarray:
 
 def back_propagate(publication: Publication, gradient: np.ndarray) -> np.ndarray:
     """Return the bottom's flat gradient."""
-    return publication.gradient(gradient)
+    return on_host(publication.gradient(gradient))
 
 
 def grade(top: Model, embedding: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the loss, the gradient of the embedding and that of the top."""
     found = loss_gradients(top, [embedding], targets, "binary")
-    return found.loss, found.embedding_gradients[0], found.gradient
+    return found.loss, on_host(found.embedding_gradients[0]), on_host(found.gradient)
 
 
 class Learner(Client):

@@ -19,6 +19,7 @@ from _study import Point, flags, perform_with_states
 
 from fedactors.config import build, parse_words
 from fedactors.data.blocks import prepare, split
+from fedactors.learning.devices import on_host
 from fedactors.learning.metrics import auc
 from fedactors.learning.network import Model
 from fedactors.learning.split_network import loss_gradients
@@ -73,7 +74,7 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
     labels = labels[:2000]
     fused = [embeddings["active"]["train"][:2000], released["train"][:2000]]
     gradient = loss_gradients(Model(algorithm.top_spec(config, data), vectors["active"][1]), fused, labels, data.task)
-    sent = gradient.embedding_gradients[1] * len(labels)
+    sent = on_host(gradient.embedding_gradients[1]) * len(labels)
     noise = account["active"]["Gradient"]["noise_scale"]
     if noise:
         sent = clip_and_noise(sent, config.gradient_clip_norm, noise, rng)
