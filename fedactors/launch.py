@@ -1,7 +1,7 @@
 """From a protocol, its config and the options of a command to finished runs.
 
 `resolve` turns words and flags into a config; `launch` runs it once per seed. Each run: load the data, make the run
-folder, build the runtime, execute, write the summary. What goes wrong is written to ``error.txt`` in the run folder;
+folder, build the runtime, execute, write the summary. Where something goes wrong is written to ``error.txt`` there;
 a run that never began leaves no folder.
 """
 
@@ -15,7 +15,6 @@ import os
 import signal
 import statistics
 import threading
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build, parse_words
-from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyFailed, Stopped
+from fedactors.errors import BadInput, DataMissing, FedactorsError, Stopped
 from fedactors.named_code import check_trusted
 from fedactors.plugins import Protocol, RunResult
 from fedactors.records.activity import Activity, activities
@@ -39,6 +38,7 @@ from fedactors.records.states import FoundStates, Places, make_places, proven_pl
 from fedactors.records.trackers import check_trackers, open_trackers
 from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.base import Runtime, Snapshot, Usage
+from fedactors.runtime.failures import without_words
 from fedactors.validation import shown
 
 
@@ -393,7 +393,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
     status = "stopped" if isinstance(error, Stopped) else "failed"
     with contextlib.suppress(FedactorsError, OSError):
         if status == "failed":
-            folder.write_bytes("error.txt", _trace(error).encode())
+            folder.write_bytes("error.txt", without_words(error).encode())
             error.add_note(f"details: {folder.place}/error.txt")
         if recorder is not None:
             recorder.close()
@@ -403,12 +403,6 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
     folder.release()
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
         error.add_note(f"go on with --resume {folder.place}")
-
-
-def _trace(error: BaseException) -> str:
-    if isinstance(error, PartyFailed) and error.traceback_text:
-        return f"{error}\n\n{error.traceback_text}"
-    return "".join(traceback.format_exception(error))
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:

@@ -104,9 +104,16 @@ async def run(settings: TinyConfig, data: Any, runtime: TinyRuntime) -> RunResul
     return RunResult(rounds=runtime.round, metrics={"score": score}, extra={"data": data})
 
 
+TRACE = """Traceback (most recent call last):
+  File "shop.py", line 7, in load
+    table[name]
+ValueError: could not read '4711 hush street'
+"""
+
+
 def make_trouble(kind: str) -> None:
     if kind == "party":
-        raise PartyFailed("shop/worker-0", "ValueError: no such column", "Traceback: original line 7")
+        raise PartyFailed("shop/worker-0", "ValueError: no such column", TRACE)
     if kind == "bug":
         raise RuntimeError("a bug")
     if kind == "input":

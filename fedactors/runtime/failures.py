@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fedactors.errors import FedactorsError, OutOfMemory, PartyError, PartyFailed, PartyLost, is_out_of_memory
+from fedactors.errors import (
+    CallTimeout,
+    Deadlock,
+    FedactorsError,
+    OutOfMemory,
+    PartyError,
+    PartyFailed,
+    PartyLost,
+    Stopped,
+    is_out_of_memory,
+)
 from fedactors.network.codec import CodecError
 from fedactors.validation import first_line
 
+_FRAME = re.compile(r'^ *(?:\| *)*(  File "[^"\n]+", line \d+, in \S+)$', re.MULTILINE)
 _CALLER = "_fedactors_caller"
 """Attribute of an error that came as a reply: the name of whoever made the call."""
 
@@ -26,6 +38,23 @@ ERROR_ROW = "error"
 def error_bytes(error: BaseException) -> int:
     """Return the bytes of an error's text, which leaves the party whose code failed."""
     return len(str(error).encode())
+
+
+def without_words(error: BaseException) -> str:
+    """Return what may be kept of an exception: its kind, its party, and where it was raised; not what it says.
+
+    A text may quote values of a party's data. Those of losses and limits are the runtime's own and are kept.
+    """
+    if isinstance(error, (PartyLost, CallTimeout, Deadlock, Stopped)):
+        first = str(error)
+    elif isinstance(error, PartyFailed):
+        kind = error.message.partition(":")[0]
+        first = f"{error.party}: {kind if kind.isidentifier() else type(error).__name__}"
+    else:
+        first = f"{error.party}: {type(error).__name__}" if isinstance(error, PartyError) else type(error).__name__
+    text = error.traceback_text if isinstance(error, PartyFailed) else ""
+    frames = _FRAME.findall(text or "".join(traceback.format_exception(error)))
+    return "\n".join([first, *frames, ""])
 
 
 def first_error(error: BaseException) -> BaseException:

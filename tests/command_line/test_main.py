@@ -132,7 +132,7 @@ def test_exit_codes_and_one_clear_line(capsys, words, code, message):
 def test_failed_party_shows_its_original_traceback(capsys):
     assert cli.main(["run", "tiny-one", "trouble=party@2", "--quiet"]) == 3
     error = capsys.readouterr().err
-    assert "Traceback: original line 7" in error
+    assert "ValueError: could not read" in error
     assert "go on with --resume runs/" in error
 
 
