@@ -14,6 +14,8 @@ from fedactors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, Door, doors, spo
 from fedactors.runtime.base import Ref
 
 THE_DRIVER = "the run's driver"
+KINDS = ("secure sums", "noise", "labels", "standardisation")
+"""What every protocol's ``protections`` speaks of, in this order."""
 _CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "whoever calls", OWN_PARTY: "its own party"}
 
 
@@ -55,6 +57,40 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
             }
         )
     return described
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Protection:
+    """Whether one kind of protection is on in a configuration; a message module's ``protections(config)`` lists all.
+
+    Args:
+        kind: one of `KINDS`.
+        settings: those that turn it on or off; none: the protocol has no such choice.
+        on: whether it is on.
+        means: what it holds back, or, where it is off, what leaves or is read without it.
+    """
+
+    kind: str
+    settings: tuple[str, ...] = ()
+    on: bool
+    means: str
+
+
+def describe_protections(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
+    """Return which protection is on in a configuration and which is off, by kind; nothing if the protocol says nothing.
+
+    Raises:
+        BadInput: what it says names another kind, or a setting that there is not.
+    """
+    stated = getattr(protocol.messages, "protections", None)
+    found: list[Protection] = [] if stated is None else list(stated(config))
+    known = {field.name for field in dataclasses.fields(config)}
+    for one in found:
+        if one.kind not in KINDS or not known.issuperset(one.settings):
+            raise BadInput(f"protections of {protocol.name}: {one.kind} by {', '.join(one.settings)} is not known")
+    return [
+        {**dataclasses.asdict(one), "settings": {name: getattr(config, name) for name in one.settings}} for one in found
+    ]
 
 
 def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str, str]]:

@@ -204,14 +204,20 @@ def plan_command(args: argparse.Namespace) -> int:
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
     from fedactors.config import build, parse_words
-    from fedactors.inspection import describe_messages
+    from fedactors.inspection import describe_messages, describe_protections
+    from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
     config = build(protocol.Config, parse_words(args.words))
-    messages = describe_messages(protocol, config)
+    messages, protections = describe_messages(protocol, config), describe_protections(protocol, config)
     if args.format == "json":
-        print_json({"protocol": protocol.name, "messages": messages})
+        print_json({"protocol": protocol.name, "protections": jsonable(protections), "messages": messages})
         return 0
+    print("Protection\n")
+    for one in protections:
+        settings = ", ".join(f"{name}={value}" for name, value in one["settings"].items())
+        print(f"{one['kind']}: {'ON' if one['on'] else 'off'}{f'  ({settings})' if settings else ''}\n  {one['means']}")
+    print("" if protections else "the protocol says nothing about it\n")
     for is_control, heading in ((False, "Between parties"), (True, "What the run's driver learns")):
         print(f"{heading}\n")
         for entry in (entry for entry in messages if entry["control"] == is_control):

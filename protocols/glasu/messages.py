@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.inspection import Protection
 from fedactors.network.codec import message
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import MESSAGES
@@ -200,6 +201,31 @@ def sent(config: GlasuConfig) -> tuple[type, ...]:
     if config.batch_size is not None and len(config.resolved_layers) > 1:
         found.append(IndexSet)
     return tuple(found)
+
+
+def protections(config: GlasuConfig) -> tuple[Protection, ...]:
+    """Return which protection is on."""
+    is_summed, is_noised = config.secure_aggregation, config.noise_multiplier > 0
+    summed = "the server reads sums over the clients only" if is_summed else "the server reads each client's part"
+    noised = "representations are noised; losses, predictions, gradients and index sets are not"
+    return (
+        Protection(kind="secure sums", settings=("secure_aggregation",), on=is_summed, means=summed),
+        Protection(
+            kind="noise",
+            settings=("noise_multiplier", "clip_norm"),
+            on=is_noised,
+            means=noised if is_noised else "representations leave as they are",
+        ),
+        Protection(kind="labels", on=False, means="every client knows all labels; the server is told none"),
+        Protection(
+            kind="standardisation",
+            settings=("scale_features",),
+            on=not config.scale_features,
+            means="blocks are scaled by their own mean length, without noise; it does not leave by itself"
+            if config.scale_features
+            else "none is done: features are taken as they are given",
+        ),
+    )
 
 
 def shapes(config: GlasuConfig) -> Mapping[str, Mapping[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.inspection import Protection
 from fedactors.network.codec import message
 from fedactors.privacy.secure_sums import MESSAGES
 from protocols.horizontal.config import HorizontalConfig
@@ -96,6 +97,17 @@ def sent(config: HorizontalConfig) -> tuple[type, ...]:
     """Return the messages that a run sends: the same for all methods."""
     parts = (TotalWeight, *MESSAGES) if config.secure_sums else (Change,)
     return (Introduction, TrainOrder, *parts, RoundOrder, Federation, Progress, Scores)
+
+
+def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
+    """Return which protection is on."""
+    summed = "the server reads the sum over all sites only" if config.secure_sums else "each site's change is read"
+    return (
+        Protection(kind="secure sums", settings=("secure_sums",), on=config.secure_sums, means=summed),
+        Protection(kind="noise", on=False, means="changes leave without noise, and no budget is promised"),
+        Protection(kind="labels", on=True, means="they stay with their client; changes of the model depend on them"),
+        Protection(kind="standardisation", on=True, means="none is done: rows are taken as they are given"),
+    )
 
 
 def shapes(config: HorizontalConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:

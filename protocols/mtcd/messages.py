@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
+from fedactors.inspection import Protection
 from fedactors.network.codec import encode, message
 from fedactors.network.transforms import Encoded
 
@@ -338,6 +339,29 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
     relinked = (LostClient, Links) if config.on_party_loss == "continue" else ()
     rounds = (SyncedZ,) if config.algorithm == "svfl" else (Token, RoamingDone, SyncTokens)
     return (*common, *served, *relayed, *relinked, *rounds)
+
+
+def protections(config: MtcdConfig) -> tuple[Protection, ...]:
+    """Return which protection is on."""
+    noised = "representations and changes of Z are clipped and noised; training on the rows is not covered"
+    return (
+        Protection(kind="secure sums", on=False, means="the server reads each client's representation"),
+        Protection(
+            kind="noise",
+            settings=("noise",),
+            on=config.noise is not None,
+            means=noised if config.noise is not None else "representations leave as they are",
+        ),
+        Protection(
+            kind="labels",
+            settings=("relaxed_protocol",),
+            on=False,
+            means="all parties are told the labels; with data of one's own they must agree to it",
+        ),
+        Protection(
+            kind="standardisation", on=False, means="columns are scaled by the training rows' own, without noise"
+        ),
+    )
 
 
 def shapes(config: MtcdConfig) -> dict[str, dict[str, Any]]:

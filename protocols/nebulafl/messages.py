@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.inspection import Protection
 from fedactors.network.codec import message
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 
@@ -258,6 +259,19 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
     if config.algorithm == "fedsa" or config.on_party_loss == "restart":
         found.append(Withdrawal)
     return tuple(found)
+
+
+def protections(config: NebulaFLConfig) -> tuple[Protection, ...]:
+    """Return which protection is on."""
+    alone = "each center's model crosses by itself, to its partner, the exchange and the auditor"
+    counted = config.algorithm == "fedhkt"
+    labels = "label counts of clusters leave" if counted else "they stay in their container; models depend on them"
+    return (
+        Protection(kind="secure sums", on=False, means=alone),
+        Protection(kind="noise", on=False, means="models leave without noise, and no budget is promised"),
+        Protection(kind="labels", settings=("algorithm",), on=not counted, means=labels),
+        Protection(kind="standardisation", on=True, means="none is done: rows are taken as they are given"),
+    )
 
 
 def shapes(config: NebulaFLConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:

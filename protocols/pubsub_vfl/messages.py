@@ -5,12 +5,14 @@ Shapes: B rows of a batch, E width of the cut layer, P parameters of a model, N 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
+from fedactors.inspection import Protection
 from fedactors.network.codec import message
 from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -237,6 +239,45 @@ def sent(config: PubSubVflConfig) -> tuple[type, ...]:
     losses = (LostWorker,) if config.on_party_loss == "restart" else ()
     broker = (BatchCount, EpochCounts, Report, Orders, EpochOrder, *losses)
     return (*always, *within, *broker, Embedding, Gradient)
+
+
+def protections(config: PubSubVflConfig) -> tuple[Protection, ...]:
+    """Return which protection is on."""
+    covers = config.bottom_training != "plain" and config.standardisation != "measured"
+    is_noised = math.isfinite(config.embedding_mu) or math.isfinite(config.privacy_mu)
+    noise = "embeddings leave as they are"
+    if is_noised:
+        noise = "embeddings are clipped and noised" + (
+            "" if covers else "; bottom or scale read the rows without noise"
+        )
+    is_flipped = math.isfinite(config.label_epsilon)
+    labels = "labels are exchanged at random once, before anything is computed from them"
+    scale = {
+        "measured": "the scale of columns is measured on the training rows, without noise",
+        "private": "the scale of columns is measured with noise",
+        "none": "none is done: columns must be on a public scale already",
+    }[config.standardisation]
+    return (
+        Protection(kind="secure sums", on=False, means="each passive party's embeddings are read by the active party"),
+        Protection(
+            kind="noise",
+            settings=("embedding_mu", "privacy_mu", "bottom_training", "gradient_mu"),
+            on=is_noised,
+            means=noise,
+        ),
+        Protection(
+            kind="labels",
+            settings=("label_epsilon",),
+            on=is_flipped,
+            means=labels if is_flipped else "labels stay; gradients at the cut depend on them",
+        ),
+        Protection(
+            kind="standardisation",
+            settings=("standardisation", "standardisation_mu"),
+            on=config.standardisation != "measured",
+            means=scale,
+        ),
+    )
 
 
 def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:

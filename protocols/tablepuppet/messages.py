@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.inspection import Protection
 from fedactors.network.codec import message
 from fedactors.privacy.secure_sums import MESSAGES
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -284,6 +285,46 @@ def sent(config: TablePuppetConfig) -> tuple[type, ...]:
     if may_be_partitioned:
         found += [Consensus, LocalParameters] if config.is_admm else [PartialGradient, AggregatedGradient]
     return tuple(found)
+
+
+def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
+    """Return which protection is on."""
+    given = config.algorithm == "centralised"
+    summed = (
+        "the server reads the sum of the tables' predictions only" if config.secure_sums else "each table's are read"
+    )
+    is_noised = config.feature_dp is not None and config.prediction_noise > 0
+    if is_noised:
+        noise = "theta and predictions are clipped and noised"
+    elif config.feature_dp is not None:
+        noise = "theta is noised, predictions are not: these read the rows again"
+    else:
+        noise = "every feature is given away" if given else "theta and predictions leave as they are"
+    return (
+        Protection(kind="secure sums", settings=("secure_sums",), on=config.secure_sums, means=summed),
+        Protection(
+            kind="noise",
+            settings=("feature_dp", "prediction_clip", "prediction_noise"),
+            on=is_noised,
+            means=noise,
+        ),
+        Protection(
+            kind="labels",
+            settings=("label_dp",),
+            on=config.label_dp is not None,
+            means="training labels are noised once; those of test rows show in scores"
+            if config.label_dp is not None
+            else "the server is sent the training labels",
+        ),
+        Protection(
+            kind="standardisation",
+            settings=("declared_facts", "standardise"),
+            on=bool(config.declared_facts),
+            means="rows are encoded by declared facts alone"
+            if config.declared_facts
+            else "categories, means and deviations are the tables' own, without noise",
+        ),
+    )
 
 
 def shapes(config: TablePuppetConfig) -> dict[str, dict[str, Any]]:
