@@ -124,7 +124,7 @@ def test_a_run_on_two_hosts_that_encrypt(tmp_path):
         words += ["--place", "active=bank,passive=shop", "--address", f"{hosts.net}.1:6379"]
         done = hosts.call(0, *words, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
-        assert json.loads(done.stdout.splitlines()[-1])["metrics"]["auc"] > 0.5
+        assert json.loads(done.stdout.splitlines()[-1])["metrics"]["test/auc"] > 0.5
         plain = hosts.call(0, *words, check=False, RAY_USE_TLS="0")
         assert plain.returncode != 0
     finally:

@@ -33,7 +33,6 @@ NOT_RUN = {
     "export RAY_AUTH_MODE": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
     "ray get-auth-token": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
     "ray start": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
-    "ray job submit": "needs a cluster: tests/runtime/test_cluster.py submits scenarios",
     "export CARDS_SOUTH": "needs a PostgreSQL server of that name: the tests of TablePuppet start one of their own",
     "fedactors run tablepuppet --data parties.toml algorithm=rfl-admm PAGE=how-to": "needs the same server",
 }

@@ -403,22 +403,24 @@ class ActiveWorker(PartyWorker):
 
     # --- a step in parts, for whoever has something to send in between ---
 
-    async def _embed_own(self, positions: np.ndarray) -> tuple[Publication, np.ndarray]:
+    async def _embed_own(self, positions: np.ndarray) -> tuple[Publication, Tensor]:
         """Embed a batch of one's own rows while the others' embeddings are under way."""
-        publication = Publication(self._bottom.model, self.rows.prepared.train.features[positions])
+        x_BF = self._held.take("features", self.rows.prepared.train.features, positions)
+        publication = Publication(self._bottom.model, x_BF)
         work = Work("bottom-forward", algorithm.operations(len(positions), self.replica.sizes[0]))
-        return publication, await self.compute(algorithm.embed, publication, work=work)
+        return publication, await self.compute(algorithm.embed_here, publication, work=work)
 
-    async def _cut(self, positions: np.ndarray, own: np.ndarray, embeddings: Sequence[Embedding]) -> TopGradient:
+    async def _cut(self, positions: np.ndarray, own: Tensor, embeddings: Sequence[Embedding]) -> TopGradient:
         """Return the loss and the gradients at the top, those that are to be sent among them."""
         labels = self.rows.prepared.train.labels
         assert labels is not None
-        joint = [own, *(embedding.values for embedding in embeddings)]
+        target_B = self._held.take("labels", labels, positions)
+        received = [embedding.values for embedding in embeddings]
         work = Work("top-step", algorithm.operations(len(positions), self.replica.sizes[1], updates=True))
         top, task = self._top.model, self._data.task
-        return await self.compute(algorithm.cut_gradients, top, task, joint, labels[positions], work=work)
+        return await self.compute(algorithm.cut_gradients, top, task, own, received, target_B, work=work)
 
-    async def _backward_own(self, publication: Publication, gradient_BE: np.ndarray) -> np.ndarray:
+    async def _backward_own(self, publication: Publication, gradient_BE: np.ndarray | Tensor) -> np.ndarray | Tensor:
         """Return the flat gradient of one's own bottom model, when the gradients of others are under way."""
         work = Work("bottom-backward", algorithm.operations(len(gradient_BE), self.replica.sizes[0], updates=True))
         return await self.compute(algorithm.backward, publication, gradient_BE, work=work)

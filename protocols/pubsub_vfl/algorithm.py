@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,12 @@ def embed(publication: Publication) -> Array:
     return publication.embedding
 
 
-def backward(publication: Publication, gradient_BE: Array) -> Array | Tensor:
+def embed_here(publication: Publication) -> Tensor:
+    """Compute the embedding of a batch of one's own (B x E); it stays on its device."""
+    return publication.activation
+
+
+def backward(publication: Publication, gradient_BE: Array | Tensor) -> Array | Tensor:
     """Return the flat gradient (P) through the activation of `publication` (line 26); it stays on its device."""
     return publication.gradient(gradient_BE)
 
@@ -152,9 +157,13 @@ def active_gradients(
     return ActiveGradients(found.loss, tuple(map(on_host, found.embedding_gradients[1:])), own, found.gradient)
 
 
-def cut_gradients(top: Model, task: Task, embeddings: Sequence[Array], target_B: Array) -> TopGradient:
-    """Compute the loss and all gradients at the top, of one's own embedding (the first) too: half of a step."""
-    return loss_gradients(top, embeddings, target_B, task)
+def cut_gradients(
+    top: Model, task: Task, own_BE: Array | Tensor, embeddings: Sequence[Array], target_B: Array | Tensor
+) -> TopGradient:
+    """Compute the loss and all gradients at the top, half of a step; what others get is on the host."""
+    found = loss_gradients(top, [own_BE, *embeddings], target_B, task)
+    own, *others = found.embedding_gradients
+    return replace(found, embedding_gradients=(own, *map(on_host, others)))
 
 
 _SLICE_ROWS = 8192

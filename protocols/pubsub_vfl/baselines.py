@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
+from fedactors.learning.devices import on_host
 from fedactors.remote import CLIENT, DRIVER, remote
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.averaging import AveragingServer
@@ -154,16 +155,18 @@ class PairedActiveWorker(ActiveWorker):
         answer = ask(nothing, mine[0]) if mine else None
         for batch_id, following in zip(mine, [*mine[1:], -1], strict=True):
             positions = batches[batch_id] if batch_id >= 0 else batches[0][:0]
-            publication, embedding = await self._embed_own(positions) if len(positions) else (None, positions)
+            ahead = await self._embed_own(positions) if len(positions) else None
             assert answer is not None
             with self.span("wait", "embedding"):
                 embeddings = await answer
-            if publication is None:
+            if ahead is None:
                 gradients, own = [self._no_gradient(epoch)] * len(nothing), []
                 answer = ask(gradients, following)
             else:
+                publication, embedding = ahead
                 found = await self._cut(positions, embedding, [e for e in embeddings if e is not None])
-                gradients = self._pack(found.embedding_gradients[1:], epoch, (batch_id, 1), positions)
+                sent = [on_host(gradient) for gradient in found.embedding_gradients[1:]]
+                gradients = self._pack(sent, epoch, (batch_id, 1), positions)
                 answer = ask(gradients, following)
                 own = [await self._backward_own(publication, found.embedding_gradients[0]), found.gradient]
                 loss_sum += found.loss * len(positions)

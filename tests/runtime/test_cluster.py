@@ -54,7 +54,7 @@ def simulated(hosts: Hosts, *words: str) -> dict:
 
 def test_the_asynchronous_protocol_trains_across_hosts(hosts):
     words = ["pubsub-vfl", "--smoke", "num_epochs=6", *PLACED, "--out", str(hosts.folder / "shared")]
-    assert submit(hosts, *words)["result"]["metrics"]["auc"] > 0.6
+    assert submit(hosts, *words)["result"]["metrics"]["test/auc"] > 0.6
 
 
 @pytest.mark.parametrize(
