@@ -21,6 +21,7 @@ from fedactors.learning.network import Model
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.own_models import check_model
 from fedactors.learning.split_network import Publication, TopGradient, loss_gradients
+from fedactors.network.transforms import Encoded, Quantise, dense
 from fedactors.privacy.dpsgd import clipped_gradient_sum
 from fedactors.privacy.mechanisms import pubsub_sigma
 from fedactors.runtime.base import Costs
@@ -88,6 +89,9 @@ FITTED: dict[str, tuple[float, float, float]] = {
     "top-forward": (2.027e-05, 0, 2.195e-11),
     "top-step": (1.423e-04, 0, 5.38e-11),
     "average": (1.017e-05, 0, 3.825e-10),
+    "compress": (2.690e-05, 0, 4.0810e-09),
+    "decompress": (3.793e-06, 0, 5.205e-10),
+    "server-step": (3.3206e-05, 0, 2.1490e-09),
 }
 """Kind of work to (fixed, per_layer, per_operation), in seconds.
 
@@ -151,6 +155,11 @@ def active_gradients(
 def cut_gradients(top: Model, task: Task, embeddings: Sequence[Array], target_B: Array) -> TopGradient:
     """Compute the loss and all gradients at the top, of one's own embedding (the first) too: half of a step."""
     return loss_gradients(top, embeddings, target_B, task)
+
+
+def compress(values: Array, bits: int, seed: int) -> Encoded:
+    """Return values in so many bits each, rounded at random: their mean over the seeds is exact."""
+    return Quantise(bits=bits).compress(dense(values), np.random.default_rng(seed))
 
 
 _SLICE_ROWS = 8192

@@ -70,9 +70,10 @@ def compare(done, history, workers=("worker-0",)) -> None:
 
 SYNCHRONOUS = {"algorithm": "vfl"}
 ONE_IN_FLIGHT = {"algorithm": "pubsub-vfl", "max_in_flight": 1}
+SENT = {**ONE_IN_FLIGHT, "payloads": "sent"}
 
 
-@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
+@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT, SENT], ids=["vfl", "pubsub", "sent"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_every_step_is_plain_split_learning(how, optimizer):
     """One batch per epoch, so that the checkpoint after each epoch is the state after each step."""
@@ -93,6 +94,15 @@ def test_every_step_is_plain_split_learning(how, optimizer):
 def test_epochs_of_several_batches_are_plain_split_learning(how, data, changes):
     config = {**how, **changes, "float64": True, "batch_size": 50}
     compare(simulate(data, **config), plain_split_learning(data, config_of(**config)))
+
+
+@pytest.mark.parametrize("how", [SYNCHRONOUS, {"algorithm": "avfl", "embedding_buffer": 1}, SENT])
+def test_epochs_without_a_pause_are_plain_split_learning(how):
+    config = {**how, "float64": True, "batch_size": 50, "num_epochs": 5}
+    done = simulate(**config, epochs_per_round=2)
+    history = plain_split_learning("breast-cancer", config_of(**config))
+    assert done.result.rounds == 5
+    compare(done, [history[epoch] for epoch in (0, 2, 4, 5)])
 
 
 @pytest.mark.parametrize("batch_size", [30, 64])
