@@ -53,7 +53,7 @@ def simulated(hosts: Hosts, *words: str) -> dict:
 
 def test_the_asynchronous_protocol_trains_across_hosts(hosts):
     words = ["pubsub-vfl", "--smoke", "num_epochs=6", *PLACED, "--out", str(hosts.folder / "shared")]
-    assert submit(hosts, *words)["result"]["metrics"]["auc"] > 0.6
+    assert submit(hosts, *words)["result"]["metrics"]["test/auc"] > 0.6
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def traffic(run: Path) -> dict[tuple[str, str, str], tuple[int, int]]:
 def test_data_centers_rotate_their_models_across_three_hosts(hosts):
     words = ["nebulafl", "--smoke", "num_centers=3", "--spread", "spread", "--emulate", "0.002"]
     found = submit(hosts, *words, "--out", str(hosts.folder / "shared"))["result"]
-    assert found["metrics"]["accuracy"] > 0.1
+    assert found["metrics"]["test/accuracy"] > 0.1
     assert found["metrics"]["transfers"] >= 3
 
 
