@@ -97,7 +97,7 @@ def generated(protocol, settings):
             {"data": "blocks:120x9x3"},
         ),
         ("horizontal", {"num_training": 200, "num_clients": 3}, {}),
-        ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"accuracy": 0.5}}),
+        ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"test/accuracy": 0.5}}),
     ],
 )
 def test_built_in_protocols_conform_on_both_runtimes(name, settings, options):
@@ -110,7 +110,7 @@ def test_built_in_protocols_conform_on_both_runtimes(name, settings, options):
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_pubsub_vfl_conforms():
-    check_protocol(PUBSUB, deterministic=False, agree={"auc": 0.2})
+    check_protocol(PUBSUB, deterministic=False, agree={"test/auc": 0.2})
 
 
 @pytest.mark.ray

@@ -65,7 +65,7 @@ def test_inspection_names_the_receivers_of_the_configuration():
     told = {entry["message"]: entry["receiver"] for entry in describe_messages(PROTOCOL, settings(mode="joint"))}
     assert told["GradientPart"] == "server"
     assert told["GradientShare"] == "clients"
-    assert told["Accuracies"] == "the run's driver"
+    assert told["Evaluation"] == "the run's driver"
     assert "GradientPart" not in {entry["message"] for entry in describe_messages(PROTOCOL, settings())}
     assert set(actors(settings(special_case="standalone"))) == {"clients"}
 

@@ -105,7 +105,7 @@ def test_scaffold_keeps_a_control_of_each_client_that_trained():
 # --- own data ---
 
 
-@pytest.mark.parametrize(("task", "metric"), [("binary", "auc"), ("regression", "rmse")])
+@pytest.mark.parametrize(("task", "metric"), [("binary", "test/auc"), ("regression", "test/rmse")])
 def test_own_files_are_opened_by_their_own_sites(tmp_path, task, metric):
     path = own_files(tmp_path, task=task)
     config = HorizontalConfig(num_rounds=30, learning_rate=0.1)

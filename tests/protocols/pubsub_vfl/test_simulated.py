@@ -325,9 +325,9 @@ def test_embeddings_of_several_parties_are_fetched_at_once():
 def test_regression_and_classes(task, metric):
     done = simulate(arrays(task), num_epochs=10, hidden_size=16, embedding_size=8)
     rounds = done.recorder.rounds
-    better = np.subtract(rounds[-1][metric], rounds[0][metric])
+    better = np.subtract(rounds[-1][f"validation/{metric}"], rounds[0][f"validation/{metric}"])
     assert better < 0 if metric == "rmse" else better > 0
-    assert metric in done.result.metrics
+    assert f"test/{metric}" in done.result.metrics
 
 
 @pytest.mark.parametrize("alignment", ["hash", "psi"])

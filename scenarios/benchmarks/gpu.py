@@ -1,0 +1,262 @@
+"""Training steps on a GPU: ours, ours on the CPU, and bare PyTorch on the same GPU.
+
+    pubsub-vfl   a batch of two parties, hidden 256 to 4,096: what leaves a party comes to the host and goes back, as
+                 between processes; `passive` and `active` are each party's share of the time
+    glasu        a local update of a client on the whole synthetic graph, GCN of two layers
+    nebulafl     a container's pass with ResNet-18 on images of CIFAR-10's shape
+    clients      clients a second, one after the other and in batched calls
+
+Usage: python scenarios/benchmarks/gpu.py [--device cuda] [--only pubsub-vfl,glasu] [--smoke]
+Prints one JSON line a row: seconds of each side, and `of bare` = bare PyTorch / ours (of the slower party where there
+are two), `gain` = CPU / ours. Random rows; sides alternate, the best of `REPEATS` counts. ``--smoke``: the smallest
+sizes, on the CPU where there is no GPU, where bare PyTorch is on the CPU as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from fedactors.config import build
+from fedactors.data.graphs import to_csr
+from fedactors.learning import flat_training
+from fedactors.learning.devices import Held, find_device, on_device, on_host, placed
+from fedactors.learning.flat_training import Sgd
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.network import Network, initial_vector
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
+from fedactors.learning.split_network import Publication
+from protocols.glasu import algorithm as glasu
+from protocols.glasu.backbones import initial_parameters
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.data import ClientGraph, NodeSplit
+from protocols.glasu.sampling import Adjacency
+from protocols.pubsub_vfl import algorithm as pubsub
+from scenarios.benchmarks.clients_together import MODELS, measure
+
+REPEATS = 5
+Side = Callable[[], None]
+ADAM = OptimizerSpec(name="adam", learning_rate=1e-3)
+
+
+def best_seconds(sides: dict[str, Side], device: torch.device) -> dict[str, float]:
+    """Return the shortest time of each side, after one call that does not count."""
+    for side in sides.values():
+        side()
+    found = dict.fromkeys(sides, float("inf"))
+    for _ in range(REPEATS):
+        for name, side in sides.items():
+            _wait(device)
+            begun = time.perf_counter()
+            side()
+            _wait(device)
+            found[name] = min(found[name], time.perf_counter() - begun)
+    return found
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def compared(ours: Callable[[torch.device], Side], bare: Side, device: torch.device) -> dict[str, float]:
+    """Return seconds of ours on the device and the CPU and of bare PyTorch, and their ratios."""
+    sides = {"ours": ours(device), "bare": bare}
+    if device.type != "cpu":
+        sides["cpu"] = ours(torch.device("cpu"))
+    found = best_seconds(sides, device)
+    ratios = {"of bare": found["bare"] / found["ours"], "gain": found.get("cpu", found["ours"]) / found["ours"]}
+    return {name: float(f"{value:.4g}") for name, value in {**found, **ratios}.items()}
+
+
+# --- PubSub-VFL ---
+
+
+def split_learning(hidden: int, rows: int, device: torch.device) -> dict[str, float]:
+    """Compare a batch of two parties."""
+    rng = np.random.default_rng(0)
+    bottom = ModelSpec(name="mlp", inputs=(50,), outputs=hidden, hidden=hidden, layers=10)
+    top = ModelSpec(name="top-mlp", inputs=(2 * hidden,), outputs=1, hidden=hidden)
+    x = [rng.normal(size=(rows, 50)).astype(np.float32) for _ in range(2)]
+    y = rng.integers(0, 2, rows).astype(np.float32)
+    spent = {"active": float("inf"), "passive": float("inf")}
+
+    def ours(where: torch.device) -> Side:
+        networks = [Network(spec, ADAM, seed, where) for seed, spec in enumerate((bottom, bottom, top))]
+        held, everything = [Held(where), Held(where)], np.arange(rows)
+
+        def step() -> None:
+            begun = time.perf_counter()
+            publication = Publication(networks[1].model, held[1].take("x", x[1], everything))
+            sent = pubsub.embed(publication)
+            half = time.perf_counter()
+            mine = held[0].take("x", x[0], everything)
+            target = held[0].take("y", y, everything)
+            found = pubsub.active_gradients(networks[0].model, networks[2].model, "binary", mine, [sent], target)
+            networks[0].apply(found.bottom)
+            networks[2].apply(found.top)
+            _wait(where)
+            then = time.perf_counter()
+            networks[1].apply(pubsub.backward(publication, found.embeddings[0]))
+            _wait(where)
+            if where == device:
+                spent["active"] = min(spent["active"], then - half)
+                spent["passive"] = min(spent["passive"], half - begun + time.perf_counter() - then)
+
+        return step
+
+    modules = [build_model(spec, seed).to(device) for seed, spec in enumerate((bottom, bottom, top))]
+    optimizers = [torch.optim.Adam(module.parameters(), lr=1e-3) for module in modules]
+    inputs, target = [placed(one, device) for one in x], placed(y, device)
+
+    def bare() -> None:
+        output = modules[2](torch.cat([modules[0](inputs[0]), modules[1](inputs[1])], dim=1))
+        loss = functional.binary_cross_entropy_with_logits(output.ravel(), target)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        loss.item()
+
+    found = compared(ours, bare, device)
+    found |= {name: float(f"{value:.4g}") for name, value in spent.items()}
+    # in a run the parties work side by side, on batches of their own
+    return {**found, "of bare": float(f"{found['bare'] / max(spent.values()):.4g}")}
+
+
+# --- GLASU ---
+
+
+def graph_update(num_nodes: int, degree: int, hidden: int, device: torch.device) -> dict[str, float]:
+    """Compare a local update on the whole graph."""
+    rng, num_classes, width = np.random.default_rng(0), 4, 16
+    ends = np.sort(rng.integers(0, num_nodes, (num_nodes * degree // 2, 2)), axis=1)
+    indptr, indices = to_csr(np.unique(ends[ends[:, 0] < ends[:, 1]], axis=0), num_nodes)
+    nodes = rng.permutation(num_nodes)
+    split = NodeSplit(rng.integers(0, num_classes, num_nodes), *np.split(nodes, [num_nodes // 2, num_nodes * 3 // 4]))
+    features = rng.normal(size=(num_nodes, width)).astype(np.float32)
+    own = ClientGraph("client", Adjacency(indptr, indices), features, split, num_classes)
+    settings = {"special_case": "centralised", "backbone": "gcn", "num_layers": 2, "hidden_size": hidden, "dropout": 0}
+    config = build(GlasuConfig, settings)
+    network = glasu.network_of(config, width, num_classes, 0)
+    batch = glasu.full_batch(own, config.num_layers, torch.float32)
+    first = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
+
+    def ours(where: torch.device) -> Side:
+        there = on_device(batch, where)
+        kept: dict[str, Any] = {"parameters": on_device(first, where), "state": OptimizerState()}
+
+        def step() -> None:
+            arguments: Any = (kept["parameters"], network, there, ADAM, kept["state"], [], None, 1)
+            kept["parameters"], kept["state"], _ = glasu.local_updates(*arguments)
+
+        return step
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matrix = batch.operators[0].matrix_TS.to(device)
+    x, labels = placed(features, device), placed(split.labels_N, device)
+    train = placed(np.sort(split.train), device)
+    weights = [value.to(device).detach().clone().requires_grad_() for value in first.values()]
+    optimizer = torch.optim.Adam(weights, lr=1e-3)
+
+    def bare() -> None:
+        named = dict(zip(first, weights, strict=True))
+        h = x
+        for layer in range(config.num_layers):
+            h = functional.relu(matrix @ (h @ named[f"{layer}.weight"]) + named[f"{layer}.bias"])
+        logits = torch.addmm(named["classifier.bias"], h, named["classifier.weight"])
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(logits[train], labels[train])
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    return compared(ours, bare, device)
+
+
+# --- NebulaFL ---
+
+
+def _skeleton(spec: ModelSpec) -> torch.nn.Module:
+    return build_skeleton(spec, device="cpu")
+
+
+def image_pass(num_images: int, device: torch.device) -> dict[str, float]:
+    """Compare a container's pass with ResNet-18."""
+    rng = np.random.default_rng(0)
+    spec = ModelSpec(name="resnet18", inputs=(3, 32, 32), outputs=10)
+    x, y = rng.normal(size=(num_images, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, num_images)
+    start = initial_vector(spec, 0)
+
+    def ours(where: torch.device) -> Side:
+        def train() -> None:
+            flat_training.local_training(
+                _skeleton, spec, start, x, y, seed=0, sgd=Sgd(1, 50, 0.01, 0.9), device=str(where)
+            )
+
+        return train
+
+    module = build_model(spec, 0).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def bare() -> None:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+        for index in np.array_split(np.random.default_rng(0).permutation(num_images), max(1, num_images // 50)):
+            images = placed(x[index], device).contiguous(memory_format=torch.channels_last)
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(module(images), placed(y[index], device))
+            loss.backward()
+            optimizer.step()
+            loss.item()
+        on_host(next(module.parameters()))
+
+    return compared(ours, bare, device)
+
+
+def rows(device: torch.device, smoke: bool) -> Iterator[tuple[str, dict[str, Any], Callable[[], dict[str, float]]]]:
+    """Yield the protocol, the sizes and what measures them."""
+    for hidden in (16,) if smoke else (256, 512, 1024, 2048, 4096):
+        batch = 32 if smoke else 1024
+        yield "pubsub-vfl", {"hidden": hidden, "rows": batch}, partial(split_learning, hidden, batch, device)
+    for nodes in (2000,) if smoke else (100_000, 1_000_000):
+        yield "glasu", {"nodes": nodes, "degree": 10}, partial(graph_update, nodes, 10, 64, device)
+    images = 4 if smoke else 1000
+    yield "nebulafl", {"images": images}, partial(image_pass, images, device)
+    for name in ("mlp 30-64-64-2",) if smoke else tuple(MODELS):
+        clients = 16 if smoke else 256
+        sizes = {"model": name, "clients": clients}
+        yield "clients", sizes, partial(measure, MODELS[name], clients, 20, str(device))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--device", default=None, help="default: the first GPU; with --smoke the CPU where there is none"
+    )
+    parser.add_argument("--only", default="pubsub-vfl,glasu,nebulafl,clients")
+    parser.add_argument("--smoke", action="store_true")
+    args = parser.parse_args()
+    device = find_device(args.device or ("auto" if args.smoke else "cuda"))
+    torch.set_num_threads(1 if args.smoke else torch.get_num_threads())
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    for protocol, sizes, measured in rows(device, args.smoke):
+        if protocol in args.only.split(","):
+            print(json.dumps({"protocol": protocol, "device": name, **sizes, **measured()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""A party's process opens its own file and no other party's, whatever reads it: the kernel says who opened what.
+
+Python's own hooks do not see the files that Arrow, DuckDB or SQLite open, so that fanotify(7) watches the data files,
+for which a process needs CAP_SYS_ADMIN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedactors.config import build
+from fedactors.launch import load_data
+from fedactors.plugins import find_protocol
+from fedactors.records.recorder import MemoryRecorder
+from fedactors.runtime.ray.runtime import RayRuntime
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_ADD, _OPEN, _HERE = 1, 0x20, -100
+_EVENT = struct.Struct("=IBBHQii")
+
+
+def _begin() -> int:
+    return int(_LIBC.fanotify_init(0, os.O_RDONLY)) if hasattr(_LIBC, "fanotify_init") else -1
+
+
+def _may_watch() -> bool:
+    descriptor = _begin()
+    if descriptor >= 0:
+        os.close(descriptor)
+    return descriptor >= 0
+
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("ray_cluster"),
+    pytest.mark.skipif(not _may_watch(), reason="needs CAP_SYS_ADMIN"),
+]
+
+
+@contextmanager
+def openers(paths: list[Path]) -> Iterator[dict[str, set[int]]]:
+    """Collect which processes open which of these files (by name) while the block runs."""
+    descriptor, done = _begin(), os.eventfd(0)
+    for path in paths:
+        if _LIBC.fanotify_mark(descriptor, _ADD, ctypes.c_uint64(_OPEN), _HERE, str(path).encode()):
+            raise OSError(ctypes.get_errno(), str(path))
+    found: dict[str, set[int]] = {path.name: set() for path in paths}
+
+    def collect() -> None:
+        while True:
+            ready, _, _ = select.select([descriptor, done], [], [])
+            if descriptor not in ready:
+                return
+            events = os.read(descriptor, 65536)
+            while events:
+                length, _, _, _, _, file, process = _EVENT.unpack_from(events)
+                found[Path(os.readlink(f"/proc/self/fd/{file}")).name].add(process)
+                os.close(file)
+                events = events[length:]
+
+    watch = threading.Thread(target=collect)
+    watch.start()
+    try:
+        yield found
+    finally:
+        os.eventfd_write(done, 1)
+        watch.join()
+        os.close(descriptor)
+        os.close(done)
+
+
+def vertical(folder: Path) -> tuple[str, dict[str, str]]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4))
+    ids = np.arange(60)
+    label = (x.sum(1) > 0).astype(int)
+    np.savetxt(folder / "bank.csv", np.c_[ids, x[:, :2], label], delimiter=",", header="id,a,b,bad", comments="")
+    np.savetxt(folder / "shop.csv", np.c_[ids, x[:, 2:]], delimiter=",", header="id,c,d", comments="")
+    parties = (
+        '[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "bad"\n[parties.shop]\npath = "shop.csv"\nid = "id"\n'
+    )
+    return f'[task]\ntype = "binary"\nalignment = "hash"\n{parties}', {"bank.csv": "bank", "shop.csv": "shop"}
+
+
+def horizontal(folder: Path) -> tuple[str, dict[str, str]]:
+    rng = np.random.default_rng(0)
+    names = ("a", "b", "c", "d")
+    for name in (*names, "test"):
+        x = rng.normal(size=(30, 3))
+        y = (x.sum(1) > 0).astype(int)
+        np.savetxt(folder / f"{name}.csv", np.c_[x, y], delimiter=",", header="p,q,r,bad", comments="", fmt="%.6g")
+    lines = ['[task]\ntype = "binary"\nlayout = "horizontal"\ntest = "test.csv"']
+    lines += [f'[parties.{name}]\npath = "{name}.csv"\nlabel = "bad"\nfeatures = ["p", "q", "r"]' for name in names]
+    return "\n".join(lines), {f"{name}.csv": name for name in names}
+
+
+def graph(folder: Path) -> tuple[str, dict[str, str]]:
+    split = {"train": np.arange(2), "validation": np.arange(2, 4), "test": np.arange(4, 6)}
+    np.savez(folder / "nodes.npz", labels=np.array([0, 1, 0, 1, 0, 1]), **split)
+    for name in ("bank", "shop"):
+        np.savez(folder / f"{name}.npz", edges=np.array([[0, 1, 2], [1, 2, 5]]), features=np.arange(18.0).reshape(6, 3))
+    parties = "".join(f'[parties.{name}]\nfile = "{name}.npz"\n' for name in ("bank", "shop"))
+    return f'[task]\nlayout = "graph"\nnodes = "nodes.npz"\n{parties}', {"bank.npz": "bank", "shop.npz": "shop"}
+
+
+def relational(folder: Path) -> tuple[str, dict[str, str]]:
+    rng = np.random.default_rng(0)
+    orders = np.c_[rng.integers(0, 5, 40), rng.integers(0, 5, 40), rng.normal(size=(40, 2))]
+    np.savetxt(folder / "orders.csv", orders, delimiter=",", header="item,card,size,amount", comments="", fmt="%.6g")
+    for name, key, column in (("items", "item", "price"), ("cards", "card", "age")):
+        rows = np.c_[np.arange(5), rng.normal(size=5)]
+        np.savetxt(folder / f"{name}.csv", rows, delimiter=",", header=f"{key},{column}", comments="", fmt="%.6g")
+    sql = "SELECT o.amount, o.size, i.price, c.age FROM orders o JOIN items i ON o.item = i.item "
+    sql += "JOIN cards c ON o.card = c.card"
+    names = ("orders", "items", "cards")
+    parties = "".join(f'[parties.{name}]\npath = "{name}.csv"\n' for name in names)
+    task = f'[task]\ntype = "regression"\nlayout = "relational"\nsql = "{sql}"\nlabel = "o.amount"\n'
+    return task + parties, {f"{name}.csv": name for name in names}
+
+
+CASES: dict[str, Any] = {
+    "pubsub-vfl": (vertical, {"num_epochs": 1, "num_layers": 2, "batch_size": 16}),
+    "mtcd": (
+        vertical,
+        {"num_clients": 2, "num_rounds": 1, "topology": "complete", "num_tokens": 1, "relaxed_protocol": True},
+    ),
+    "horizontal": (horizontal, {"num_rounds": 1}),
+    "nebulafl": (
+        horizontal,
+        {
+            "num_containers": 4,
+            "num_centers": 2,
+            "active_per_center": 2,
+            "num_rounds": 1,
+            "rotation_interval": 1.0,
+            "evaluation_interval": 1.0,
+            "catalogue": "scarce",
+            "duration": 900.0,
+            "dirichlet": None,
+        },
+    ),
+    "glasu": (graph, {"num_clients": 2, "num_rounds": 1, "hidden_size": 4, "evaluate_every": 1}),
+    "tablepuppet": (relational, {"rounds": 1}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_partys_process_opens_its_own_file_alone(name, tmp_path):
+    make, settings = CASES[name]
+    text, owners = make(tmp_path)
+    described = tmp_path / "parties.toml"
+    described.write_text(text)
+    protocol = find_protocol(name)
+    config = build(protocol.Config, settings)
+    with openers([tmp_path / file for file in owners]) as found:
+        data = load_data(protocol, config, str(described), 0)
+        runtime = RayRuntime(seed=0, recorder=MemoryRecorder(), call_timeout=60.0)
+        runtime.execute(lambda: protocol.run(config, data, runtime))
+    parties = {process: actor.partition("/")[0] for actor, process in runtime.processes.items()}
+    opened = {file: {parties.get(process, "driver") for process in processes} for file, processes in found.items()}
+    if name == "nebulafl":  # a center holds several clients' files: the first two, and the others
+        centers = [actor for actor in runtime.processes if actor not in ("auditor", "exchange")]
+        owners = dict(zip(owners, [one for one in centers for _ in range(2)], strict=True))
+    assert opened == {file: {owner} for file, owner in owners.items()}
