@@ -115,8 +115,8 @@ def test_the_parts_together_say_what_prediction_says(place):
     np.testing.assert_allclose(found, [float(rows[n]["probability_yes"]) for n in names], atol=1e-6)
     program = torch.export.load(place / "model/shop/bottom.pt2").module()
     torch.testing.assert_close(program(x_shop), parts["shop"].bottom(x_shop))
-    names = parts["bank"].preprocessing.feature_names
-    assert names == ("income", "income is missing", "job=clerk", "job=nurse")
+    columns = parts["bank"].preprocessing.feature_names
+    assert columns == ("income", "income is missing", "job=clerk", "job=nurse")
     assert (x_bank[:, 2:].sum(1) == 0).sum() == sum(row["job"] == "astronaut" for row in list(bank.values())[2:])
 
 
@@ -168,7 +168,7 @@ def test_a_process_of_one_party_opens_no_other_partys_file(place, tmp_path):
     kept = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
-    driver = None
+    driver = ""
     opened: dict[str, set[str]] = {}
     for line in log.read_text().splitlines():
         process, file = line.split(" ", 1)
