@@ -125,6 +125,7 @@ def test_stratified_parts_have_each_class_in_its_share(tmp_path):
     block = FileSource(**{**vars(made), "label": "y", "positive": "no"}).load()
     assert block.class_names == ("yes", "no")
     order = np.random.default_rng(0).permutation(100)
+    assert block.labels is not None
     parts = draw_parts(block, order, "stratified", seed=3, test_share=0.3, validation_share=0.1)
     cut = split(100, seed=0, parts_N=parts)
     assert [int((block.labels[order[rows]] == 0).sum()) for rows in (cut.train, cut.validation, cut.test)] == [13, 1, 6]
