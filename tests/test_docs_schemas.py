@@ -10,6 +10,8 @@ import pytest
 
 from fedactors.command_line.options import RunOptions
 from fedactors.data import own
+from fedactors.data.files import CsvFormat
+from fedactors.data.preprocessing import ColumnRule
 from fedactors.launch import launch, resolve
 from fedactors.network import ledger
 from fedactors.privacy.accounting import PrivacyRecord
@@ -39,6 +41,12 @@ def test_the_page_about_own_data_has_the_keys_of_a_layout(layout):
     (text,) = [text for title, text in sections("parties-toml.md").items() if f"`{layout}`" in title]
     assert keys(text, "[task]") == own._TASK_KEYS[layout]
     assert keys(text, "[parties.NAME]") == own._PARTY_KEYS[layout]
+
+
+@pytest.mark.parametrize(("heading", "schema"), [("a column", ColumnRule), ("`csv`", CsvFormat)])
+def test_the_page_about_own_data_has_the_keys_of_rules(heading, schema):
+    (text,) = [text for title, text in sections("parties-toml.md").items() if "`vertical`" in title]
+    assert keys(text, f"key of {heading}") == {field.name for field in dataclasses.fields(schema)}
 
 
 def test_the_page_about_own_data_has_the_kinds_of_tables():

@@ -15,6 +15,7 @@ from protocols.horizontal.config import HorizontalConfig
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.serving import predict
+from tests.predicting import predicted
 from tests.protocols.nebulafl import runs
 
 TRAP = """
@@ -119,7 +120,7 @@ def test_what_its_user_names_again_is_imported(trap, tmp_path, capsys):
     folder = str(folder_of(tmp_path))
     capsys.readouterr()
     assert run("predict", folder, "--data", "digits", "--trust", address) == 0
-    assert json.loads(capsys.readouterr().out)["count"] == 360
+    assert json.loads(capsys.readouterr().out)["predictions"][0]["predicted"] == 360
     assert run("export", folder, "--party", "server", "--trust", address) == 0
     assert run("run", "horizontal", "--resume", folder, "--quiet", "--trust", address) == 0
 
@@ -129,7 +130,7 @@ def test_a_checkpoint_names_no_code(trap, tmp_path):
     _, recorder, _ = runs.play(config)
     states = dict(recorder.checkpoints["final"].actors)
     data = load_data(config, "digits", 0)
-    honest = predict(config, data, states)
+    honest, _ = predicted(predict, config, data, states, tmp_path)
     for name, frame in states.items():
         value = snapshot.unseal(frame, name)
         if "model_facts" in value["state"]:
@@ -137,7 +138,7 @@ def test_a_checkpoint_names_no_code(trap, tmp_path):
             crafted = (f"{trap}:net", *tuple(facts)[1:])
             value["state"]["model_facts"] = snapshot.pack(crafted, name)
             states[name] = snapshot.seal(value)
-    assert (predict(config, data, states) == honest).all()
+    assert predicted(predict, config, data, states, tmp_path)[0] == honest
     assert not sprung(tmp_path, trap)
 
 

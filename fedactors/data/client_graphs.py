@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,17 @@ class GraphBlock:
     def num_nodes(self) -> int:
         """Nodes, the same at every client."""
         return len(self.indptr) - 1
+
+
+@dataclass(frozen=True)
+class NewGraph:
+    """Nodes to predict, as one client holds them."""
+
+    indptr: Index
+    indices: Index
+    features: NDArray[np.float32]
+    ids: NDArray[Any]
+    """What the nodes are called."""
 
 
 @plain
@@ -139,6 +151,11 @@ class GraphPart:
     def load(self) -> GraphBlock:
         """Load what the client holds, in the process of its actor; see `GraphData.load`."""
         return self.recipe.load(self.recipe.parties.index(self.party))
+
+    def load_new(self) -> NewGraph:
+        """Load what the client holds, to predict all its nodes."""
+        block = self.load()
+        return NewGraph(block.indptr, block.indices, block.features, np.arange(block.num_nodes))
 
 
 _TRAIN_PER_CLASS = {"cora": 60, "citeseer": 84, "pubmed": 320}

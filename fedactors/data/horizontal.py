@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,16 @@ class HorizontalBlock:
     labels: NDArray[Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewBlock:
+    """Rows of one client to be predicted."""
+
+    ids: NDArray[Any]
+    features: NDArray[np.float32]
+    unusable: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """Rows that miss values, and what they miss."""
+
+
 @plain
 class HorizontalSource:
     """Rows of a named data set: one client's, the test rows, or rows held out from the training rows."""
@@ -58,6 +68,11 @@ class HorizontalSource:
         if describe(self.dataset).kind == "images":
             return self._load_images()
         return self._load_rows()
+
+    def load_new(self) -> NewBlock:
+        """Load these rows to predict them."""
+        features = self.load().features
+        return NewBlock(ids=np.arange(len(features)), features=features)
 
     def labels(self) -> NDArray[Any]:
         """Load the labels of these rows alone; see `load`."""
@@ -163,6 +178,17 @@ class HorizontalFile:
         if not self.classes:
             check_labels(labels, where, "regression", 1)
         return HorizontalBlock(features=block.features, labels=labels)
+
+    def load_new(self) -> NewBlock:
+        """Read the file to predict its rows; it need not have labels.
+
+        Raises:
+            BadInput: as `FileSource.load`.
+        """
+        block = dataclasses.replace(self.file, needs_label=False).load()
+        missing = ~np.isfinite(block.features).all(axis=1)
+        unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values")
+        return NewBlock(ids=block.ids, features=np.nan_to_num(block.features), unusable=unusable)
 
     def labels(self) -> NDArray[Any]:
         """Read the labels; see `load`."""

@@ -94,6 +94,8 @@ class FileSource:
     features: tuple[str, ...] | None = None
     """None means every column that is neither id nor label."""
     label: str | None = None
+    needs_label: bool = True
+    """Whether the label must be there: not in rows to predict."""
     categorical: tuple[str, ...] = ()
     """Columns of categories that `rules` says nothing of."""
     rules: tuple[tuple[str, ColumnRule], ...] = ()
@@ -116,7 +118,8 @@ class FileSource:
         self._check_roles()
         where, rules = f"{self.party}: {self.path}", self._rules
         wanted = self.features if trained is None else tuple(one.name for one in trained)
-        roles = [self.id_column, *((self.label, self.split_column) if trained is None else ())]
+        is_training = trained is None and self.needs_label
+        roles = [self.id_column, *((self.label, self.split_column) if is_training else ())]
         others = [column for column in roles if column is not None]
         known = rules if trained is None else {one.name: one.rule for one in trained}
         as_text = [name for name, rule in known.items() if rule.type != "numeric"]
@@ -128,14 +131,14 @@ class FileSource:
             as_text=[*as_text, *(column for column in roles[:1] if column is not None)],
             csv=self.csv,
         )
-        self._check_columns(table, wanted or (), trained is None)
+        self._check_columns(table, wanted or (), is_training)
         names = wanted if wanted is not None else self._remaining(tuple(table))
         self._check_rules(names if trained is None else ())
         columns = {name: table[name] for name in names}
         fitted = fit(columns, rules, where) if trained is None else tuple(trained)
         encoded = encode(columns, fitted, where, new=trained is not None)
         num_rows = len(next(iter(table.values())))
-        labels, class_names = self._labels(table) if trained is None else (None, ())
+        labels, class_names = self._labels(table) if is_training else (None, ())
         block = PartyBlock(
             origin=self.path,
             ids=self._ids(table, num_rows),
@@ -145,7 +148,7 @@ class FileSource:
             labels=labels,
             class_names=class_names,
             columns=fitted,
-            parts=None if self.split_column is None or trained is not None else self._parts(table[self.split_column]),
+            parts=None if self.split_column is None or not is_training else self._parts(table[self.split_column]),
         )
         if trained is not None:
             return dataclasses.replace(block, unusable=encoded.rejected)

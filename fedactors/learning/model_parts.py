@@ -38,7 +38,7 @@ from fedactors.validation import first_line, read_text, reading
 
 KIND = "fedactors-part"
 _SCHEMA = 1
-_FACTS = "part.json"
+_FACTS, _ARRAYS = "part.json", "arrays.safetensors"
 _SLICE_ROWS = 8192
 
 
@@ -79,6 +79,10 @@ class Part:
     """What an output of classes is: a logit, or a least-squares fit of -1 and 1, whose mean is 2 p - 1."""
     models: Mapping[str, TrainedModel]
     """``bottom`` (what the party makes of its rows) and, where the party has it, ``top`` (from what was fused)."""
+    arrays: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    """Parameters by name of what is no module of torch by itself, such as layers of a graph network."""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What else tells how to apply them; plain values."""
     preprocessing: Preprocessing | None = None
     label_mean: float = 0.0
     """Of the training targets of a regression, at the party with the labels."""
@@ -166,6 +170,12 @@ def probabilities(part: Part, output_NO: Array) -> NDArray[np.float64]:
         return np.concatenate([1 - share, share], axis=1)
     if output.shape[1] == 1:
         output = np.concatenate([np.zeros_like(output), output], axis=1)
+    return softmax(output)
+
+
+def softmax(output_NC: Array) -> NDArray[np.float64]:
+    """Return the probability of each class (N, C) from logits, in double precision."""
+    output = np.asarray(output_NC, np.float64)
     shifted = np.exp(output - output.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
@@ -197,6 +207,8 @@ class _Facts:
     activation: Literal["none", "relu"]
     link: Literal["logit", "plus-minus"]
     models: dict[Literal["bottom", "top"], ModelSpec]
+    arrays: tuple[str, ...]
+    settings: dict[str, Any]
     preprocessing: dict[str, Any] | None
     label_mean: float
     label_deviation: float
@@ -229,10 +241,16 @@ def write_part(part: Part, folder: Path) -> list[Path]:
             weights.write_bytes(save(tensors))
             written.append(weights)
             written += _write_programs(name, model.spec, module, folder, programs)
+        if part.arrays:
+            weights = folder / _ARRAYS
+            weights.write_bytes(save({name: as_tensor(array) for name, array in part.arrays.items()}))
+            written.append(weights)
         facts = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)} | {
             "kind": KIND,
             "schema_version": _SCHEMA,
             "models": {name: model.spec for name, model in part.models.items()},
+            "arrays": tuple(part.arrays),
+            "settings": dict(part.settings),
             "preprocessing": None if part.preprocessing is None else part.preprocessing.as_dict(),
             "programs": programs,
         }
@@ -301,10 +319,15 @@ def read_part(path: str | Path, trust: Collection[str] = ()) -> Part:
             module.load_state_dict(found, strict=True, assign=True)
         vector = torch.cat([value.reshape(-1) for value in module.state_dict().values() if value.is_floating_point()])
         models[name] = TrainedModel(spec, vector.numpy())
-    known = {field.name for field in dataclasses.fields(Part)} - {"models", "preprocessing"}
+    arrays: dict[str, Array] = {}
+    if facts.arrays:
+        with reading("part", folder / _ARRAYS):
+            arrays = {name: tensor.numpy() for name, tensor in load((folder / _ARRAYS).read_bytes()).items()}
+    known = {field.name for field in dataclasses.fields(Part)} - {"models", "arrays", "preprocessing"}
     given = facts.preprocessing
     return Part(
         **{name: getattr(facts, name) for name in known},
         models=models,
+        arrays=arrays,
         preprocessing=None if given is None else Preprocessing.of(given, str(folder)),
     )

@@ -73,7 +73,7 @@ def render_report(runs: Sequence[LoadedRun]) -> str:
     """Return the page; everything that comes from files is escaped."""
     groups = group_runs(runs)
     title = "fedactors: " + ", ".join(dict.fromkeys(run.summary.protocol for run in runs))
-    body = [f"<h1>{escape(title)}</h1>", _head(runs), _overview(runs), _curves(groups)]
+    body = [f"<h1>{escape(title)}</h1>", _head(runs), _overview(runs), _notes(runs), _curves(groups)]
     body += [_details(run, single=len(runs) == 1) for run in runs]
     style = _STYLE % (_palette(_LIGHT), _palette(_DARK))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -123,6 +123,15 @@ def _overview(runs: Sequence[LoadedRun]) -> str:
         label = f"{rows[0][0]}, {rows[0][1]} runs" if len(runs) > 1 else rows[0][0]
         header, rows = ["metric", label], [list(pair) for pair in zip(header[2:], rows[0][2:], strict=True)]
     return "<h2>Results</h2>" + "".join(_table(*table) for table in [(header, rows), *others])
+
+
+def _notes(runs: Sequence[LoadedRun]) -> str:
+    """Return what runs had to say at their end, such as which rows were left out."""
+    found: dict[str, None] = {}
+    for run in runs:
+        notes = run.summary.extra.get("notes", ())
+        found |= dict.fromkeys(map(str, notes if isinstance(notes, (list, tuple)) else ()))
+    return "".join(f"<p>{escape(note)}</p>" for note in found)
 
 
 def _curves(groups: Sequence[Group]) -> str:

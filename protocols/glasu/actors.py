@@ -83,7 +83,8 @@ class GraphClient(SecureSummand):
     """
 
     state: ClassVar[tuple[str, ...]] = (
-        "parameters", "moments", "best", "releases", "own_secret", "num_changes", *SecureSummand.state,
+        "parameters", "moments", "best", "releases", "own_secret", "num_changes", "feature_factor",
+        *SecureSummand.state,
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +105,8 @@ class GraphClient(SecureSummand):
         self.moments = OptimizerState()
         self.best: Parameters = {}
         self.releases = privacy.noised_releases(config)
+        self.feature_factor = 1.0
+        """What the own features were multiplied by, for predictions on others."""
         self.num_changes = 0
         """Of the parameters so far."""
         self.own_secret = b""
@@ -118,6 +121,7 @@ class GraphClient(SecureSummand):
         self._device = str(find_device(config.device))
         common_seed = None if self._is_secret else self._common_seed
         self._own, self._remarks = load_client(config, self._parts, self._position, common_seed)
+        self.feature_factor = self._own.factor
         highest = int(self._own.graph.degrees.max(initial=0))
         if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
             raise BadInput(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedactors.data.client_graphs import GraphBlock
@@ -15,9 +16,14 @@ from fedactors.plugins import Neighbour
 from fedactors.privacy.attacks.link_stealing import pair_scores, sample_pairs
 from fedactors.privacy.attacks.suite import Surface
 from fedactors.privacy.audit import attack_by_auc
+from fedactors.serving import actor_state
+from protocols.glasu import algorithm
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphPart, GraphSource
+from protocols.glasu.data import GraphPart, GraphSource, load_client, parts_of
+from protocols.glasu.messages import Floats
 from protocols.glasu.privacy import noise_of
+from protocols.glasu.sampling import IntArray
+from protocols.glasu.serving import best_of
 
 
 @plain(eq=False)
@@ -76,14 +82,31 @@ def neighbours(config: GlasuConfig, data: GraphSource, party: str, count: int, s
     return found
 
 
+def first_representations(
+    config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes]
+) -> tuple[dict[str, Floats], dict[str, IntArray]]:
+    """Return what each client would send of all nodes at the first aggregation (N x D), and its edges (2 x E)."""
+    parts: dict[str, Floats] = {}
+    edges: dict[str, IntArray] = {}
+    for position, name in enumerate(data.parties):
+        if name not in states:
+            continue
+        own, _ = load_client(config, parts_of(config, data, name), position)
+        network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, position)
+        dtype = torch.float64 if config.float64 else torch.float32
+        batch = algorithm.full_batch(own, config.num_layers, dtype)
+        parameters = best_of(actor_state(states, name))
+        parts[name] = algorithm.first_segment(parameters, replace(network, dropout=0.0), batch)[0].numpy()
+        edges[name] = own.graph.edges
+    return parts, edges
+
+
 def surface(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes], seed: int) -> Surface:
     """Return what a server sees of the first aggregation of a trained model, and link stealing on it.
 
     The attacker has each client's own representation (without secure aggregation) or their sum, with the noise of the
     configuration drawn anew, and looks for that client's edges.
     """
-    from protocols.glasu.serving import first_representations
-
     parts, edges = first_representations(config, data, states)
     rng, sigma = np.random.default_rng(seed), noise_of(config)
     total = sum(parts.values()) + sigma * rng.standard_normal(next(iter(parts.values())).shape)

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedactors.data.client_graphs import GraphBlock, graph
+from fedactors.data.client_graphs import GraphBlock, NewGraph, graph
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
 from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, reading
@@ -47,6 +47,17 @@ class GraphPart(Protocol):
 
     def load(self) -> GraphBlock:
         """Load what the client holds, in the process of its actor."""
+
+
+class NewGraphPart(Protocol):
+    """Where one client's block of nodes to predict is."""
+
+    @property
+    def party(self) -> str:
+        """The client's name."""
+
+    def load_new(self) -> NewGraph:
+        """Load nodes that need no labels."""
 
 
 class GraphSource(Protocol):
@@ -79,6 +90,8 @@ class ClientGraph:
     features_NF: npt.NDArray[np.float32]
     nodes: NodeSplit
     num_classes: int
+    factor: float = 1.0
+    """What all its features were multiplied by."""
 
 
 def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
@@ -130,6 +143,42 @@ def load_client(
         remarks += [f"{name} has no edges: its layers see each node alone" for name in lonely]
     by_row = config.noise_multiplier > 0
     return scale_features(own, by_row=by_row) if config.scale_features else own, remarks
+
+
+def load_new_client(
+    config: GlasuConfig, parts: Sequence[NewGraphPart], position: int, factor: float, num_classes: int
+) -> tuple[ClientGraph, IntArray]:
+    """Load what the client at `position` predicts on: nodes that need no labels.
+
+    Args:
+        config: the run's settings.
+        parts: see `parts_of`.
+        position: its place among all clients.
+        factor: what features were multiplied by in training.
+        num_classes: of the trained model.
+
+    Returns:
+        the graph, its features scaled as in training, and the nodes' ids.
+
+    Raises:
+        BadInput: a file that cannot be read, or arrays that do not fit together.
+    """
+    loaded, ids = [], np.zeros(0, np.int64)
+    for part in parts:
+        block = part.load_new()
+        nothing = np.zeros(0, np.int64)
+        nodes = NodeSplit(np.zeros(len(block.features), np.int64), nothing, nothing, nothing)
+        graph_ = Adjacency(block.indptr, block.indices)
+        loaded.append(ClientGraph(part.party, graph_, block.features, nodes, num_classes))
+        ids = block.ids
+    sizes = {one.name: one.graph.num_nodes for one in loaded}
+    if len(set(sizes.values())) > 1:
+        raise BadInput(f"features: {sizes} nodes are not allowed: all parties hold the same nodes")
+    arranged = arrange(config.special_case, loaded)
+    own = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
+    if config.scale_features and config.noise_multiplier > 0:
+        return scale_features(own, by_row=True), ids
+    return replace(own, features_NF=own.features_NF * np.float32(factor)), ids
 
 
 def client_graph(name: str, block: GraphBlock) -> ClientGraph:
@@ -224,7 +273,10 @@ def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = Fals
         factors_N = (length / np.where(lengths_N > 0, lengths_N, 1.0)).astype(np.float32)
         return replace(own, features_NF=own.features_NF * factors_N[:, None])
     mean = float(lengths_N.mean())
-    return own if mean == 0.0 else replace(own, features_NF=own.features_NF * np.float32(length / mean))
+    if mean == 0.0:
+        return own
+    factor = np.float32(length / mean)
+    return replace(own, features_NF=own.features_NF * factor, factor=float(factor))
 
 
 # --- own files ---
@@ -244,9 +296,39 @@ class OwnPart:
         Raises:
             BadInput: a file that cannot be read, or arrays that do not fit together.
         """
-        party, split = self.party, read_nodes(Path(self.nodes))
+        split = read_nodes(Path(self.nodes))
+        features_NF, own = self._own(len(split.labels_N))
+        return GraphBlock(
+            indptr=own.indptr,
+            indices=own.indices,
+            features=features_NF,
+            columns=np.arange(features_NF.shape[-1]),
+            labels=split.labels_N,
+            num_classes=int(split.labels_N.max(initial=0)) + 1,
+            train=split.train,
+            validation=split.validation,
+            test=split.test,
+        )
+
+    def load_new(self) -> NewGraph:
+        """Load nodes to predict; the nodes' file need hold nothing but `ids`, if they have any.
+
+        Raises:
+            BadInput: a file that cannot be read, or arrays that do not fit together.
+        """
+        features_NF, own = self._own(None)
+        with reading("task.nodes", self.nodes), Path(self.nodes).open("rb") as stream:
+            nodes = np.load(stream, allow_pickle=False)
+            ids = nodes["ids"] if "ids" in nodes.files else np.arange(len(features_NF))
+        if ids.shape != (len(features_NF),):
+            raise BadInput(f"ids: shape {ids.shape} is not allowed: {self.party} has {len(features_NF)} nodes")
+        return NewGraph(own.indptr, own.indices, features_NF, ids)
+
+    def _own(self, num_known: int | None) -> tuple[npt.NDArray[np.float32], Adjacency]:
+        party = self.party
         found = _arrays(Path(self.file), ("edges", "features"), f"parties.{party}")
-        edges, features, num_nodes = found["edges"], found["features"], len(split.labels_N)
+        edges, features = found["edges"], found["features"]
+        num_nodes = len(features) if num_known is None else num_known
         if edges.dtype.kind not in "iu" and edges.size:
             raise BadInput(f"edges of {party}: type {edges.dtype} is not allowed: give whole numbers")
         if edges.ndim != 2 or edges.shape[0] != 2:
@@ -261,18 +343,7 @@ class OwnPart:
             features_NF = features.astype(np.float32)
         if not np.isfinite(features_NF).all():
             raise BadInput(f"features of {party}: values that are not finite are not allowed")
-        own = adjacency(edges, num_nodes)
-        return GraphBlock(
-            indptr=own.indptr,
-            indices=own.indices,
-            features=features_NF,
-            columns=np.arange(features_NF.shape[-1]),
-            labels=split.labels_N,
-            num_classes=int(split.labels_N.max(initial=0)) + 1,
-            train=split.train,
-            validation=split.validation,
-            test=split.test,
-        )
+        return features_NF, adjacency(edges, num_nodes)
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,13 @@ class AveragedLogits:
     values: Floats
 
 
+@message(reveals="the clients' summed predictions for all nodes: they are for the first client")
+class SummedLogits:
+    """The sum of the clients' logits of new nodes; values (N x C)."""
+
+    values: Floats
+
+
 def sent(config: GlasuConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
     to_driver = (RoundOrder, Remarks, Progress, Evaluation)

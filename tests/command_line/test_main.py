@@ -260,7 +260,7 @@ def test_predict_and_export_use_the_checkpoint(capsys):
     assert cli.main(["export", run, "--party", "shop", "--to", "one"]) == 0
     assert [path.name for path in Path("one").iterdir()] == ["shop"]
     assert cli.main(["export", run, "--to", "out"]) == 0
-    assert float(load_part("out/shop").bottom(torch.ones(1, 1))) == 1
+    assert load_part("out/shop").bottom(torch.ones(1, 1)).item() == 1
     assert sorted(path.name for path in Path("out").iterdir()) == ["bank", "shop"]
     capsys.readouterr()
     assert cli.main(["export", run, "--party", "shoop"]) == 2

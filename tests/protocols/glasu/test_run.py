@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedactors import load_part
 from fedactors.command_line.options import RunOptions
 from fedactors.launch import launch, resolve
+from fedactors.learning.model_parts import write_part
 from fedactors.plugins import check_contract
 from fedactors.records.run_folder import ROUND_METRICS
 from fedactors.runtime.simulated import SimulatedRuntime
@@ -17,6 +19,7 @@ from protocols.glasu.data import load_data
 from protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
 from protocols.glasu.plugin import PROTOCOL
 from protocols.glasu.run import run, us_uk
+from tests.predicting import predicted
 from tests.protocols.glasu.federation import DATA, Eavesdropper, Memory, altered, settings, simulate
 
 VARIANTS = [
@@ -180,12 +183,14 @@ def test_predictions_are_those_of_the_best_round(words, tmp_path):
     config = settings(num_rounds="6", evaluate_every="3", **words)
     result, memory = simulate(config)
     source = load_data(config, DATA, 0)
-    classes = serving.predict(config, source, memory.snapshots[-1].actors)
-    block = source.part("client-0").load()
+    states = memory.snapshots[-1].actors
+    said, _ = predicted(serving.predict, config, source, states, tmp_path)
+    classes, block = np.asarray(said["prediction"]), source.part("client-0").load()
     assert np.mean(classes[block.test] == block.labels[block.test]) == pytest.approx(result.metrics["test/accuracy"])
-    weights, _ = serving.export(config, "client-0", memory.snapshots[-1].actors, tmp_path)
-    with np.load(weights) as written:
-        assert written["classifier.bias"].shape == (3,)
+    write_part(serving.part(config, "client-0", states), tmp_path / "client-0")
+    part = load_part(tmp_path / "client-0")
+    assert part.arrays["classifier.bias"].shape == (3,)
+    assert part.settings["feature_factor"] > 0
 
 
 def test_the_plugin_keeps_the_contract_and_its_server_needs_no_torch():

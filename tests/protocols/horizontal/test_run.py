@@ -1,19 +1,21 @@
 """Runs of the plain horizontal methods: sampling, dropouts, losses, resume, own data, predictions, refusals."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
+from fedactors import load_part
 from fedactors.command_line.main import main
 from fedactors.config import build
 from fedactors.errors import BadInput, Diverged, PartyFailed, PartyLost
+from fedactors.learning.model_parts import write_part
+from fedactors.serving import NoPart
 from fedactors.testing import check_protocol
 from protocols.horizontal import serving
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import load_data, sites_of
 from protocols.horizontal.plugin import PROTOCOL
+from tests.predicting import predicted
 from tests.protocols.horizontal.federation import (
     METHODS,
     changed,
@@ -114,9 +116,17 @@ def test_own_files_are_opened_by_their_own_sites(tmp_path, task, metric):
     result, recorder, _ = play(config, name=path)
     assert result.metrics[metric] > 0.95 if task == "binary" else result.metrics[metric] < 0.2
     states = recorder.checkpoints["final"].actors
-    said = serving.predict(config, data, states)
-    labels = data.test().load().labels
-    error = np.mean((said > 0.5) != labels) if task == "binary" else np.sqrt(np.mean((said - labels) ** 2))
+    for name in data.parties:  # new rows need no labels
+        rows = [line.rpartition(",")[0] for line in (tmp_path / f"{name}.csv").read_text().splitlines()]
+        rows[1] = f",{rows[1].partition(',')[2]}"
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows))
+    said, _ = predicted(serving.predict, config, data, states, tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("p*.csv")) == ["p-north.csv", "p-south.csv", "p-west.csv"]
+    assert said["prediction"][0] is None or said["reason"][0] == "missing values"
+    features = data.files[0].load_new().features
+    score = features[:, 0] - features[:, 1]
+    found, truth = np.asarray(said["prediction"][1:]), score[1:]
+    error = np.mean(found != (truth > 0)) if task == "binary" else np.sqrt(np.mean((found - truth) ** 2))
     assert error < 0.2
 
 
@@ -135,23 +145,24 @@ def test_predictions_and_the_export_are_the_servers_model(tmp_path):
     data = load_data(config, "digits", 0)
     states = recorder.checkpoints["final"].actors
     block = data.test().load()
-    said = serving.predict(config, data, states)
-    assert np.mean(said == block.labels) == pytest.approx(result.metrics["test/accuracy"])
-    weights, facts = serving.export(config, "server", {"server": states["server"]}, tmp_path)
-    arrays, told = np.load(weights), json.loads(facts.read_text())
-    assert (told["model"], told["inputs"], told["outputs"], told["task"]) == ("linear", [1, 8, 8], 10, "multiclass")
-    scores = block.features.reshape(len(block.labels), -1) @ arrays["weight"].T + arrays["bias"]
-    assert np.array_equal(scores.argmax(1), said)
-    with pytest.raises(BadInput, match="the model is the server's"):
-        serving.export(config, "client-0", states, tmp_path)
+    said, _ = predicted(serving.predict, config, data, states, tmp_path)
+    assert np.mean(said["prediction"] == block.labels) == pytest.approx(result.metrics["test/accuracy"])
+    write_part(serving.part(config, "server", {"server": states["server"]}), tmp_path / "server")
+    part = load_part(tmp_path / "server")
+    assert (part.task, part.num_classes, part.preprocessing) == ("multiclass", 10, None)
+    with torch.no_grad():
+        found = part.bottom(torch.tensor(block.features, dtype=torch.float64))
+    assert np.array_equal(found.argmax(1), said["prediction"])
+    with pytest.raises(NoPart, match="the model is the server's"):
+        serving.part(config, "client-0", states)
 
 
-def test_rows_of_another_shape_are_refused():
+def test_rows_of_another_shape_are_refused(tmp_path):
     config = changed(num_rounds=1)
     _, recorder, _ = play(config)
     other = load_data(config, "breast-cancer", 0)
     with pytest.raises(BadInput, match=r"the model was trained on \(1, 8, 8\)"):
-        serving.predict(config, other, recorder.checkpoints["final"].actors)
+        predicted(serving.predict, config, other, recorder.checkpoints["final"].actors, tmp_path)
 
 
 # --- refusals ---

@@ -1,0 +1,184 @@
+"""Two messy files, an own module, new rows: what prediction writes, what export gives, and who opens which file."""
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedactors import load_part
+from fedactors.command_line.main import main
+from fedactors.errors import BadInput
+
+OWN = "tests.learning.own_networks:good"
+TOML = """
+[task]
+type = "binary"
+positive = "yes"
+alignment = "psi"
+split = "stratified"
+
+[parties.bank]
+path = "{name}-bank.csv"
+id = "customer"
+label = "bad"
+csv = {{ separator = ";", decimal = ",", null = ["?"] }}
+[parties.bank.columns]
+income = {{ missing = "indicator" }}
+job = {{ type = "text" }}
+
+[parties.shop]
+path = "{name}-shop.csv"
+id = "client"
+csv = {{ null = [] }}
+[parties.shop.columns]
+since = {{ type = "datetime", missing = "median" }}
+country = {{ type = "categorical", missing = "drop" }}
+"""
+
+
+def write(folder: Path, name: str, count: int, jobs: list[str], *, labelled: bool) -> None:
+    """Write both files; customer 0 has no partner, the shop misses customer 1's country, customer 2's income is '?'."""
+    draw = random.Random(count)
+    bank, shop = ["customer;income;job" + ";bad" * labelled], ["client,since,country"]
+    for row in range(count):
+        income, year = draw.gauss(3000, 800), draw.randint(2010, 2023)
+        told = "?" if row == 2 else f"{income:.2f}".replace(".", ",")
+        label = ";" + ("yes" if income / 100 + year - 2046 > draw.gauss(0, 2) else "no")
+        bank.append(f"{name}{row};{told};{draw.choice(jobs)}" + label * labelled)
+        country = "" if row == 1 else draw.choice(["NA", "DE"])
+        shop += [f"{name}{row},{year}-03-01,{country}"] * (row > 0)
+    (folder / f"{name}-bank.csv").write_text("\n".join(bank) + "\n")
+    (folder / f"{name}-shop.csv").write_text("\n".join([shop[0], *reversed(shop[1:])]) + "\n")
+    (folder / f"{name}.toml").write_text(TOML.format(name=name))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a trained run, its new rows' predictions, and the exported parts."""
+    folder = tmp_path_factory.mktemp("bank-and-shop")
+    write(folder, "old", 300, ["nurse", "Clerk", "clerk"], labelled=True)
+    write(folder, "new", 40, ["nurse", "astronaut"], labelled=False)
+    words = [f"bottom_model={OWN}", "num_epochs=3", "batch_size=64", "embedding_size=4", "hidden_size=8"]
+    train = ["run", "pubsub-vfl", "--data", str(folder / "old.toml"), "--runtime", "simulated", "--quiet", *words]
+    assert main([*train, "--out", str(folder / "runs")]) == 0
+    (run,) = (folder / "runs").iterdir()
+    predict = ["predict", str(run), "--data", str(folder / "new.toml"), "--trust", OWN]
+    assert main([*predict, "--to", str(folder / "said.csv")]) == 0
+    assert main(["export", str(run), "--to", str(folder / "model"), "--trust", OWN]) == 0
+    return folder
+
+
+def said(folder: Path, name: str = "said.csv") -> dict[str, dict[str, str]]:
+    with (folder / name).open() as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def test_every_row_of_the_owner_is_there_with_classes_or_a_reason(place):
+    rows = said(place)
+    assert list(rows) == [f"new{row}" for row in range(40)]
+    assert list(rows["new0"]) == ["id", "prediction", "probability_no", "probability_yes", "reason"]
+    reasons = {name: row["reason"] for name, row in rows.items() if row["reason"]}
+    assert reasons == {"new0": "not at shop", "new1": "shop misses values that the model needs"}
+    assert rows["new0"]["prediction"] == rows["new0"]["probability_yes"] == ""
+    known = [row for name, row in rows.items() if name not in reasons]
+    assert all(float(row["probability_no"]) + float(row["probability_yes"]) == pytest.approx(1) for row in known)
+    assert {row["prediction"] == "yes" for row in known} == {True, False}
+    assert all((row["prediction"] == "yes") == (float(row["probability_yes"]) > 0.5) for row in known)
+
+
+def test_the_parts_together_say_what_prediction_says(place):
+    parts = {party: load_part(place / "model" / party, trust=[OWN]) for party in ("bank", "shop")}
+    with (place / "new-bank.csv").open() as one, (place / "new-shop.csv").open() as two:
+        bank = {row["customer"]: row for row in csv.DictReader(one, delimiter=";")}
+        shop = {row["client"]: row for row in csv.DictReader(two)}
+    names = [f"new{row}" for row in range(2, 40)]
+
+    def number(text: str) -> float:
+        return float("nan") if text == "?" else float(text.replace(",", "."))
+
+    x_bank = parts["bank"].preprocess(
+        {"income": [number(bank[n]["income"]) for n in names], "job": [bank[n]["job"] for n in names]}
+    )
+    x_shop = parts["shop"].preprocess({key: [shop[n][key] for n in names] for key in ("since", "country")})
+    with torch.no_grad():
+        fused = torch.cat([parts["bank"].bottom(x_bank), parts["shop"].bottom(x_shop)], dim=1)
+        found = torch.sigmoid(parts["bank"].top(fused))[:, 0].numpy()
+    rows = said(place)
+    np.testing.assert_allclose(found, [float(rows[n]["probability_yes"]) for n in names], atol=1e-6)
+    program = torch.export.load(place / "model/shop/bottom.pt2").module()
+    torch.testing.assert_close(program(x_shop), parts["shop"].bottom(x_shop))
+    columns = parts["bank"].preprocessing.feature_names
+    assert columns == ("income", "income is missing", "job=clerk", "job=nurse")
+    assert (x_bank[:, 2:].sum(1) == 0).sum() == sum(row["job"] == "astronaut" for row in list(bank.values())[2:])
+
+
+def test_a_part_is_not_believed_unread(place, tmp_path):
+    with pytest.raises(BadInput, match=rf"names code, {OWN}"):
+        load_part(place / "model/bank")
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_part(tmp_path)
+    facts = json.loads((place / "model/bank/part.json").read_text())
+    for change in ({"task": "ordinal"}, {"colour": 1}, {"preprocessing": {"columns": []}}, {"num_classes": "2"}):
+        (tmp_path / "part.json").write_text(json.dumps(facts | change))
+        with pytest.raises(BadInput, match=r"damaged|cannot be read"):
+            load_part(tmp_path, trust=[OWN])
+
+
+def test_what_the_owner_lost_in_the_alignment_is_told_at_the_end_and_in_the_report(place, capsys):
+    (run,) = (place / "runs").iterdir()
+    told = "bank: 298 of 300 rows are used (2 not at shop)"
+    assert json.loads((run / "metrics/summary.json").read_text())["extra"]["notes"] == [told]
+    assert main(["report", str(run), "--to", str(place / "page.html")]) == 0
+    assert told in (place / "page.html").read_text()
+
+
+HOOK = """
+import os, sys
+def watch(event, arguments):
+    if event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)):
+        path = os.fsdecode(arguments[0])
+        if path.startswith({folder!r}) and path.endswith((".csv", ".ckpt")):
+            line = os.getpid(), os.path.relpath(path, {folder!r})
+            descriptor = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(descriptor, (str(line[0]) + " " + line[1] + "\\n").encode())
+            os.close(descriptor)
+sys.addaudithook(watch)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_process_of_one_party_opens_no_other_partys_file(place, tmp_path):
+    """An audit hook in every process, which sees each file that Python opens; the files are read through Python."""
+    log = tmp_path / "opened"
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(HOOK.format(folder=str(place), log=str(log))))
+    (run,) = (place / "runs").iterdir()
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    words = ["predict", str(run), "--data", str(place / "new.toml"), "--trust", OWN, "--runtime", "ray"]
+    command = [sys.executable, "-m", "fedactors", *words, "--to", str(place / "ray.csv"), "--format", "json"]
+    kept = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    driver = ""
+    opened: dict[str, set[str]] = {}
+    for line in log.read_text().splitlines():
+        process, file = line.split(" ", 1)
+        opened.setdefault(process, set()).add(file)
+        driver = process if file.endswith(".ckpt") else driver
+    data = {process: {file for file in files if file.startswith("new-")} for process, files in opened.items()}
+    assert not data[driver]
+    assert sorted(map(sorted, filter(None, data.values()))) == [["new-bank.csv"], ["new-shop.csv"]]
+    # and it says what the simulated runtime says
+    for one, other in zip(said(place).values(), said(place, "ray.csv").values(), strict=True):
+        assert (one["id"], one["reason"]) == (other["id"], other["reason"])
+        if not one["reason"]:
+            assert float(one["probability_yes"]) == pytest.approx(float(other["probability_yes"]), abs=1e-6)
