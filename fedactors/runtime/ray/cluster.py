@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost
+from fedactors.records.temporary import make_folder
 from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import leftovers
@@ -65,7 +66,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
             os.environ.setdefault(name, "1")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         leftovers.remove_leftovers()
-        folder = leftovers.make_folder("ray")
+        folder = make_folder("ray")
         joined = Joined(ours=True, folder=folder, reaper=Reaper(folder))
         try:
             with _loopback_only():

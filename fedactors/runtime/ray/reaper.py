@@ -1,17 +1,20 @@
 """Ends what an embedded cluster leaves when its driver is killed: a small process that outlives the driver by seconds.
 
-    driver ──a pipe that only the driver writes to──▶ python -m fedactors.runtime.ray.reaper FOLDER
+    driver ──a pipe that nobody writes to──▶ python -m fedactors.runtime.ray.reaper FOLDER DRIVER
 
-The pipe ends with the driver, however that ends. What a driver that ends in peace has removed itself is not there any
-more; everything else of the cluster goes now, and does not wait for the next start.
+The driver's process is watched, and the pipe, which ends with it however it ends; a child that the driver forked holds
+the pipe too, and is not waited for. What a driver that ends in peace has removed itself is not there any more;
+everything else of the cluster goes now, and does not wait for the next start.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from fedactors.runtime.ray import leftovers
@@ -33,7 +36,7 @@ class Reaper:
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         # in a session of its own: the signals of a terminal are meant for the driver
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, str(folder)],
+            [sys.executable, "-m", _MODULE, str(folder), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -49,13 +52,18 @@ class Reaper:
             self._process.stdin.close()
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, driver: int) -> None:
     """Wait for the driver's end, then remove what it left."""
-    sys.stdin.buffer.read()
+    ends: list[int] = [sys.stdin.fileno()]
+    with suppress(OSError):
+        ends.append(os.pidfd_open(driver))
+    # it was the parent until just now, so that this is its number still, or its end was before
+    if os.getppid() == driver:
+        select.select(ends, [], [])
     leftovers.end_processes_of(folder, _PATIENCE)
     shutil.rmtree(folder, ignore_errors=True)
     leftovers.remove_leftovers()  # the folders of its actors' sockets
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
