@@ -45,7 +45,7 @@ class Joined:
     folder: Path | None = None
     """Of an embedded cluster."""
     reaper: Reaper | None = None
-    """Who ends an embedded cluster when this process is killed."""
+    """Who removes what is left here when this process is killed."""
 
 
 def join(address: str | None, num_cpus: int | None) -> Joined:
@@ -95,7 +95,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
     except Exception as error:  # Ray has no class of its own for a start that took too long
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
-    return Joined(ours=True)
+    return Joined(ours=True, reaper=Reaper(None))
 
 
 @contextlib.contextmanager
