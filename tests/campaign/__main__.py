@@ -50,9 +50,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no story is begun")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=2, help="stories at a time")
-    parser.add_argument(
-        "--cluster", action="store_true", help="runs join a cluster of their story's; its services stay"
-    )
+    parser.add_argument("--cluster", action="store_true", help="runs join a cluster of their story's")
     parser.add_argument("--out", type=Path, required=True, help="table of Parquet, added to")
     args = parser.parse_args()
     began, draw, writing = time.monotonic(), random.Random(args.seed), threading.Lock()

@@ -20,6 +20,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import ray
+
 ROOT = Path(__file__).parents[2]
 DISK_MEGABYTES = 64
 _STARTS = 5
@@ -68,16 +70,16 @@ class Place:
 
     def _start_cluster(self) -> None:
         with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
+            taken.bind(("", 0))
             port = taken.getsockname()[1]
-        words = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--node-ip-address=127.0.0.1"]
+        words = [str(Path(sys.executable).with_name("ray")), "start", "--head"]
         words += [f"--port={port}", "--num-cpus=8", "--object-store-memory=200000000", "--include-dashboard=false"]
         words += ["--disable-usage-stats", f"--temp-dir={self._cluster}"]
         words = [*self._inside(), *words]
         for _ in range(_STARTS):  # Ray gives itself 30 seconds, which a starved machine may not have
             done = subprocess.run(words, cwd=self.folder, env=self._environment(), capture_output=True, check=False)
             if done.returncode == 0:
-                self.address, self._services = f"127.0.0.1:{port}", set(self.processes())
+                self.address, self._services = f"{ray.util.get_node_ip_address()}:{port}", set(self.processes())
                 return
             self.end_all()
         raise RuntimeError(f"no cluster: {done.stderr.decode()[-300:]}")
@@ -96,6 +98,8 @@ class Place:
             "RAY_worker_niceness": "0",  # on a busy machine Ray's workers would wait for everybody else
         }
         environment.pop("RAY_ADDRESS", None)
+        if self._cluster is not None:
+            environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 2 * self.mark}
         return environment
 
     def start(self, pids: Path, *words: str) -> subprocess.Popen[str]:
