@@ -22,7 +22,6 @@ import json
 import logging
 import re
 import shutil
-import tempfile
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from fedactors.records.storage import (
     write_atomic,
     write_synced,
 )
+from fedactors.records.temporary import make_folder, remove_folders
 from fedactors.runtime.base import ACTOR_NAME, FINAL
 from fedactors.validation import shown
 
@@ -109,7 +109,7 @@ class RunFolder:
         """
         name = f"{(now or datetime.now(UTC)):%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', scenario)}-{seed}"
         mirror = _free_mirror(str(out), name) if is_remote(out) else None
-        root = Path(tempfile.mkdtemp(prefix="fedactors-")) if mirror else local_path(out)
+        root = _copies() if mirror else local_path(out)
         with disk_errors(root):
             root.mkdir(parents=True, exist_ok=True)
             path = _make_unique(root, mirror.address.rpartition("/")[2] if mirror else name)
@@ -416,10 +416,16 @@ def _free_mirror(out: str, name: str) -> Mirror:
     raise BadInput(f"--out: {out} already holds 9999 runs called {name}")
 
 
+def _copies() -> Path:
+    """Make a folder for a copy of this process's; those of processes that were killed go."""
+    remove_folders({"run": lambda folder: None})
+    return make_folder("run")
+
+
 def _pulled(mirror: Mirror) -> Path:
     if not mirror.exists():
         raise BadInput(f"{mirror.address}: no such run folder")
-    folder = Path(tempfile.mkdtemp(prefix="fedactors-")) / mirror.address.rpartition("/")[2]
+    folder = _copies() / mirror.address.rpartition("/")[2]
     mirror.pull(folder)
     return folder
 

@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no story is begun")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=2, help="stories at a time")
+    parser.add_argument("--cluster", action="store_true", help="runs join a cluster of their story's")
     parser.add_argument("--out", type=Path, required=True, help="table of Parquet, added to")
     args = parser.parse_args()
     began, draw, writing = time.monotonic(), random.Random(args.seed), threading.Lock()
@@ -61,10 +62,10 @@ def main() -> int:
             wanted = [one for one in wanted if one != kind]
     names = args.only.split(",")
     draw.shuffle(names)
-    paces = {name: _pace(name, args.out) for name in names}
+    paces = {name: _pace(name, args.out, cluster=args.cluster) for name in names}
     drawn = {}
     for name in names:
-        own = (*SUBJECTS[name].kinds, *PROCESSES)
+        own = (*SUBJECTS[name].kinds, *(one for one in PROCESSES if not (args.cluster and one in ("raylet", "GCS"))))
         kinds = tuple(one for one in own if not args.processes or one in args.processes.split(","))
         drawn[name] = draw_faults(kinds, wanted, draw)
     turns = itertools.islice(itertools.cycle(names), max(1, args.number // _FAULTS_OF_A_STORY))
@@ -77,7 +78,7 @@ def main() -> int:
 
     def go(name: str, policy: str, faults: list[Fault], own: random.Random) -> None:
         if time.monotonic() - began < args.seconds:
-            rows = list(tell(SUBJECTS[name], policy, faults, paces[name], own))
+            rows = list(tell(SUBJECTS[name], policy, faults, paces[name], own, cluster=args.cluster))
             with writing:
                 append_rows(args.out, rows)
                 print("\n".join(map(_shown, rows)), flush=True)
@@ -88,11 +89,11 @@ def main() -> int:
     return 0
 
 
-def _pace(name: str, out: Path) -> Pace:
+def _pace(name: str, out: Path, *, cluster: bool) -> Pace:
     """Return how long an undisturbed run takes here; measured once, and kept beside the table."""
-    file = out.with_name(f"{out.stem}-pace-{name}.json")
+    file = out.with_name(f"{out.stem}-pace-{name}{'-joined' if cluster else ''}.json")
     if not file.exists():
-        file.write_text(json.dumps(asdict(measure_pace(SUBJECTS[name]))))
+        file.write_text(json.dumps(asdict(measure_pace(SUBJECTS[name], cluster=cluster))))
     pace = Pace(**json.loads(file.read_text()))
     print(f"{name}: up after {pace.up:.1f} s, ended after {pace.end:.1f} s", flush=True)
     return pace

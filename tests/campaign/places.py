@@ -8,9 +8,11 @@ disk for its run folders.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,9 +20,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import ray
+
 ROOT = Path(__file__).parents[2]
 DISK_MEGABYTES = 64
-_OF_OTHERS = ("-pool-", "torch", "PostgreSQL")
+_STARTS = 5
+_OURS = re.compile(r"ray|plasma|fedactors-(?!pool)")
 _MARK = "FEDACTORS_CAMPAIGN"
 _PROGRAMS = {
     "raylet": ("/raylet/raylet",),
@@ -39,9 +44,10 @@ class Place:
     Args:
         network: whether the run has a network namespace of its own.
         disk: whether its run folders lie on a small disk of their own.
+        cluster: whether a cluster runs there, which its runs join.
     """
 
-    def __init__(self, *, network: bool = False, disk: bool = False) -> None:
+    def __init__(self, *, network: bool = False, disk: bool = False, cluster: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="campaign-"))
         self.out, self.temporary = self.folder / "out", _short_folder()
         self.out.mkdir()
@@ -56,9 +62,32 @@ class Place:
         if disk:
             _run("mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m", "tmpfs", str(self.out))
             self._has_disk = True
+        self.address: str | None = None
+        self._services: set[int] = set()
+        self._cluster = _short_folder() if cluster else None
+        if cluster:
+            self._start_cluster()
 
-    def start(self, pids: Path, *words: str) -> subprocess.Popen[str]:
-        """Start a driver; standard output and error go to files beside `pids`."""
+    def _start_cluster(self) -> None:
+        with socket.socket() as taken:
+            taken.bind(("", 0))
+            port = taken.getsockname()[1]
+        words = [str(Path(sys.executable).with_name("ray")), "start", "--head"]
+        words += [f"--port={port}", "--num-cpus=8", "--object-store-memory=200000000", "--include-dashboard=false"]
+        words += ["--disable-usage-stats", f"--temp-dir={self._cluster}"]
+        words = [*self._inside(), *words]
+        for _ in range(_STARTS):  # Ray gives itself 30 seconds, which a starved machine may not have
+            done = subprocess.run(words, cwd=self.folder, env=self._environment(), capture_output=True, check=False)
+            if done.returncode == 0:
+                self.address, self._services = f"{ray.util.get_node_ip_address()}:{port}", set(self.processes())
+                return
+            self.end_all()
+        raise RuntimeError(f"no cluster: {done.stderr.decode()[-300:]}")
+
+    def _inside(self) -> list[str]:
+        return ["ip", "netns", "exec", self.network] if self.network else []
+
+    def _environment(self) -> dict[str, str]:
         environment = {
             **os.environ,
             _MARK: self.mark,
@@ -69,12 +98,17 @@ class Place:
             "RAY_worker_niceness": "0",  # on a busy machine Ray's workers would wait for everybody else
         }
         environment.pop("RAY_ADDRESS", None)
-        inside = ["ip", "netns", "exec", self.network] if self.network else []
+        if self._cluster is not None:
+            environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 2 * self.mark}
+        return environment
+
+    def start(self, pids: Path, *words: str) -> subprocess.Popen[str]:
+        """Start a driver; standard output and error go to files beside `pids`."""
         with open(pids.with_suffix(".out"), "w") as out, open(pids.with_suffix(".err"), "w") as err:
             return subprocess.Popen(
-                [*inside, sys.executable, "-m", "tests.campaign.driver", str(pids), *words],
+                [*self._inside(), sys.executable, "-m", "tests.campaign.driver", str(pids), *words],
                 cwd=self.folder,
-                env=environment,
+                env=self._environment(),
                 stdout=out,
                 stderr=err,
                 text=True,
@@ -92,20 +126,24 @@ class Place:
                 folder = Path("/proc", entry)
                 # Ray's processes write their titles over their environment, but stay where they were started
                 here = Path(os.readlink(folder / "cwd")).is_relative_to(self.folder)
+                if int(entry) in self._services:
+                    continue
                 if not here and f"{_MARK}={self.mark}".encode() not in (folder / "environ").read_bytes():
                     continue
                 if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
                     continue
                 words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if self.address is not None and words.startswith("ray::IDLE"):
+                    continue
                 found[int(entry)] = _kind(words)
         return found
 
     def left(self) -> tuple[list[str], list[str]]:
         """Return what is left of runs that ended: processes, and files of ours (sockets, shared memory) by name."""
         files = [str(path.relative_to(self.temporary)) for path in self.temporary.iterdir()]
-        # other programs of this machine, such as a pool of a simulated run, make memory too
+        # other programs of this machine make memory too, among them pools of simulated runs
         memory = set(os.listdir("/dev/shm")) - self._memory
-        files += [f"/dev/shm/{name}" for name in memory if not any(word in name for word in _OF_OTHERS)]
+        files += [f"/dev/shm/{name}" for name in memory if _OURS.search(name)]
         files += [str(p.relative_to(self.out)) for p in self.out.glob("*/.*.part")]
         return sorted(self.processes().values()), sorted(files)
 
@@ -138,12 +176,13 @@ class Place:
 
     def remove(self) -> None:
         """Remove every trace."""
+        self._services, self.address = set(), None
         self.end_all()
         if self._has_disk:
             _run("umount", "-l", str(self.out), check=False)
         if self.network:
             _run("ip", "netns", "del", self.network, check=False)
-        for folder in (self.folder, self.temporary):
+        for folder in filter(None, (self.folder, self.temporary, self._cluster)):
             shutil.rmtree(folder, ignore_errors=True)
 
 

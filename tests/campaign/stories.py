@@ -131,6 +131,8 @@ class Row:
     process: str
     fault: str
     moment: float
+    cluster: str = "own"
+    """``own``: embedded in the driver; ``joined``: it was there before."""
     ended: str = ""
     """``finished``, ``line`` and a documented code, ``killed`` (the driver itself), ``hung``, ``internal``."""
     code: int = 0
@@ -171,8 +173,11 @@ class Start:
         words = ["run", subject.name, *subject.words, f"on_party_loss={policy}", "--lease", f"{LEASE:g}"]
         if resume is not None:
             words = ["run", subject.name, "--resume", str(resume)]
+        joined = [] if place.address is None else ["--address", place.address]
         self.began = time.monotonic()
-        self.process = place.start(self.pids_file, *words, "--runtime", "ray", "--quiet", "--out", str(place.out))
+        self.process = place.start(
+            self.pids_file, *words, "--runtime", "ray", "--quiet", "--out", str(place.out), *joined
+        )
         self.up: float | None = None
 
     @property
@@ -224,9 +229,9 @@ class Start:
         return self.pids_file.with_suffix(".err").read_text(errors="replace").splitlines()
 
 
-def measure_pace(subject: Subject) -> Pace:
+def measure_pace(subject: Subject, *, cluster: bool = False) -> Pace:
     """Run a subject undisturbed."""
-    place = Place()
+    place = Place(cluster=cluster)
     try:
         start = Start(place, 0, subject, subject.policies[0], None)
         start.wait_until(math.inf)
@@ -239,16 +244,24 @@ def measure_pace(subject: Subject) -> Pace:
         place.remove()
 
 
-def tell(subject: Subject, policy: str, faults: Sequence[Fault], pace: Pace, draw: random.Random) -> Iterator[Row]:
+def tell(
+    subject: Subject,
+    policy: str,
+    faults: Sequence[Fault],
+    pace: Pace,
+    draw: random.Random,
+    *,
+    cluster: bool = False,
+) -> Iterator[Row]:
     """Let a story happen, and yield what came of each of its faults when its end is known."""
     what = {fault.what for fault in faults}
-    place = Place(network="link down" in what, disk="disk full" in what)
+    place = Place(network="link down" in what, disk="disk full" in what, cluster=cluster)
     rows: list[Row] = []
     parent: Path | None = None
     try:
         for number, fault in enumerate(faults):
             start = Start(place, number, subject, policy, parent)
-            row = Row(subject.name, policy, fault.to, fault.what, fault.moment)
+            row = Row(subject.name, policy, fault.to, fault.what, fault.moment, cluster="joined" if cluster else "own")
             struck = strike(start, fault, pace, draw)
             if struck:
                 rows.append(row)

@@ -34,33 +34,45 @@ def read_rows(file: Path) -> list[Row]:
     return [Row(**row) for row in parquet.read_table(file).to_pylist()]
 
 
+_COLUMNS = (
+    "number", "finished", "ended, then resumed to the end", "hung", "internal errors", "lost", "left: processes",
+    "left: files", "longest, s",
+)  # fmt: skip
+_PROCESSES = {"driver": "driver", "raylet": "raylet", "GCS": "GCS", "actor": "an actor that starts", "host": "host"}
+
+
 def rendered(rows: Sequence[Row]) -> str:
-    """Return the table as Markdown: a line for each protocol, kind of process and fault."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row.protocol, row.process == "host", row.process, row.fault)):
-        groups.setdefault((row.protocol, row.process, row.fault), []).append(row)
-    lines: list[list[Any]] = [
-        ["protocol", "process", "fault", "number", "finished", "ended, then resumed to the end", "hung",
-         "internal errors", "lost", "left: processes", "left: files", "longest, s"]
-    ]  # fmt: skip
-    lines.append(["---"] * len(lines[0]))
-    for names, group in [*groups.items(), (("all", "", ""), list(rows))]:
-        ended = [row for row in group if row.ended in ("line", "killed")]
-        lines.append(
-            [
-                *names,
-                len(group),
-                sum(row.ended == "finished" for row in group),
-                sum(row.resumed for row in ended),
-                sum(row.ended == "hung" for row in group),
-                sum(row.ended == "internal" for row in group),
-                sum(bool(row.lost) or not row.resumed for row in group),
-                sum(row.left_processes for row in group),
-                sum(row.left_files for row in group),
-                f"{max(row.seconds for row in group):.0f}",
-            ]
-        )
+    """Return tables as Markdown: what was done to which kind of process, and to which protocol under which policy."""
+    by_fault: dict[tuple[str, ...], list[Row]] = {}
+    by_cluster: dict[tuple[str, ...], list[Row]] = {}
+    by_protocol: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_fault.setdefault((row.fault, _PROCESSES.get(row.process, "an actor")), []).append(row)
+        by_cluster.setdefault((row.cluster, row.fault), []).append(row)
+        by_protocol.setdefault((row.protocol, row.policy), []).append(row)
+    tables = (("fault", "process"), by_fault), (("protocol", "policy"), by_protocol), (("cluster", "fault"), by_cluster)
+    return "\n".join(_table(names, groups, rows) for names, groups in tables)
+
+
+def _table(names: tuple[str, str], groups: dict[tuple[str, ...], list[Row]], rows: Sequence[Row]) -> str:
+    lines: list[list[Any]] = [[*names, *_COLUMNS], ["---"] * (len(names) + len(_COLUMNS))]
+    lines += [[*key, *_figures(group)] for key, group in sorted(groups.items())]
+    lines.append(["all", "", *_figures(rows)])
     return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
+
+
+def _figures(group: Sequence[Row]) -> list[Any]:
+    return [
+        len(group),
+        sum(row.ended == "finished" for row in group),
+        sum(row.resumed for row in group if row.ended in ("line", "killed")),
+        sum(row.ended == "hung" for row in group),
+        sum(row.ended == "internal" for row in group),
+        sum(bool(row.lost) or not row.resumed for row in group),
+        sum(row.left_processes for row in group),
+        sum(row.left_files for row in group),
+        f"{max((row.seconds for row in group), default=0.0):.0f}",
+    ]
 
 
 def render_page(page: Path) -> str:

@@ -1,12 +1,16 @@
-"""A small part of the campaign."""
+"""A small part of the campaign, and the page that is made from all of it."""
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from tests.campaign.stories import SUBJECTS, Fault, measure_pace, tell
+from tests.campaign.table import read_rows, render_page
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.mark.walk
@@ -22,3 +26,11 @@ def test_a_story_of_the_campaign_ends_well() -> None:
         assert row.ended in ("finished", "line", "killed"), row
         assert row.resumed, row
         assert (row.left_processes, row.left_files, row.lost) == (0, 0, ""), row
+
+
+def test_the_page_says_what_the_table_holds() -> None:
+    page = RESULTS / "reliability.md"
+    assert render_page(page) == page.read_text(), "run python -m tests.campaign.table docs/results/reliability.md"
+    rows = read_rows(RESULTS / "reliability.parquet")
+    assert {row.protocol for row in rows} == set(SUBJECTS)
+    assert {(row.protocol, row.policy) for row in rows} <= {(n, p) for n, s in SUBJECTS.items() for p in s.policies}

@@ -10,16 +10,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fedactors.records import temporary
+from fedactors.records.run_folder import RunFolder
 from fedactors.runtime.ray import leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
-import os, sys
+import os, sys, time
 from fedactors.runtime.ray.runtime import RayRuntime
 from tests.runtime.cast import line
 
@@ -29,6 +32,9 @@ if __name__ == "__main__":
     async def main():
         a = line(runtime, "a")
         await runtime.start()
+        if "fork" in sys.argv and os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
         print(os.getpid(), flush=True)
         sys.stdin.read()
 
@@ -46,14 +52,14 @@ def own_temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def killed_driver(tmp_path: Path, own_temp: Path, *, with_reaper: bool) -> Path:
+def killed_driver(tmp_path: Path, own_temp: Path, *words: str, with_reaper: bool) -> Path:
     """Kill a driver, and its reaper before it if that is wanted; return the folder of its cluster."""
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "TMPDIR": str(own_temp)}
     environment.pop("RAY_ADDRESS", None)
     driver = subprocess.Popen(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), *words],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -67,13 +73,18 @@ def killed_driver(tmp_path: Path, own_temp: Path, *, with_reaper: bool) -> Path:
         (reaper,) = (p for p in psutil.Process(pid).children() if "fedactors.runtime.ray.reaper" in p.cmdline())
         reaper.kill()
     assert len(processes_of(folder)) >= 3
+    forked = [child for child in psutil.Process(pid).children() if "fork" in child.cmdline()]
+    assert len(forked) == len(words)
     driver.kill()
-    driver.communicate()
+    driver.wait()
+    for pipe in (driver.stdin, driver.stdout):
+        if pipe is not None:
+            pipe.close()
     return folder
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Return the processes that name a folder or hold a file of it open."""
+    """Return the processes that name a folder or hold a file of it open, but for a child of the driver's own."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -81,19 +92,49 @@ def processes_of(folder: Path) -> list[str]:
             held = [os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
         except (psutil.Error, OSError):
             continue
-        if any(str(folder) in word for word in [*words, *held]):
+        if "fork" not in words and any(str(folder) in word for word in [*words, *held]):
             found.append(" ".join(words)[:80])
     return found
 
 
 @pytest.mark.ray
-def test_a_killed_driver_leaves_nothing_after_twenty_seconds(tmp_path: Path, own_temp: Path) -> None:
-    folder = killed_driver(tmp_path, own_temp, with_reaper=False)
+@pytest.mark.parametrize("words", [(), ("fork",)])
+def test_a_killed_driver_leaves_nothing_after_twenty_seconds(
+    tmp_path: Path, own_temp: Path, words: tuple[str, ...]
+) -> None:
+    """Also where a child that it forked lives on, and holds the pipe to the reaper."""
+    folder = killed_driver(tmp_path, own_temp, *words, with_reaper=False)
     until = time.monotonic() + 20
     while (folder.exists() or processes_of(folder)) and time.monotonic() < until:
         time.sleep(0.2)
     assert not folder.exists()
     assert processes_of(folder) == []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(tmp_path / "driver.py") in process.cmdline():
+                process.kill()
+
+
+COPY = """
+import os, sys
+from fedactors.records.run_folder import RunFolder
+folder = RunFolder.create(sys.argv[1], "x", 0, {})
+RunFolder.open(folder.place)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_copies_of_run_folders_elsewhere_go_at_the_next_use(tmp_path: Path, own_temp: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(own_temp)}
+    place = f"file://{tmp_path}/runs"
+    subprocess.run([sys.executable, "-c", COPY, place], env=environment, check=False)
+    left = set(own_temp.iterdir())
+    assert len(left) == 2
+    folder = RunFolder.create(place, "x", 0, {})
+    assert not left & set(own_temp.iterdir())
+    RunFolder.open(folder.place).verify()
+    folder.finish("finished")
+    assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 @pytest.mark.ray
@@ -108,7 +149,7 @@ def test_what_a_driver_left_that_was_killed_with_its_reaper_is_gone_after_the_ne
 
 def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine = leftovers.make_folder("lane")
+    mine = temporary.make_folder("lane")
     foreign = [
         tmp_path / name
         for name in (
@@ -150,8 +191,8 @@ def test_sockets_of_an_embedded_cluster_have_paths_that_are_short_enough(monkeyp
     """On a machine that has been up for a year, with the largest number that a process can have."""
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     monkeypatch.setattr(os, "getpid", lambda: 4_194_303)
-    monkeypatch.setattr(leftovers, "start_of", lambda _: 3_153_600_000)
-    folder = leftovers.make_folder("ray")
+    monkeypatch.setattr(temporary, "start_of", lambda _: 3_153_600_000)
+    folder = temporary.make_folder("ray")
     folder.rmdir()
     assert len(f"{folder}/session_2026-11-22_07-39-11_123456_4194303/sockets/plasma_store") <= 107
 
@@ -161,7 +202,7 @@ def test_a_process_is_ended_only_if_it_is_the_one_that_was_meant() -> None:
 
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        began = leftovers.start_of(sleeper.pid)
+        began = temporary.start_of(sleeper.pid)
         assert began is not None
         end_process(sleeper.pid, began - 1)  # the number of a process that is gone, and another one's by now
         assert sleeper.poll() is None

@@ -21,6 +21,41 @@ if __name__ == "__main__":
     pool.submit(time.sleep, (600,))
     os.kill(os.getpid(), 9)
 """
+DIES = """
+import os
+from fedactors.errors import BadInput
+from fedactors.runtime.simulation.pool import ProcessPool
+print(os.getpid(), flush=True)
+{}
+try:
+    pool = ProcessPool(2)
+    error = pool.submit(os.getpid, ()).exception()
+    for _ in range(2):
+        try:
+            error = pool.submit(os.getpid, ()).exception()
+        except BadInput as refused:
+            error = refused
+except BadInput as refused:
+    error = refused
+print("told:", error, flush=True)
+pool.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["if __name__ != '__main__': os._exit(3)", "", "if __name__ != '__main__': 1 / 0"])
+def test_workers_that_die_at_their_start_end_the_pool_with_one_line(tmp_path: Path, line: str) -> None:
+    """Among them those of a script without a guard, which each of them runs again."""
+    script = tmp_path / "owner.py"
+    script.write_text(DIES.format(line))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0
+    _, *others = done.stdout.splitlines()
+    assert others[-1].startswith("told: --pool: a worker process ended by itself")
+    assert len(others) < 20  # a few workers were started, and no more
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(script) in (p.info["cmdline"] or [])]
 
 
 @pytest.mark.slow

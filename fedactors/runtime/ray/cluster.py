@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost
+from fedactors.records.temporary import make_folder
 from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import leftovers
@@ -44,7 +45,7 @@ class Joined:
     folder: Path | None = None
     """Of an embedded cluster."""
     reaper: Reaper | None = None
-    """Who ends an embedded cluster when this process is killed."""
+    """Who removes what is left here when this process is killed."""
 
 
 def join(address: str | None, num_cpus: int | None) -> Joined:
@@ -65,7 +66,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
             os.environ.setdefault(name, "1")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         leftovers.remove_leftovers()
-        folder = leftovers.make_folder("ray")
+        folder = make_folder("ray")
         joined = Joined(ours=True, folder=folder, reaper=Reaper(folder))
         try:
             with _loopback_only():
@@ -94,7 +95,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
     except Exception as error:  # Ray has no class of its own for a start that took too long
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
-    return Joined(ours=True)
+    return Joined(ours=True, reaper=Reaper(None))
 
 
 @contextlib.contextmanager

@@ -29,13 +29,13 @@ from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, 
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, Row, kind_of
 from fedactors.records.states import OwnStates
+from fedactors.records.temporary import make_folder, start_of
 from fedactors.remote import DRIVER, current_caller, doors
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import NOWHERE, Casting, Context, Job, Ref, Work, check_reader
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, error_bytes
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
-from fedactors.runtime.ray.leftovers import make_folder, start_of
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 from fedactors.runtime.ray.settings import Settings, WallClock
 from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, incarnation_of

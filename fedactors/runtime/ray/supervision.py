@@ -29,13 +29,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from fedactors.errors import BadInput, CallTimeout, PartyLost
 from fedactors.records.states import Places, is_reference
+from fedactors.records.temporary import start_of
 from fedactors.remote import DRIVER, doors
 from fedactors.runtime.addresses import greets
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
-from fedactors.runtime.ray.leftovers import start_of
 from fedactors.runtime.ray.placement import cause, check_strict
 from fedactors.runtime.ray.process import LEASE, ActorProcess
 from fedactors.runtime.ray.settings import Settings

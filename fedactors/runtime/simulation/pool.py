@@ -15,11 +15,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from typing import Any, Protocol
 
 import numpy as np
 
+from fedactors.errors import BadInput
 from fedactors.runtime import shared_arrays
+
+_WORKER_DIED = (
+    "--pool: a worker process ended by itself: it was killed, the machine's memory is full, or the script that starts "
+    'it has no `if __name__ == "__main__":`; --pool 0 computes in this process'
+)
 
 
 class Pool(Protocol):
@@ -84,12 +91,15 @@ class ProcessPool:
         self._executor = concurrent.futures.ProcessPoolExecutor(
             num_workers, context, initializer=start_worker, initargs=(self._folder.name,)
         )
-        self._executor.submit(os.getpid)  # the processes start while the caller prepares
+        self.submit(os.getpid, ())  # the processes start while the caller prepares
 
     def submit(self, function: Callable[..., Any], args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
-        """See `Pool`."""
+        """See `Pool`; where a worker dies all ends with one `BadInput`, and no other takes its place."""
         placed = self._arguments.share(args)
-        raw = self._executor.submit(shared_arrays.call, self._folder.name, function, placed)
+        try:
+            raw = self._executor.submit(shared_arrays.call, self._folder.name, function, placed)
+        except (BrokenExecutor, RuntimeError, OSError) as error:
+            raise BadInput(_WORKER_DIED) from error
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def pass_on(ended: concurrent.futures.Future[Any], kept: tuple[Any, ...] = args) -> None:
@@ -97,6 +107,8 @@ class ProcessPool:
                 done.set_result(shared_arrays.take(ended.result()))
             except concurrent.futures.CancelledError:
                 done.cancel()
+            except BrokenExecutor:
+                done.set_exception(BadInput(_WORKER_DIED))
             except BaseException as error:
                 done.set_exception(error)
 

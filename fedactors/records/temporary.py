@@ -1,0 +1,73 @@
+"""Temporary folders that are known to be ours: what a process left that was killed is found, and removed.
+
+A folder carries in its name where its process is (host and namespace of process numbers), the process's number and its
+start, so that it is known whose it was when that process is gone. A folder from elsewhere, a container with the same
+/tmp say, stays: whether its owner lives cannot be seen here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+_NAME = re.compile(r"fedactors-(lane|ray|run)-([0-9a-f]{4})-(\d+)-([0-9a-f]+)-\d+")
+
+
+def make_folder(kind: str) -> Path:
+    """Make a folder of this process's own, of the kind ``lane`` (a socket), ``ray`` (a cluster) or ``run`` (a copy).
+
+    Its name is short: Ray puts sockets 64 characters deeper, and the path of a socket has 107 at most.
+    """
+    pid = os.getpid()
+    for number in itertools.count():
+        folder = Path(tempfile.gettempdir()) / f"fedactors-{kind}-{_place()}-{pid}-{start_of(pid) or 0:x}-{number}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
+    raise AssertionError("there is always another number")
+
+
+def remove_folders(prepare: Mapping[str, Callable[[Path], None]]) -> list[Path]:
+    """Remove the folders of owners that are gone; return them.
+
+    Args:
+        prepare: kinds of folders that are removed, with what is done to each before it goes.
+    """
+    removed = []
+    for folder in Path(tempfile.gettempdir()).glob("fedactors-*"):
+        found = _NAME.fullmatch(folder.name)
+        with suppress(FileNotFoundError):
+            if found is None or folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            kind, place, pid, start = found.group(1), found.group(2), int(found.group(3)), int(found.group(4), 16)
+            if kind not in prepare or place != _place() or start_of(pid) == start:
+                continue  # it is not known here whether its owner is alive, or it is
+            prepare[kind](folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
+def start_of(pid: int) -> int | None:
+    """Return when a process began, in ticks since the machine did; None: there is none of that number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def _place() -> str:
+    """Return four digits for the host and the namespace in which process numbers mean what they mean here."""
+    machine = Path("/etc/machine-id")
+    machine_id = machine.read_text().strip() if machine.is_file() else ""
+    where = f"{socket.gethostname()} {machine_id} {os.stat('/proc/self/ns/pid').st_ino}"
+    return hashlib.sha256(where.encode()).hexdigest()[:4]
