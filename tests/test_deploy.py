@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from fedactors.runtime.base import Usage
 from tests.runtime.hosts import Hosts, whether_possible
