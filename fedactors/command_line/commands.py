@@ -99,7 +99,7 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
     if several:
         both = combine(summaries)
         for name, mean in both["mean"]["metrics"].items():
-            print(f"{name}: {format_value(mean)} +- {format_value(both['std']['metrics'][name])}")
+            print(f"{name}: {format_value(mean)} ± {format_value(both['std']['metrics'][name])}")
     return 0
 
 
@@ -140,8 +140,13 @@ def compare_command(args: argparse.Namespace) -> int:
         from fedactors.records.plots import plot_comparison
 
         plot_comparison(runs, local_path(args.plot, "--plot"), metric=args.metric)
+    if args.report is not None:
+        from fedactors.records.report import render_report
+        from fedactors.records.storage import write_atomic
+
+        write_atomic(local_path(args.report, "--report"), render_report(runs).encode(), "--report")
     if args.format == "json":
-        print_json({**comparison, "plot": args.plot})
+        print_json({**comparison, "plot": args.plot, "report": args.report})
         return 0
     for header, rows in table_rows(comparison):
         # a screen has room for a few groups side by side, not for all metrics
@@ -151,8 +156,9 @@ def compare_command(args: argparse.Namespace) -> int:
         else:
             print_table(header, rows)
         print()
-    if args.plot:
-        print(f"plot: {args.plot}")
+    for name in ("plot", "report"):
+        if getattr(args, name):
+            print(f"{name}: {getattr(args, name)}")
     return 0
 
 

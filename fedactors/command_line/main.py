@@ -115,6 +115,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     either = "run folders, or tables of sweeps"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=f"{either}; the first group is the baseline")
     compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
+    compare.add_argument(
+        "--report", metavar="FILE", help="also write a page: paired differences, curves, each run (.html)"
+    )
     compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
     add_format_flag(compare)
 

@@ -163,7 +163,7 @@ def _line(group: dict[str, Any], keys: list[str], shown: list[str]) -> list[str]
     cells = [str(group["settings"].get(key, "-")) for key in keys]
     cells += [str(len(group["seeds"])), str(len(group["failed"]))]
     for name in shown:
-        spread = f" +- {format_value(group['std'][name])}" if len(group["seeds"]) > 1 else ""
+        spread = f" ± {format_value(group['std'][name])}" if len(group["seeds"]) > 1 else ""
         cells.append(f"{format_value(group['mean'][name])}{spread}" if name in group["mean"] else "-")
     return cells
 

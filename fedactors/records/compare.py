@@ -227,6 +227,8 @@ def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list
     """Return the comparison as tables (header, rows) for people: the groups, then the differences if there are any."""
     groups, differences = comparison["groups"], comparison["differences"]
     names = list(dict.fromkeys(name for group in groups for name in group["metrics"]))
+    # what is free in every run says nothing
+    names = [name for name in names if name != "money" or any(g["metrics"].get(name, {}).get("mean") for g in groups)]
     rows = [
         [group["label"], str(len(group["runs"])), *(_mean_text(group["metrics"].get(name)) for name in names)]
         for group in groups
@@ -263,19 +265,20 @@ def _labels(representatives: Sequence[LoadedRun]) -> list[str]:
 def _mean_text(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "-"
-    return _number(entry["mean"]) + ("" if entry["std"] is None else f" +- {_number(entry['std'])}")
+    return _number(entry["mean"]) + (f" ± {_number(entry['std'])}" if entry["std"] else "")
 
 
 def _gap_text(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "-"
     interval = entry["ci95"]
-    shown = "" if interval is None else f" [{_number(interval[0], sign=True)}, {_number(interval[1], sign=True)}]"
+    known = interval is None or interval[0] == interval[1]
+    shown = "" if known else f" [{_number(interval[0], sign=True)}, {_number(interval[1], sign=True)}]"
     return _number(entry["difference"], sign=True) + shown
 
 
 def _number(value: float, *, sign: bool = False) -> str:
     plus = "+" if sign and value > 0 else ""
     if value == int(value) and abs(value) < 1e15:
-        return f"{plus}{int(value)}"
+        return f"{plus}{int(value):,}"
     return f"{plus}{value:.4g}"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fedactors.errors import BadInput
+from fedactors.config import as_dict
+from fedactors.errors import BadInput, FedactorsError
+from fedactors.plugins import find_protocol
 from fedactors.privacy.audit import check_run
 from fedactors.records import schemas
 from fedactors.records.compare import Group, LoadedRun, compare, group_runs, table_rows
@@ -21,6 +24,7 @@ from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart
 from fedactors.records.talk import draw_talk
 from fedactors.records.timeline import MAX_LANES, Timeline
 
+_MOST_COLUMNS = 4
 _SHORT = 12
 """Rows of a table that stays open."""
 _DRIVER = "driver"
@@ -36,7 +40,7 @@ _STYLE = """
 body{margin:0 auto;max-width:1040px;padding:1rem;font:16px/1.5 system-ui,sans-serif}
 body{background:var(--page);color:var(--ink)}
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%%,300px),1fr));gap:1rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%%,300px),1fr));gap:1rem}
 .charts figure{max-width:520px}
 figure{margin:0;padding:.5rem;background:var(--card);border-radius:.5rem;overflow-x:auto}
 svg{width:100%%;height:auto;display:block;font-size:11px}.wide svg{min-width:640px}
@@ -49,8 +53,10 @@ svg text{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:3px
 .table{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;min-width:50%%}
 td:first-child{white-space:normal;min-width:9rem;max-width:22rem;overflow-wrap:anywhere}
 th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--grid);white-space:nowrap}
-th button{font:inherit;font-weight:600;background:none;border:0;padding:0;color:inherit;cursor:pointer}
+th{vertical-align:bottom;white-space:normal;max-width:15rem}.named{display:inline-block}
+th button{text-align:left;font:inherit;font-weight:600;background:none;border:0;padding:0;color:inherit;cursor:pointer}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
+code{font-size:.85rem;overflow-wrap:anywhere}
 .note{color:var(--soft);font-size:.875rem}summary{cursor:pointer}
 """
 _SCRIPT = """
@@ -61,7 +67,7 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
   cell.setAttribute("aria-sort", down ? "descending" : "ascending");
   const key = row => row.cells[column].dataset.value ?? row.cells[column].textContent;
   const order = (a, b) => {
-    const [x, y] = [key(a), key(b)], [p, q] = [Number(x), Number(y)];
+    const [x, y] = [key(a), key(b)], [p, q] = [x, y].map(text => parseFloat(text.replaceAll(",", "")));
     return Number.isNaN(p) || Number.isNaN(q) ? x.localeCompare(y) : p - q;
   };
   body.append(...[...body.rows].sort((a, b) => down ? order(b, a) : order(a, b)));
@@ -104,7 +110,33 @@ def _head(runs: Sequence[LoadedRun]) -> str:
             if value is not None:
                 facts.setdefault(name, {})[str(value)] = None
     told = [f"<strong>{name}</strong> {escape(_some(list(values)))}" for name, values in facts.items()]
-    return f'<p class="note">{" · ".join(told)}</p>'
+    commands = dict.fromkeys(command for run in runs if (command := _command(run)) is not None)
+    shown = "".join(f"<div><code>{escape(command)}</code></div>" for command in [*commands][:_MOST_COLUMNS])
+    return f'<p class="note">{" · ".join(told)}</p>{shown}'
+
+
+def _command(run: LoadedRun) -> str | None:
+    """Return the command that makes a run like this one: the settings that are not the defaults, without the seed.
+
+    None for a scenario's run, for one of a protocol that is not installed here, and for a row of a table.
+    """
+    config = run.config
+    if run.folder is None or config.get("scenario") != run.summary.protocol:
+        return None
+    try:
+        protocol = find_protocol(run.summary.protocol)
+        defaults = as_dict(protocol.Config())
+    except (FedactorsError, TypeError):
+        return None
+    words = ["fedactors", "run", protocol.name]
+    if config.get("data") != protocol.default_data:
+        words += ["--data", str(config.get("data"))]
+    words += ["--runtime", "simulated"] if config.get("runtime") == "simulated" else []
+    given = config.get("config", {})
+    words += [
+        f"{key}={value}" for key, value in given.items() if key not in defaults or str(value) != str(defaults[key])
+    ]
+    return shlex.join(words)
 
 
 def _started(run: LoadedRun) -> str | None:
@@ -119,10 +151,17 @@ def _some(values: Sequence[str]) -> str:
 
 def _overview(runs: Sequence[LoadedRun]) -> str:
     (header, rows), *others = table_rows(compare(runs))
-    if len(rows) == 1:
-        label = f"{rows[0][0]}, {rows[0][1]} runs" if len(runs) > 1 else rows[0][0]
-        header, rows = ["metric", label], [list(pair) for pair in zip(header[2:], rows[0][2:], strict=True)]
-    return "<h2>Results</h2>" + "".join(_table(*table) for table in [(header, rows), *others])
+    if len(rows) > _MOST_COLUMNS:
+        return "<h2>Results</h2>" + "".join(_table(*table) for table in [(header, rows), *others])
+    # a line for each metric: few groups side by side fit a screen, all metrics do not
+    columns = [[f"{row[0]}, {row[1]} runs" if row[1] != "1" else row[0], *row[2:]] for row in rows]
+    columns += [
+        [f"{row[0]} [95 %]" if any("[" in cell for cell in row) else row[0], *row[1:]]
+        for _, gaps in others
+        for row in gaps
+    ]
+    (*names,), *lines = zip(["metric", *header[2:]], *columns, strict=True)
+    return "<h2>Results</h2>" + _table(names, lines)
 
 
 def _notes(runs: Sequence[LoadedRun]) -> str:
@@ -345,7 +384,7 @@ def _cell(cell: str | tuple[str, float]) -> str:
 
 
 def _key(index: int, text: str) -> str:
-    return f'<span class="key" style="background:{colour(index)}"></span>{escape(text)}'
+    return f'<span class="named"><span class="key" style="background:{colour(index)}"></span>{escape(text)}</span>'
 
 
 def _palette(colours: Sequence[str]) -> str:

@@ -107,7 +107,12 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def _tick_text(value: float, label: str) -> str:
-    return format_bytes(value) if label == "bytes" else f"{value:g}"
+    if label == "bytes" or label.endswith("_bytes"):
+        return format_bytes(value)
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if unit == 'k' else size):g}{unit}"
+    return f"{value:g}"
 
 
 def _points(points: Sequence[tuple[float, float]]) -> str:

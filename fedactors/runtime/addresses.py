@@ -32,18 +32,29 @@ def check_reachable(address: str) -> None:
         raise BadInput(f"address: {shown(address)} is not allowed: it must be host:port or auto")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
-            if not os.environ.get("RAY_USE_TLS") and not _speaks_grpc(connection):
-                raise BadInput(f"address: what answers at {address!r} is no Ray cluster")
+            is_plain = _speaks_grpc(connection)
+            if uses_tls() and is_plain:
+                raise BadInput(f"address: the cluster at {address!r} does not encrypt, and RAY_USE_TLS is set here")
+            if not uses_tls() and not is_plain:
+                raise BadInput(
+                    f"address: what answers at {address!r} is no Ray cluster, or one that encrypts "
+                    "(then set RAY_USE_TLS=1 and the certificates)"
+                )
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"address: nobody answers at {address!r} ({reason})") from None
+
+
+def uses_tls() -> bool:
+    """Say whether Ray would encrypt what this process says to a cluster."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 
 def _speaks_grpc(connection: socket.socket) -> bool:
     """Say whether the other side greets as an HTTP/2 server does; Ray itself would try for minutes."""
     connection.sendall(_PREFACE + _EMPTY_SETTINGS)
     head = b""
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError, ConnectionResetError):
         while len(head) < len(_EMPTY_SETTINGS) and (more := connection.recv(len(_EMPTY_SETTINGS))):
             head += more
     return head[3:4] == _EMPTY_SETTINGS[3:4]
@@ -56,7 +67,7 @@ async def greets(address: str) -> None:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             try:
-                if os.environ.get("RAY_USE_TLS"):
+                if uses_tls():
                     return
                 writer.write(_PREFACE + _EMPTY_SETTINGS)
                 if await reader.read(1):

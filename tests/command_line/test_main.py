@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_run_in_words_names_metric_and_folder(capsys):
     out = capsys.readouterr().out
     assert "tiny-one (seed 0, ray): score 0." in out
     assert "run: runs/" in out
-    assert "+-" in out
+    assert "±" in out
 
 
 @pytest.mark.parametrize(
@@ -278,8 +279,19 @@ def test_compare_and_report_of_real_runs(capsys):
     assert {group["label"] for group in made["groups"]} == {"tiny-one batch_size=8", "tiny-one batch_size=16"}
     assert made["differences"][0]["metrics"]["score"]["method"] == "paired t"
     assert Path("plot.png").stat().st_size > 1000
-    assert cli.main(["compare", *runs]) == 0
-    assert "difference [95 % interval]" in capsys.readouterr().out
+    assert cli.main(["compare", *runs, "--report", "both.html"]) == 0
+    told = capsys.readouterr().out
+    assert "difference [95 % interval]" in told
+    assert "report: both.html" in told
+    both = Path("both.html").read_text()
+    assert re.search(r"<th[^>]*><button>tiny-one batch_size=\d+ - tiny-one batch_size=\d+", both), (
+        "differences beside the groups"
+    )
+    # what is the default is no part of the command
+    assert set(re.findall(r"<code>(fedactors run tiny-one.*?)</code>", both)) == {
+        "fedactors run tiny-one num_rounds=2",
+        "fedactors run tiny-one batch_size=16 num_rounds=2",
+    }
     assert cli.main(["report", *runs]) == 0
     page = Path(capsys.readouterr().out.strip())
     assert page == Path(runs[0]) / "report.html"

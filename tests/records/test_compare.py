@@ -106,7 +106,7 @@ def test_comparison_is_json_with_differences_from_the_first_group(tmp_path):
     assert gap["metrics"]["auc"]["ci95"] == pytest.approx([0.1, 0.1])
     (header, rows), (_, gaps) = table_rows(made)
     assert header[:3] == ["run", "n", "auc"]
-    assert rows[0][:3] == ["vfl batch_size=8", "2", "0.6 +- 0.1414"]
+    assert rows[0][:3] == ["vfl batch_size=8", "2", "0.6 ± 0.1414"]
     assert gaps[0][0] == "vfl batch_size=16 - vfl batch_size=8"
 
 

@@ -92,12 +92,11 @@ def test_a_click_sorts_a_table_by_number_and_back(browser, pages):
     browser.show(pages["many"])
     cells = """(() => {
       const table = document.querySelectorAll('table')[0];
-      const column = [...table.tHead.rows[0].cells].findIndex(cell => cell.textContent === 'messages');
-      table.tHead.rows[0].cells[column].querySelector('button').click();
-      return [...table.tBodies[0].rows].map(row => parseFloat(row.cells[column].textContent));
+      table.tHead.rows[0].cells[1].querySelector('button').click();
+      return [...table.tBodies[0].rows].map(row => parseFloat(row.cells[1].textContent.replaceAll(',', '')));
     })()"""
     up, down = browser.evaluate(cells), browser.evaluate(cells)
-    assert len(up) == 2
+    assert len(up) > 5
     assert up == sorted(up)
     assert down == sorted(up, reverse=True)
     assert up != down

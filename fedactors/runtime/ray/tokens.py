@@ -15,6 +15,7 @@ import grpc
 import ray
 
 from fedactors.errors import BadInput
+from fedactors.runtime.addresses import uses_tls
 
 _SECONDS = 5.0
 _QUESTION = "/ray.rpc.NodeInfoGcsService/GetClusterId"
@@ -69,7 +70,7 @@ def check_token(address: str) -> None:
     Raises:
         BadInput: it asks for a token, and this process has none or another one.
     """
-    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+    if address == "auto" or uses_tls():
         return
     token = own_token()
     shown = () if token is None else (("authorization", f"Bearer {token.text}"),)
