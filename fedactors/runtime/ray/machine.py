@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fedactors.records.temporary import make_folder
 from fedactors.runtime.ray.doctor import Finding
-from fedactors.runtime.ray.leftovers import make_folder
 
 START_SECONDS = 60.0
 """How long an embedded Ray may take to start and answer."""
