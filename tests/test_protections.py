@@ -18,6 +18,7 @@ PROTOCOLS = ("glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepupp
 SECURE = {
     "glasu": {"secure_aggregation": True},
     "horizontal": {"secure_sums": True},
+    "mtcd": {"secure_sums": True, "learning_rate": 0.1},
     "tablepuppet": {"secure_sums": True},
 }
 SWITCHED = [

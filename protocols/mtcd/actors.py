@@ -19,11 +19,13 @@ import numpy as np
 
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
-from fedactors.errors import Refused
+from fedactors.errors import BadInput, Refused
 from fedactors.parties import surviving_loss
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import SecureSummand
 from fedactors.remote import CLIENT, DRIVER, SERVER, doors, remote
 from fedactors.roles import Client
-from protocols.mtcd.algorithm import Rows, Task, batch_rows, combine
+from protocols.mtcd.algorithm import Rows, Task, batch_rows, combine, point_of, summand
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.messages import (
@@ -148,8 +150,9 @@ class Party(Client):
         Raises:
             Refused: noise is to protect it.
         """
-        if self._config.noise is not None and not self._context.reproducible_noise:
-            raise Refused(self.caller, f"asks {self.name} for a representation without the noise that is to protect it")
+        is_hidden = self._config.noise is not None or self._config.secure_sums
+        if is_hidden and not self._context.reproducible_noise:
+            raise Refused(self.caller, f"asks {self.name} for a representation that noise or a sum is to protect")
         h = await self._do(self._block.represent(self.theta, None, order.part))
         return Measured(h, self._block.penalty(self.theta))
 
@@ -160,8 +163,17 @@ class Party(Client):
 
     @remote(caller=(SERVER, DRIVER))
     async def squared_norm(self, order: NormOrder) -> SquaredNorm:
-        """Return ||X_k||^2 of a linear model, for the step size."""
+        """Return ||X_k||^2 of a linear model, for the step size.
+
+        Raises:
+            Refused: sums are to hide what is a single client's.
+        """
+        self._check_open("its norm")
         return SquaredNorm(await self._do(self._block.squared_norm()))
+
+    def _check_open(self, what: str) -> None:
+        if self._config.secure_sums:
+            raise Refused(self.caller, f"asks {self.name} for {what}, and sums are to hide what is one client's")
 
     async def _do(self, task: Task) -> Any:
         return await self.compute(task.function, *task.arguments, work=task.work)
@@ -242,13 +254,14 @@ class ServedParty(Party):
         self._followed = {each for each in self._followed if each > number - _MOST_UNDER_WAY} | {number}
 
     @remote(caller=SERVER)
-    async def gather(self, order: Gather) -> Representation:
+    async def gather(self, order: Gather) -> Representation | Masked:
         """Return h_k on the round's rows."""
         return await self._represent(order.round_)
 
     @remote(caller=SERVER)
     async def probe(self, probe: Probe) -> ProbeImage:
         """Return X_k X_k^T u."""
+        self._check_open("an image of its kernel")
         return ProbeImage(await self._do(self._block.kernel_image(probe.vector)))
 
     @remote(caller=DRIVER)
@@ -260,7 +273,11 @@ class ServedParty(Party):
     def _rows_of(self, round_: int) -> Rows | None:
         return batch_rows(self._seed, round_, self._block.num_samples, self._config.batch_size)
 
-    async def _represent(self, round_: int) -> Representation:
+    async def _represent(self, round_: int) -> Representation | Masked:
+        """Return h_k on a round's rows, as the configuration lets it leave."""
+        return await self._representation(round_)
+
+    async def _representation(self, round_: int) -> Representation:
         rows, transforms = self._rows_of(round_), self._transforms
         h = await self._do(self._block.represent(self.theta, rows))
         penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
@@ -284,10 +301,11 @@ class ServedParty(Party):
         return self._noise
 
 
-class TokenClient(ServedParty):
+class TokenClient(ServedParty, SecureSummand):
     """A party that works on visiting tokens and passes them on; arguments as of `ServedParty`."""
 
     trains_theta_0: ClassVar[bool] = False
+    state: ClassVar[tuple[str, ...]] = (*ServedParty.state, *SecureSummand.state)
 
     def __init__(
         self,
@@ -298,7 +316,8 @@ class TokenClient(ServedParty):
         walks: int,
         order_key: bytes,
     ) -> None:
-        super().__init__(config, part, seed, links, walks, order_key)
+        ServedParty.__init__(self, config, part, seed, links, walks, order_key)
+        SecureSummand.__init__(self, part.parties)
         self._copies: dict[int, tuple[int, Any]] = {}
         self._copies_round = -1
 
@@ -400,7 +419,7 @@ class TokenClient(ServedParty):
     # --- syncing ---
 
     @remote(caller=SERVER)
-    async def sync(self, order: SyncTokens) -> Representation | None:
+    async def sync(self, order: SyncTokens) -> Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
@@ -408,3 +427,13 @@ class TokenClient(ServedParty):
             self.theta = combine(self.theta, copies, order.weight)
             self._copies = {}
         return await self._represent(order.round_ + 1) if order.send_representation else None
+
+    async def _represent(self, round_: int) -> Representation | Masked:
+        found = await self._representation(round_)
+        if not self._config.secure_sums:
+            return found
+        try:
+            return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))
+        except ValueError as error:
+            limit = self._config.secure_range
+            raise BadInput(f"secure_range: {limit:g} is too small for {self.name}: {error}") from None

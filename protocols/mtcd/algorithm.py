@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.learning.metrics import known, task_metrics
+from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.runtime.base import Costs, Work
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenvalue, problem_of, quiet_divergence
@@ -369,3 +370,25 @@ class LinearHead:
     def loss(self, theta_0: Array, z_B: Array, rows_B: Rows | None) -> float:
         """Return phi(Z) over the rows, scaled to all rows."""
         return self.problem.loss(z_B, self._y if rows_B is None else self._y[rows_B], len(self._y))
+
+
+# --- under masks ---
+
+
+def point_of(config: MtcdConfig) -> FixedPoint:
+    """Return how representations become words of a sum."""
+    return FixedPoint(limit=config.secure_range, num_clients=config.num_clients)
+
+
+def summand(h: Array, penalty: float) -> Array:
+    """Return what a client adds to a sum: its representation by rows, and a last row that begins with r(theta_k)."""
+    rows_BE = h.reshape(len(h), -1)
+    last_E = np.zeros(rows_BE.shape[1])
+    last_E[0] = penalty
+    return np.vstack([rows_BE, last_E])
+
+
+def parts_of(total: Array, config: MtcdConfig) -> tuple[Array, float]:
+    """Return Z, as the problem has it, and the sum of all regularisers."""
+    z, penalty = total[:-1], float(total[-1, 0])
+    return (z.astype(np.float32) if config.problem == "network" else z[:, 0]), penalty

@@ -11,6 +11,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.steps import ScheduleSettings
 from fedactors.named_code import NamedCode
 from fedactors.network.topology import check_partition
+from fedactors.privacy.secure_sessions import FEWEST
 
 
 @config
@@ -26,6 +27,7 @@ class MtcdConfig(ScheduleSettings):
         "walk": "Clients and tokens",
         "relaxed_protocol": "Privacy",
         "compression": "Compression",
+        "secure_sums": "Privacy",
         "noise": "Privacy",
         "dcpa_dual_step": "Method",
         "visit_timeout": "Lost parties",
@@ -151,6 +153,13 @@ class MtcdConfig(ScheduleSettings):
     error_feedback: bool = True
     """Send representations as differences to what the server already has, so that what was dropped is sent later."""
 
+    secure_sums: bool = False
+    """Whether the server sees only the sum of the clients' representations and regularisers, under masks: every
+    client takes part in every sync. Tokens go from client to client as ever; what a visit changes in Z shows."""
+
+    secure_range: float = Field(default=100.0, gt=0, le=1e9)
+    """Largest absolute number under masks; the error of a sum over K clients is at most K^2 2^-32 times that."""
+
     noise: Literal["gaussian"] | None = None
     """Differential privacy noise on representations, and on a visit's change of Z, before they leave a client."""
 
@@ -190,6 +199,8 @@ class MtcdConfig(ScheduleSettings):
                     f"cluster(s) here (clusters={self.clusters}); use mode=overlapping for more tokens"
                 )
         self._check_links_and_starts()
+        if self.secure_sums:
+            self._check_secure_sums()
         if self.problem != "network" and self.aggregation == "concatenation":
             raise ValueError(f"aggregation: concatenation is not allowed for problem={self.problem}, which sums")
         if self.algorithm == "dcpa" and self.problem == "network":
@@ -210,6 +221,25 @@ class MtcdConfig(ScheduleSettings):
         if self.local_arithmetic == "gram" and (self.problem != "ridge" or self.batch_size is not None):
             raise ValueError("local_arithmetic: gram is allowed only for problem=ridge with batch_size=none")
         return self
+
+    def _check_secure_sums(self) -> None:
+        """Refuse what sums cannot do, or what would show single clients all the same."""
+        linear = self.problem != "network"
+        for name, is_wrong, why in (
+            ("algorithm", self.algorithm != "mtcd", "only mtcd's server adds up representations at a sync"),
+            ("aggregation", self.aggregation != "sum", "the server needs each client's slot"),
+            ("num_clients", self.num_clients < FEWEST, f"of a sum of two each knows the other's part; use {FEWEST}"),
+            ("server_links", self.server_links != "all", "others cannot relay a client's part of a sum"),
+            ("compression", self.compression is not None, "what is compressed cannot be added up under masks"),
+            (
+                "on_party_loss",
+                self.on_party_loss != "stop",
+                "what the lost one had sent would be the difference of sums",
+            ),
+            ("learning_rate", linear and self.learning_rate == "auto", "it is found with the clients' own norms"),
+        ):
+            if is_wrong:
+                raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_sums: {why}")
 
     def _check_clusters(self, clusters: tuple[tuple[int, ...], ...]) -> None:
         try:

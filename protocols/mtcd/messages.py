@@ -22,6 +22,7 @@ from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQ
 from fedactors.inspection import Protection
 from fedactors.network.codec import encode, message
 from fedactors.network.transforms import Encoded
+from fedactors.privacy.secure_sums import MESSAGES
 
 if TYPE_CHECKING:
     from protocols.mtcd.config import MtcdConfig
@@ -327,13 +328,21 @@ _ALIGNMENT = (AlignmentQuestion, AlignmentAnswer, AlignmentOrder)
 def sent(config: MtcdConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
     linear = config.problem != "network"
-    common = (Labels, *((NormOrder, SquaredNorm) if linear else (FusionParameters,)), *_CONTROL, *_ALIGNMENT)
+    norms = () if config.secure_sums else (NormOrder, SquaredNorm)
+    common = (Labels, *(norms if linear else (FusionParameters,)), *_CONTROL, *_ALIGNMENT)
     common += () if config.compression is None else (Encoded,)
     if config.algorithm == "dcpa":
         return (*common, DualVector, IterateOrder)
     if config.algorithm == "stcd":
         return (*common, Token, *(() if linear else (Prelude,)), RoamingDone, WalkOrder, TokenAtRest)
-    served = (Representation, Gather, RoundOrder, Objective, *((Probe, ProbeImage, SafeStep) if linear else ()))
+    parts = MESSAGES if config.secure_sums else (Representation,)
+    served = (
+        *parts,
+        Gather,
+        RoundOrder,
+        Objective,
+        *((Probe, ProbeImage, SafeStep) if linear and not config.secure_sums else ()),
+    )
     envelopes = (Relayed, RelayedZ) if config.algorithm == "svfl" else (Relayed,)
     relayed = () if config.server_links == "all" else envelopes
     relinked = (LostClient, Links) if config.on_party_loss == "continue" else ()
@@ -345,7 +354,14 @@ def protections(config: MtcdConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
     noised = "representations and changes of Z are clipped and noised; training on the rows is not covered"
     return (
-        Protection(kind="secure sums", on=False, means="the server reads each client's representation"),
+        Protection(
+            kind="secure sums",
+            settings=("secure_sums",),
+            on=config.secure_sums,
+            means="the server reads the sum of representations only; tokens show what each visit changes"
+            if config.secure_sums
+            else "the server reads each client's representation",
+        ),
         Protection(
             kind="noise",
             settings=("noise",),

@@ -327,11 +327,11 @@ async def quality(federation: Federation) -> dict[str, float]:
 
     Where arrays arrive as they are and Z covers all rows, the server's own objective is exact and costs nothing.
     Elsewhere (mini-batches, compression, networks, no server) the driver asks the clients for their representations:
-    an instrument of experiments. With noise it does so only when the noise is reproducible, so protects nothing; else
-    the server's own view, noise included, is what is reported.
+    an instrument of experiments. With noise or secure sums it does so only when these are reproducible, so protect
+    nothing; else the server's own view, noise included, is what is reported.
     """
     config, server = federation.config, federation.server
-    is_protected = config.noise is not None and not federation.runtime.reproducible_noise
+    is_protected = (config.noise is not None or config.secure_sums) and not federation.runtime.reproducible_noise
     if config.problem == "network" and not is_protected:
         found, _ = await scored(federation, "test", await fusion_parameters(federation))
         return of_split("test", found.metrics)
@@ -345,7 +345,7 @@ async def quality(federation: Federation) -> dict[str, float]:
     else:
         found, penalty = await scored(federation, "train", NO_THETA_0)
         objective = found.metrics["loss"] + penalty
-    if (config.noise is not None and (is_protected or server_knows)) or federation.state.num_test == 0:
+    if is_protected or (config.noise is not None and server_knows) or federation.state.num_test == 0:
         return {OBJECTIVE: objective}
     found, _ = await scored(federation, "test", NO_THETA_0)
     return {OBJECTIVE: objective, **of_split("test", found.metrics)}
@@ -391,7 +391,7 @@ async def check_divergence(federation: Federation, round_: int) -> None:
     value = objective_of(state.found)
     if not has_diverged(value, state.start) or config.noise is not None:
         return
-    tries = config.algorithm == "dcpa" or config.problem == "network"
+    tries = config.algorithm == "dcpa" or config.problem == "network" or config.secure_sums
     safe = 0.1 * state.step if tries else await safe_step_of(federation)
     name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
     raise Diverged(

@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedactors.errors import CallTimeout, Refused
-from fedactors.parties import surviving_loss
+from fedactors.parties import Parties, surviving_loss
+from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Work
 from protocols.mtcd.actors import ServedParty, TokenClient
-from protocols.mtcd.algorithm import LinearHead, batch_rows, moves_in_parallel, safe_step
+from protocols.mtcd.algorithm import LinearHead, batch_rows, moves_in_parallel, parts_of, point_of, safe_step
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, ImageData
 from protocols.mtcd.messages import (
@@ -33,7 +34,6 @@ from protocols.mtcd.messages import (
     ProbeImage,
     Relayed,
     RelayedZ,
-    Representation,
     RoamingDone,
     RoundOrder,
     SafeStep,
@@ -98,6 +98,7 @@ class GatheringServer(Server):
         self.known: dict[int, Any] = {}
         """Representations as the server has them: of the round's rows."""
         self.penalties: dict[int, float] = {}
+        self._sums = SecureSums(self, Parties(self, names, timeout=10 * config.visit_timeout))
 
     # --- life ---
 
@@ -225,8 +226,17 @@ class GatheringServer(Server):
 
     async def _collect(self, door: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:
         """Send each client its order and merge the representations that come back into Z, in the clients' order."""
-        found: dict[int, Representation] = await self._ask(door, orders)
+        if self._config.secure_sums:
+            await self._sums.prepare(1)
+        found: dict[int, Any] = await self._ask(door, orders)
         if not found:
+            return
+        if self._config.secure_sums:
+            parts = {self._names[client]: part for client, part in found.items()}
+            work = Work("merge", sum(part.words.size for part in parts.values()))
+            total, _ = await self._sums.total(parts, point_of(self._config), work)
+            self.z, self.penalties[0] = parts_of(total, self._config)
+            self.z.setflags(write=False)
             return
         rows, arrived = self._rows_of(round_), {}
         for client, reply in found.items():
@@ -292,10 +302,12 @@ class TokenServer(GatheringServer):
         With the full batch only clients whose block changed are told; with a mini-batch all send h_k of the new rows.
         """
         full, roaming = self._config.batch_size is None, self.roaming
-        clients = sorted(roaming.changed) if full or order.is_last else roaming.clients
+        sends = full or not order.is_last
+        is_part = self._config.secure_sums and sends  # of a sum: whoever was not visited, too
+        clients = sorted(roaming.changed) if (full or order.is_last) and not is_part else roaming.clients
         reissued = tuple(sorted((token, attempt) for token, attempt in roaming.attempts.items() if attempt))
         weight = 1.0 / max(1, len(roaming.attempts)) if self._config.mode == "overlapping" else 1.0
-        told = SyncTokens(order.round_, reissued, weight, full or not order.is_last)
+        told = SyncTokens(order.round_, reissued, weight, sends)
         self._take_trained()
         reachable = [client for client in clients if roaming.route(client)]
         await self._collect("sync", dict.fromkeys(reachable, told), order.round_ + 1, fresh=not full)

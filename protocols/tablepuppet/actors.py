@@ -494,8 +494,6 @@ class TableClient(SecureSummand):
         values = await self.compute(models.predict, model, self.theta, x_nD, work=work)
         clip = config.prediction_clip if config.feature_dp else None
         self.num_releases += config.feature_dp is not None
-        return (
-            values
-            if clip is None
-            else clip_and_noise(values, clip, config.prediction_noise * clip, self.noise, "predictions")
-        )
+        if clip is None:
+            return values
+        return clip_and_noise(values, clip, config.prediction_noise * clip, self.noise, "predictions")

@@ -1,76 +1,141 @@
-"""What secure sums cost beside the unprotected run, in processor seconds and bytes: GLASU, TablePuppet, sums alone.
+"""What each protection costs beside the unprotected run, in processor seconds, bytes and messages; and sums alone.
 
-Each setting is run once in the simulated runtime, in this process; seconds are the processor's, so that waiting for
-others' load does not count, and all parties' work adds up. Bytes are the ledger's, all parties' together.
+A row of ``runs`` is one protection: the open run and the protected one in turns, in the simulated runtime, in one
+process; the first pair only warms up, three are measured. Ratios are of the pairs, median (least to most), so that
+another's load on the machine is on both sides; seconds are the processor's, all parties' work together. Bytes and
+messages are the ledger's. A row of ``alone`` is a sum of so many clients: milliseconds and bytes for each client.
 
-    python scenarios/benchmarks/secure_sums.py
+    python scenarios/benchmarks/secure_sums.py          # into docs/results/privacy.parquet
+    python -m scenarios.results docs/results            # the tables of the page
 """
 
 from __future__ import annotations
 
-import argparse
+import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedactors.config import build
+from fedactors.config import as_dict, build, parse_words
+from fedactors.launch import load_data
 from fedactors.network.codec import measure
+from fedactors.plugins import find_protocol
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.neighbours import num_neighbours
 from fedactors.privacy.secure_aggregation import SecureSumClient, SecureSumServer, unmasked_sum
 from fedactors.privacy.secure_sessions import Identity, SumCall
+from fedactors.records.table import RunRow
 from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.glasu.plugin import PROTOCOL as GLASU
-from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
+from fedactors.runtime.simulation.pool import one_torch_thread
+from fedactors.sweeps.study import Study, study_flags
 
-NOISE = {"noise_multiplier": "4", "clip_norm": "1", "max_degree": "170"}
-RUNS: tuple[tuple[str, Any, str, dict[str, str], tuple[tuple[str, dict[str, str]], ...]], ...] = (
-    (
-        "GLASU, Cora, 3 clients, 10 rounds",
-        GLASU,
-        "cora",
-        {"num_rounds": "10", "evaluate_every": "10"},
-        (
-            ("open", {}),
-            ("secure sums", {"secure_aggregation": "true"}),
-            ("secure sums and noise", {"secure_aggregation": "true", **NOISE}),
-        ),
-    ),
-    (
-        "GLASU, Cora, 8 clients, 10 rounds",
-        GLASU,
-        "cora",
-        {"num_rounds": "10", "evaluate_every": "10", "num_clients": "8"},
-        (("open", {}), ("secure sums", {"secure_aggregation": "true"})),
-    ),
-    (
-        "TablePuppet, orders:20000, ADMM, 10 rounds",
-        TABLEPUPPET,
-        "orders:20000",
-        {"algorithm": "rfl-admm-v"},
-        (("open", {}), ("secure sums", {"secure_sums": "true"})),
-    ),
-    (
-        "TablePuppet, orders:20000, SGD, 2 epochs",
-        TABLEPUPPET,
-        "orders:20000",
-        {"algorithm": "rfl-sgd-v", "rounds": "2"},
-        (("open", {}), ("secure sums", {"secure_sums": "true"})),
-    ),
-)
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+PAIRS = 3
+LENGTH = 100_000
 
 
-def run_once(protocol: Any, data: str, words: dict[str, str]) -> tuple[float, int, int]:
+class CostStudy(Study):
+    """Rows of the table of privacy."""
+
+    @property
+    def table(self) -> Path:
+        """The table that rows are put into."""
+        return self.out / "privacy.parquet"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A protection and the run that it is compared with."""
+
+    protocol: str
+    data: str
+    common: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+GLASU = {"num_rounds": 5, "evaluate_every": 5, "hidden_size": 64}
+GLASU_NOISE = {"secure_aggregation": True, "noise_multiplier": 4.0, "clip_norm": 1.0, "max_degree": 170}
+ADMM = {"algorithm": "rfl-admm-v", "rounds": 5}
+SGD = {"algorithm": "rfl-sgd-v", "rounds": 2}
+NOISE = {
+    "feature_dp": 8.0,
+    "prediction_clip": 1.0,
+    "prediction_noise": 4.0,
+    "label_dp": 1.0,
+    "declared_facts": ("amount=0:3", "hour=0:23", "weight=0:3", "price=0:3", "credit_limit=0:3", "age=18:80"),
+}
+SPLIT = {"num_epochs": 1, "num_layers": 2, "hidden_size": 32, "embedding_size": 8, "batch_size": 256}
+AVERAGES = {"num_rounds": 5, "model": "mlp", "evaluate_every": 5}
+RUNS: dict[str, Cost] = {
+    "glasu-3-clients-sums": Cost("glasu", "cora", GLASU, {"secure_aggregation": True}),
+    "glasu-3-clients-sums-and-noise": Cost("glasu", "cora", GLASU, GLASU_NOISE),
+    "glasu-8-clients-sums": Cost("glasu", "cora", {**GLASU, "num_clients": 8}, {"secure_aggregation": True}),
+    "tablepuppet-admm-sums": Cost("tablepuppet", "orders:20000", ADMM, {"secure_sums": True}),
+    "tablepuppet-sgd-sums": Cost("tablepuppet", "orders:20000", SGD, {"secure_sums": True}),
+    "tablepuppet-sgd-noise": Cost("tablepuppet", "orders:20000", SGD, NOISE),
+    "horizontal-10-sites-sums": Cost("horizontal", "digits", AVERAGES, {"secure_sums": True}),
+    "pubsub-vfl-frozen": Cost(
+        "pubsub-vfl", "bank", SPLIT, {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": "private"}
+    ),
+    "pubsub-vfl-private": Cost(
+        "pubsub-vfl", "bank", SPLIT, {"embedding_mu": 2.0, "bottom_training": "private", "standardisation": "private"}
+    ),
+    "pubsub-vfl-labels": Cost("pubsub-vfl", "bank", SPLIT, {"label_epsilon": 1.0}),
+}
+ALONE = {
+    f"{count}-clients{f'-{lost}-lost' if lost else ''}": (count, lost)
+    for count, lost in ((3, 0), (5, 0), (5, 2), (20, 0), (100, 0), (100, 10))
+}
+
+
+def run_once(protocol: Any, config: Any, data: Any) -> tuple[float, int, int]:
     """Return processor seconds, bytes and messages of a run."""
-    config = build(protocol.Config, words)
-    source = protocol.load_data(config, data, 0)
     runtime = SimulatedRuntime(seed=0)
     start = time.process_time()
-    runtime.execute(lambda: protocol.run(config, source, runtime))
+    runtime.execute(lambda: protocol.run(config, data, runtime))
     usage = runtime.usage()
     return time.process_time() - start, usage.bytes, usage.messages
+
+
+def compared(cost: Cost, seed: int) -> RunRow:
+    """Run open and protected in turns."""
+    one_torch_thread()
+    protocol = find_protocol(cost.protocol)
+    configs = [build(protocol.Config, {**cost.common, **more}) for more in ({}, cost.settings)]
+    found = [
+        [run_once(protocol, one, load_data(protocol, one, cost.data, seed)) for one in configs]
+        for _ in range(1 + PAIRS)
+    ][1:]
+    ratios = sorted(protected[0] / opened[0] for opened, protected in found)
+    opened, protected = found[-1]
+    metrics = {
+        "open_seconds": statistics.median(pair[0][0] for pair in found),
+        "protected_seconds": statistics.median(pair[1][0] for pair in found),
+        "times_the_seconds": f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        "open_bytes": opened[1],
+        "protected_bytes": protected[1],
+        "times_the_bytes": protected[1] / opened[1],
+        "times_the_messages": protected[2] / opened[2],
+    }
+    return RunRow(protocol=protocol.name, seed=seed, data=cost.data, config=as_dict(configs[1]), metrics=metrics)
+
+
+def alone(point: tuple[int, int], seed: int) -> RunRow:
+    """Measure sums alone, the best of three."""
+    count, lost = point
+    made = [sums_alone(count, LENGTH, num_lost=lost) for _ in range(3)]
+    metrics = {
+        "neighbours": num_neighbours(count),
+        "prepare_ms": 1e3 * min(one[0] for one in made),
+        "prepare_bytes": made[0][1],
+        "sum_ms": 1e3 * min(one[2] for one in made),
+        "sum_bytes": made[0][3],
+    }
+    return RunRow(protocol="horizontal", seed=seed, metrics=metrics)
 
 
 def sums_alone(
@@ -114,21 +179,13 @@ def measured(messages: Iterable[Any]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print two tables in Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--length", type=int, default=100_000, help="numbers in a vector of the sums alone")
-    given = parser.parse_args(arguments)
-    print("| run | protection | processor s | MB | messages |\n|---|---|---|---|---|")
-    for title, protocol, data, words, modes in RUNS:
-        for mode, more in modes:
-            seconds, num_bytes, messages = run_once(protocol, data, {**words, **more})
-            print(f"| {title} | {mode} | {seconds:.2f} | {num_bytes / 1e6:.2f} | {messages} |", flush=True)
-    print(f"\n{given.length} numbers, {4 * given.length} bytes bare in 32 bits; for each client and sum:\n")
-    print("| clients | neighbours | lost | prepare ms | bytes | sum ms | bytes |\n|---|---|---|---|---|---|---|")
-    for count, lost in ((3, 0), (5, 0), (5, 2), (20, 0), (100, 0), (100, 10)):
-        prepared, prepared_bytes, seconds, sum_bytes = sums_alone(count, given.length, num_lost=lost)
-        cells = (f"{1e3 * prepared:.1f}", f"{prepared_bytes:.0f}", f"{1e3 * seconds:.1f}", f"{sum_bytes:.0f}")
-        print(f"| {count} | {num_neighbours(count)} | {lost} | {' | '.join(cells)} |", flush=True)
+    """Measure what is not in the table yet."""
+    flags = study_flags(__doc__, "horizontal", RESULTS)
+    given: CostStudy = flags.parse_args(arguments, namespace=CostStudy())
+    words = parse_words(given.words)
+    runs = {name: Cost(one.protocol, one.data, {**one.common, **words}, one.settings) for name, one in RUNS.items()}
+    given.measure("runs", runs, compared, smoke_rows=1)
+    given.measure("alone", ALONE, alone, smoke_rows=1)
 
 
 if __name__ == "__main__":

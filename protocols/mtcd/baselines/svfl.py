@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from fedactors.privacy.secure_sessions import Masked
 from fedactors.remote import DRIVER, SERVER, remote
 from protocols.mtcd.actors import ServedParty
 from protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
@@ -18,7 +19,7 @@ class SvflClient(ServedParty):
     """A party that steps when the server says so; arguments as of `ServedParty`."""
 
     @remote(caller=SERVER)
-    async def step_on(self, synced: SyncedZ) -> Representation | None:
+    async def step_on(self, synced: SyncedZ) -> Representation | Masked | None:
         """Do the local steps on one's own block with the others frozen; return h_k for the next round if asked."""
         z, rows = unpack(synced.z), self._rows_of(synced.round_)
         task = self._block.visit(self.theta, synced.theta_0, z, rows, synced.step, False)

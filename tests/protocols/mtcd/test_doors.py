@@ -272,7 +272,7 @@ def test_no_representation_is_measured_where_noise_protects_it():
         await runtime.start()
         await client.measure(MeasureOrder("train"))
 
-    with pytest.raises(Refused, match="without the noise that is to protect it"):
+    with pytest.raises(Refused, match="that noise or a sum is to protect"):
         runtime.execute(main)
 
 

@@ -14,9 +14,9 @@ from fedactors.privacy.claims import EVERYBODY, JOINED
 from fedactors.testing.conformance import remarks_on_claims
 from fedactors.testing.runs import Subject, simulate
 from protocols.tablepuppet import actors, models
-from protocols.tablepuppet.auditing import neighbours
 from protocols.tablepuppet.data import load_data, stated
 from protocols.tablepuppet.plugin import PROTOCOL
+from protocols.tablepuppet.privacy import neighbours
 from tests.protocols.tablepuppet.test_run import in_memory, settings
 
 # theta is zero before the first step, and so are predictions: two rounds
