@@ -12,6 +12,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import cleandoc
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -70,6 +71,13 @@ def _numbers(value: Any) -> Iterator[int | float]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _numbers(item)
+
+
+def meaning_of(cls: type[Any], name: str) -> str:
+    """Return a field's docstring in one line; a class that gives another default need not say again what it means."""
+    fields = (getattr(one, "__pydantic_fields__", {}).get(name) for one in cls.__mro__)
+    texts = (field.description for field in fields if field is not None and field.description)
+    return " ".join(cleandoc(next(texts, "")).split())
 
 
 def parse_words(words: Sequence[str]) -> dict[str, str]:

@@ -16,13 +16,13 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from inspect import cleandoc
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from fedactors.config import meaning_of
 from fedactors.plugins import Protocol
 
 ADDED = "Of this scenario"
@@ -72,7 +72,7 @@ def settings_of(config: type[Any]) -> list[Setting]:
                 default="" if required else _word(_default(config, name, described.get(name))),
                 allowed=f"{allowed}; required" if required else allowed,
                 choices=tuple(_choices(value, definitions)),
-                meaning=_meaning(config, name),
+                meaning=meaning_of(config, name),
             )
         )
     return made
@@ -149,13 +149,6 @@ def _default(config: type[Any], name: str, info: FieldInfo | None) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
-
-
-def _meaning(config: type[Any], name: str) -> str:
-    """Return a field's docstring; a scenario that gives another default need not say again what it means."""
-    fields = (getattr(cls, "__pydantic_fields__", {}).get(name) for cls in config.__mro__)
-    texts = (field.description for field in fields if field is not None and field.description)
-    return " ".join(cleandoc(next(texts, "")).split())
 
 
 def _word(value: Any) -> str:

@@ -6,10 +6,12 @@ import argparse
 import dataclasses
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedactors.command_line import own_data
 from fedactors.command_line.options import run_options, run_words
 from fedactors.command_line.terminal import print_json
 from fedactors.errors import BadInput
@@ -37,12 +39,24 @@ def submit_command(args: argparse.Namespace) -> int:
     from fedactors.runtime.ray.handback import wrapped
     from fedactors.runtime.ray.jobs import Jobs, last_json, sending
 
-    folder, left_out, inside = sending(args.working_dir or ("." if script else None), run)
-    sent = dataclasses.replace(options, out="runs" if home else options.out, resume=inside or options.resume)
-    command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]
-    command += [*run_words(sent, args.words), "--format", args.format]
+    description = None if options.data is None or is_shared(options.data) else Path(options.data)
+    if description is not None and description.suffix == ".toml":
+        own_data.check_paths(description)
+    else:
+        description = None
     jobs = Jobs(args.address)
-    job = jobs.submit(wrapped(command) if home else command, working_dir=folder, left_out=left_out)
+    with tempfile.TemporaryDirectory(prefix="fedactors-") as alone:
+        given, data = args.working_dir or ("." if script else None), options.data
+        if description is not None and given is None and run is None:
+            given, data = alone, own_data.lay_out(description, Path(alone))
+        folder, left_out, inside = sending(given, run)
+        if description is not None and given is not None:
+            left_out = [*left_out, *own_data.staying(description, Path(given))]
+        out = "runs" if home else options.out
+        sent = dataclasses.replace(options, out=out, resume=inside or options.resume, data=data)
+        command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]
+        command += [*run_words(sent, args.words), "--format", args.format]
+        job = jobs.submit(wrapped(command) if home else command, working_dir=folder, left_out=left_out)
     fetch = f"fedactors fetch {job} --address {jobs.address} --out {options.out}"
     if not args.wait:
         if args.format == "json":

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedactors.config import build
+from fedactors.config import build, meaning_of
 from fedactors.errors import BadInput, CallTimeout, Deadlock, FedactorsError, PartyError
 from fedactors.launch import load_data
 from fedactors.plugins import Protocol, check_contract
@@ -166,7 +166,7 @@ def remarks_on_config(subject: Subject) -> Iterator[str]:
     fields = dataclasses.fields(protocol.Config)
     described = getattr(protocol.Config, "__pydantic_fields__", {})
     for field in fields:
-        if field.name in described and not described[field.name].description:
+        if field.name in described and not meaning_of(protocol.Config, field.name):
             yield f"{field.name}: no docstring under the field says what it means"
         if isinstance(field.default, (int, float)) and not isinstance(field.default, bool):
             yield from _accepts(protocol, field.name, "not-a-number", "a word where a number belongs")

@@ -8,7 +8,9 @@ import pytest
 from fedactors.command_line import main as cli
 from fedactors.command_line.commands import run_and_print
 from fedactors.command_line.options import RunOptions
+from fedactors.command_line.own_data import check_paths, lay_out, named_files, staying
 from fedactors.command_line.submission import _brought_home, is_shared
+from fedactors.errors import BadInput
 from tests.tiny_parties import PROTOCOL
 
 
@@ -40,6 +42,39 @@ def test_what_cannot_be_done_is_one_line(capsys, words, message):
     assert cli.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def described(folder, bank="/data/bank.csv", shop="/data/shop.csv"):
+    text = f'[task]\ntype = "binary"\n[parties.bank]\npath = "{bank}"\nlabel = "y"\n[parties.shop]\npath = "{shop}"\n'
+    (folder / "parties.toml").write_text(text)
+    return folder / "parties.toml"
+
+
+def test_a_file_of_own_data_is_named_as_its_host_finds_it(tmp_path):
+    check_paths(described(tmp_path))
+    with pytest.raises(BadInput, match=r"^parties.shop.path: 'data/shop.csv' is not allowed in a job: give the whole"):
+        check_paths(described(tmp_path, shop="data/shop.csv"))
+    address = described(tmp_path, shop="env:SHOP")
+    assert named_files(address) == {"parties.bank.path": "/data/bank.csv"}
+
+
+def test_a_relative_path_is_refused_before_the_cluster_is_asked(tmp_path, capsys):
+    described(tmp_path, bank="bank.csv")
+    assert cli.main(["submit", "pubsub-vfl", "--data", "parties.toml", "--address", "http://127.0.0.1:9"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "parties.bank.path: 'bank.csv' is not allowed in a job" in line
+
+
+def test_the_description_goes_along_and_no_raw_file(tmp_path):
+    work, alone = tmp_path / "work", tmp_path / "alone"
+    for folder in (work / "data", alone):
+        folder.mkdir(parents=True)
+    raw = work / "data" / "bank.csv"
+    raw.write_text("secret")
+    path = described(work, bank=str(raw))
+    assert lay_out(path, alone) == "parties.toml"
+    assert [file.name for file in alone.iterdir()] == ["parties.toml"]
+    assert list(staying(path, work)) == ["/data/bank.csv"]
 
 
 def test_places_that_can_be_shared():

@@ -8,12 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedactors.network.ledger import DRIVER
 from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
+from tests.openers import openers
 from tests.runtime.hosts import Hosts, whether_possible
 from tests.test_docs import ON_HEAD, blocks, name_of
 
@@ -96,6 +98,27 @@ def test_protocols_give_the_numbers_of_the_simulation(hosts, name, settings):
             assert (measured, should) == (found["rounds"], expected["rounds"])
             assert num_bytes * should == expected_bytes * measured
     assert crossed == should_cross
+
+
+def test_own_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sent(hosts, tmp_path):
+    rng = np.random.default_rng(0)
+    x, ids = rng.normal(size=(80, 4)), np.arange(80)
+    label = (x.sum(1) > 0).astype(int)
+    secret = tmp_path / "of-the-parties"
+    secret.mkdir()
+    np.savetxt(secret / "bank.csv", np.c_[ids, x[:, :2], label], delimiter=",", header="id,a,b,y", comments="")
+    np.savetxt(secret / "shop.csv", np.c_[ids, x[:, 2:]], delimiter=",", header="id,c,d", comments="")
+    lines = ['[task]\ntype = "binary"\nalignment = "hash"']
+    lines += [f'[parties.{name}]\npath = "{secret}/{name}.csv"\nid = "id"' for name in ("shop", "bank")]
+    (hosts.folder / "parties.toml").write_text("\n".join([*lines, 'label = "y"']))
+    placed = ("--place", "bank=site-a", "--place", "shop=site-b")
+    words = ["pubsub-vfl", "--smoke", "--data", "parties.toml", *placed, "--out", str(hosts.folder / "shared")]
+    with openers([secret / "bank.csv", secret / "shop.csv"]) as found:
+        result = submit(hosts, *words)["result"]
+    assert result["metrics"]["test/auc"] > 0.5
+    # one process each: nobody read a file to send it
+    assert [len(processes) for processes in found.values()] == [1, 1]
+    assert found["bank.csv"] != found["shop.csv"]
 
 
 def traffic(run: Path) -> dict[tuple[str, str, str], tuple[int, int]]:

@@ -149,7 +149,7 @@ def test_every_runs_metrics_are_complete_and_selection_uses_validation():
     best = max(memory.rounds, key=lambda row: (row["validation/accuracy"], -row["round"]))
     assert result.metrics["best_round"] == best["round"]
     assert result.metrics["test/accuracy"] == best["test/accuracy"]
-    assert {"mean_client_accuracy", "least_client_accuracy"} <= result.metrics.keys()
+    assert {"test/mean_client_accuracy", "test/least_client_accuracy"} <= result.metrics.keys()
     training, everything = result.extra["training"], sum(row[3] != "driver" for row in memory.rows)
     assert 0 < training["messages"] < everything
 
