@@ -75,6 +75,9 @@ def make_part(config: MtcdConfig, party: str, state: ActorState) -> Part:
         preprocessing=None if given is None else Preprocessing.of(given, party),
         label_mean=scale.get("label_mean", 0.0),
         label_deviation=scale.get("label_deviation", 1.0),
+        clip_norm=config.clip_norm,
+        sigma=0.0 if config.noise is None else config.noise_multiplier * config.clip_norm,
+        delta=config.delta,
     )
 
 
@@ -137,7 +140,15 @@ def _load_rows(data: Any) -> NewRows | None:
 
 
 async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict rows that all parties have; see `fedactors.prediction`."""
+    """Predict rows that all parties have, under the noise that training had; see `fedactors.prediction`.
+
+    Raises:
+        BadInput: representations were summed under masks, and would be open here.
+    """
+    if config.secure_sums:
+        raise BadInput(
+            "predict: secure_sums=True is not allowed: each party's representation would be open to the label party"
+        )
     parts = {name: part_of(data, client) for client, name in enumerate(data.parties)}
     return await predict_vertical(
         parts,

@@ -89,8 +89,17 @@ class PartyRows:
         self._prepared = prepare(self.block, drawn.rows, parts, self._data.task, scale, labels)
 
     def draw_parts(self, order_N: Index) -> Parts:
-        """Return the parts of the split that the label party announces; none where all parties draw them alike."""
+        """Return the parts of the split that the label party announces; none where all parties draw them alike.
+
+        Raises:
+            BadInput: they would follow from labels that are to be hidden.
+        """
         config = self._config
+        if self._data.split == "stratified" and self.block.parts is None and math.isfinite(config.label_epsilon):
+            raise BadInput(
+                f"task.split: 'stratified' is not allowed with label_epsilon={config.label_epsilon:g}: who is in which "
+                "part would follow from the labels"
+            )
         shares = {"test_share": config.test_share, "validation_share": config.validation_share}
         return draw_parts(self.block, order_N, self._data.split, seed=self._run_seed, **shares)
 

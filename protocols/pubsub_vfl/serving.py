@@ -76,8 +76,17 @@ class PredictingActive(PredictingOwner):
     """The active party, for new rows."""
 
     def make_part(self, state: ActorState) -> Part:
-        """Return the party's bottom and the top."""
-        return make_part(self.config, self.party, state)
+        """Return the party's bottom and the top.
+
+        Raises:
+            BadInput: another party had the labels in training, and has the top.
+        """
+        made = make_part(self.config, self.party, state)
+        if "top" not in made.models:
+            raise BadInput(
+                f"label: {self.party!r} is not allowed: {made.parties[0]} had the labels in training, and has the top"
+            )
+        return made
 
 
 async def predict(config: PubSubVflConfig, data: VerticalData, runtime: Runtime, asked: Application) -> Outcomes:

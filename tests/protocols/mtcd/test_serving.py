@@ -76,6 +76,19 @@ def test_exported_parts_together_say_what_prediction_says(tmp_path):
     np.testing.assert_allclose(found[:, 1], said["probability_1"], atol=1e-6)
 
 
+def test_new_rows_leave_under_the_noise_of_training_and_never_where_sums_hid_them(tmp_path):
+    words = f"{TABLE} problem=sparse-logistic num_rounds=2 noise=gaussian noise_multiplier=4.0 learning_rate=0.1"
+    config, data, states = trained(words, "breast-cancer")
+    said, runtime = predicted(serving.predict, config, data, states, tmp_path)
+    assert [record.party for record in runtime.privacy_records] == ["client-1", "client-2"]
+    assert all(record.rigorous_mu == pytest.approx(0.5) for record in runtime.privacy_records)
+    again, _ = predicted(serving.predict, config, data, states, tmp_path)
+    assert said["probability_1"] != again["probability_1"]
+    hidden = config_of(merged(f"{TABLE} problem=sparse-logistic secure_sums=true learning_rate=0.1"))
+    with pytest.raises(BadInput, match="predict: secure_sums=True is not allowed"):
+        predicted(serving.predict, hidden, data, states, tmp_path)
+
+
 def test_what_is_not_there_is_named(tmp_path):
     config, data, states = trained("num_rounds=1")
     with pytest.raises(NoPart, match="no part at the server"):

@@ -1,7 +1,10 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from fedactors.data.blocks import split
+from fedactors.data.preprocessing import ColumnRule, FittedColumn
 from fedactors.errors import BadInput
 from protocols.pubsub_vfl.data import PartyRows, batches, num_batches
 from tests.protocols.pubsub_vfl.runs import arrays, config_of
@@ -23,6 +26,19 @@ def test_a_peer_may_name_validation_and_test_rows_only():
     for name in ("train", "block"):
         with pytest.raises(BadInput, match=f"part: '{name}' is not allowed: use validation, test"):
             rows.part(name)
+
+
+def test_what_would_read_rows_or_labels_without_noise_is_refused():
+    data = dataclasses.replace(arrays("multiclass"), split="stratified")
+    rows = PartyRows(config_of(label_epsilon=1.0), data.part("active"), 0)
+    with pytest.raises(BadInput, match=r"task.split: 'stratified' is not allowed with label_epsilon=1"):
+        rows.draw_parts(np.arange(400))
+    assert len(PartyRows(config_of(), data.part("active"), 0).draw_parts(np.arange(400))) == 400
+    rows = PartyRows(config_of(standardisation="private"), data.part("passive-1"), 0)
+    column = FittedColumn(name="c0", rule=ColumnRule(missing="median"))
+    rows.block = dataclasses.replace(rows.block, columns=(column, *rows.block.columns[1:]))
+    with pytest.raises(BadInput, match=r"passive-1: missing values of 'c0' are filled with what is measured"):
+        rows.draw(np.arange(400), np.zeros(0, np.uint8), np.random.default_rng(0))
 
 
 def test_a_private_scale_is_drawn_once_and_exchanged_labels_spare_the_test_rows():

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from fedactors.errors import BadInput
@@ -65,6 +67,13 @@ def test_each_party_has_its_own_part_and_others_have_none():
         serving.part(config, "broker", states)
     with pytest.raises(BadInput, match=r"passive has no top model"):
         _ = part.top
+
+
+def test_the_labels_party_is_that_of_training(tmp_path):
+    done = simulate(num_epochs=1)
+    data = dataclasses.replace(load_data(config_of(), "breast-cancer", 0), label_party="passive")
+    with pytest.raises(BadInput, match=r"label: 'passive' is not allowed: active had the labels in training"):
+        predicted(serving.predict, config_of(), data, done.recorder.checkpoints["final"].actors, tmp_path)
 
 
 def test_the_plugin_names_all_of_it_and_messages_have_shapes():
