@@ -24,7 +24,7 @@ from tests.campaign.places import whether_possible
 from tests.campaign.stories import FAULTS, PROCESSES, SUBJECTS, Fault, Pace, Row, measure_pace, tell
 from tests.campaign.table import append_rows
 
-_FAULTS_OF_A_STORY = 6
+_FAULTS_OF_A_STORY = 4
 
 
 def draw_faults(kinds: tuple[str, ...], wanted: list[str], draw: random.Random) -> Iterator[Fault]:

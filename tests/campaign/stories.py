@@ -33,6 +33,11 @@ LEFT_SECONDS = 20.0
 """After which what is left counts."""
 _LIMIT = 150.0
 """Seconds after a fault by which a run must have ended: leases, its own end, and a machine that is busy."""
+_LAST_LEASE = 60.0
+"""Of the start to which nothing happens: on a busy machine somebody may be silent for long."""
+_TRIES = 4
+_NOT_STARTED = "Ray did not start on this machine"
+"""Nothing that was done here: Ray gives itself 30 seconds, which a busy machine may not have."""
 _CODES = {2, 3, 4, 130, 143}
 _EXPECTED = re.compile(r"^(fedactors: |details: |go on with --resume |warning: |.*; (a fresh process|the run goes on))")
 
@@ -166,13 +171,16 @@ class Pace:
 class Start:
     """One start of a run."""
 
-    def __init__(self, place: Place, number: int, subject: Subject, policy: str, resume: Path | None) -> None:
+    def __init__(
+        self, place: Place, number: int, subject: Subject, policy: str, resume: Path | None, lease: float = LEASE
+    ) -> None:
         self.place, self.subject = place, subject
         self.pids_file = place.folder / f"start-{number}.pids"
         self._before = set(place.out.iterdir())
-        words = ["run", subject.name, *subject.words, f"on_party_loss={policy}", "--lease", f"{LEASE:g}"]
+        words = ["run", subject.name, *subject.words, f"on_party_loss={policy}"]
         if resume is not None:
             words = ["run", subject.name, "--resume", str(resume)]
+        words += ["--lease", f"{lease:g}"]
         joined = [] if place.address is None else ["--address", place.address]
         self.began = time.monotonic()
         self.process = place.start(
@@ -284,8 +292,11 @@ def tell(
         # the last start is left alone
         pending = [row for row in rows if not row.resumed]
         if pending:
-            last = Start(place, len(faults), subject, policy, parent)
-            code = last.end(_LIMIT + 2 * pace.end)
+            for attempt in range(_TRIES):
+                last = Start(place, len(faults) + attempt, subject, policy, parent, _LAST_LEASE)
+                code = last.end(_LIMIT + 2 * pace.end)
+                if code == 0 or not any(_NOT_STARTED in line for line in last.errors()):
+                    break
             if code == 0:
                 lost = lacks(last, subject, policy, pace, pending[-1])
                 for row in pending:

@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedactors.records.temporary import make_folder
 from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import leftovers
+from fedactors.runtime.ray.backstop import Backstop, of_folder
 from fedactors.runtime.ray.reaper import Reaper
 from fedactors.runtime.ray.tokens import check_token
 from fedactors.validation import first_line
@@ -46,6 +48,8 @@ class Joined:
     """Of an embedded cluster."""
     reaper: Reaper | None = None
     """Who removes what is left here when this process is killed."""
+    backstop: Backstop | None = None
+    """Who ends this process where Ray holds it for ever."""
 
 
 def join(address: str | None, num_cpus: int | None) -> Joined:
@@ -67,7 +71,8 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         leftovers.remove_leftovers()
         folder = make_folder("ray")
-        joined = Joined(ours=True, folder=folder, reaper=Reaper(folder))
+        backstop = Backstop(partial(of_folder, folder))
+        joined = Joined(ours=True, folder=folder, reaper=Reaper(folder), backstop=backstop)
         try:
             with _loopback_only():
                 ray.init(
@@ -236,6 +241,8 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
         actors: that are left.
         is_sick: whether services of the cluster are gone, so that Ray would wait for them.
     """
+    if joined.backstop is not None:
+        joined.backstop.dismiss()
     if is_sick and joined.folder is not None:
         leftovers.end_processes_of(joined.folder)
 

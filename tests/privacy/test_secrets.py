@@ -1,0 +1,56 @@
+"""What must not follow from a run's seed, and must not lie in its folder: keys, masks and noise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedactors.command_line.main import main
+from tests.bad_inputs.world import SMALL
+
+QUIET = ("--runtime", "simulated", "--quiet", "--out")
+
+
+def go(out: Path, protocol: str, *words: str) -> Path:
+    """Run a small run and return its folder."""
+    assert main(["run", protocol, *SMALL[protocol].split(), *words, *QUIET, str(out)]) == 0
+    (folder,) = out.iterdir()
+    return folder
+
+
+def test_no_secret_of_a_secure_sum_is_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that secure sums drew from the operating system: keys, seeds of masks, shares.
+
+    What GLASU draws for its orders is in its checkpoints, as the page about them says.
+    """
+    drawn: list[bytes] = []
+    urandom = os.urandom
+
+    def draw(size: int) -> bytes:
+        found = urandom(size)
+        if sys._getframe(1).f_globals["__name__"].startswith("fedactors.privacy."):
+            drawn.append(found)
+        return found
+
+    monkeypatch.setattr(os, "urandom", draw)
+    folder = go(tmp_path, "glasu", "secure_aggregation=true", "--data", "blocks:60x6x2")
+    secret = [one for one in drawn if len(one) >= 16]
+    assert len(secret) >= 9  # at least three clients' keys for agreement and signatures, and seeds of masks
+    content = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    assert [one.hex() for one in secret if one in content or one.hex().encode() in content] == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "noisy"),
+    [("pubsub-vfl", ("embedding_mu=1",)), ("tablepuppet", ("feature_dp=8", "admm=paper_sgd"))],
+)
+def test_noise_does_not_follow_from_the_seed(tmp_path: Path, protocol: str, noisy: tuple[str, ...]) -> None:
+    def metrics(name: str, *words: str) -> Any:
+        return (go(tmp_path / name, protocol, *words) / "metrics/round_metrics.jsonl").read_text()
+
+    assert metrics("plain") == metrics("again")
+    assert metrics("noisy", *noisy) != metrics("noisy-again", *noisy)

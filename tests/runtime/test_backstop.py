@@ -1,0 +1,52 @@
+"""A driver that Ray holds while its control service is gone ends with one line."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fedactors.runtime.ray.backstop import of_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+HELD = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from fedactors.runtime.ray import backstop
+backstop._LOOKS = 2
+one = backstop.Backstop(partial(backstop.of_folder, Path(sys.argv[1])))
+if "dismiss" in sys.argv:
+    one.dismiss()
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def held(folder: Path, seconds: float, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HELD, str(folder), str(seconds), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_driver_that_is_held_while_the_control_service_is_gone_ends_with_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        began = time.monotonic()
+        assert held(tmp_path, 2.0).returncode == 0  # it is not known yet where it is
+        session = tmp_path / "session_1"
+        session.mkdir()
+        (session / "gcs_server_port_abc").write_text(str(port))
+        assert of_folder(tmp_path) == f"127.0.0.1:{port}"
+        assert held(tmp_path, 6.0, "dismiss").returncode == 0
+        silent = held(tmp_path, 100.0)  # it accepts and says nothing, like one that was stopped
+    gone = held(tmp_path, 100.0)
+    for ended in (silent, gone):
+        assert ended.returncode == 3
+        assert (
+            ended.stderr
+            == f"fedactors: Ray: its control service (GCS) at 127.0.0.1:{port} gave no sign of life for 2 s\n"
+        )
+    assert time.monotonic() - began < 100
