@@ -87,7 +87,7 @@ def train(method: str, runtime: str, out: str, smoke: bool) -> LoadedRun:
 
 def curve_of(run: LoadedRun) -> Curve:
     """Return a run's AUC on the validation rows against its own clock."""
-    curve = make_curve(group_runs([run])[0], "auc", "seconds")
+    curve = make_curve(group_runs([run])[0], "validation/auc", "seconds")
     assert curve is not None
     return curve
 

@@ -249,7 +249,7 @@ def test_a_host_that_is_cut_off_ends_the_run_with_the_name_of_the_party(hosts):
     command = ["submit", *words, *PARTIES, "--quiet", "--wait", "--out", str(out), "--address", hosts.dashboard]
     process = hosts.start(0, *FEDACTORS, *command)
     run = wait_for_rounds(out, 2)
-    assert "fedactors_metric_auc{" in wait_for_metrics(hosts, "fedactors_metric_auc")
+    assert "fedactors_metric_validation_auc{" in wait_for_metrics(hosts, "fedactors_metric_validation_auc")
     hosts.cut(1)
     log = "".join(process.communicate(timeout=180))
     assert process.returncode == 3, log[-3000:]
