@@ -237,6 +237,11 @@ def test_commands_of_a_page_on_the_head(hosts, page):
     }
     done = hosts.call(0, "env", "-C", str(here), "bash", "-c", script, check=False, **where)
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    # a job in words says what a run says, and where its folder is here
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("round 1/2 ") for line in lines)
+    assert any(line.startswith("pubsub-vfl (seed 0, ray): ") for line in lines)
+    assert not any("fedactors-job-" in line for line in lines if line.startswith("run: "))
     assert len(list((folder / "shared" / "runs").iterdir())) == 2
     assert len(list(here.glob("*/*/manifest.json"))) == 2
     last = json.loads((here / "submitted.json").read_text())["job"]  # which nobody waits for
