@@ -169,6 +169,7 @@ class Rounds(Generic[S]):
     async def start(self) -> bool:
         """Bring the actors to life; return whether the run is fresh, so that it has to be prepared."""
         await self._runtime.start()
+        self._runtime.tell("preparing")
         return not self._runtime.resumed
 
     def __aiter__(self) -> Rounds[S]:

@@ -87,7 +87,7 @@ def train(method: str, runtime: str, out: str, smoke: bool) -> LoadedRun:
 
 def curve_of(run: LoadedRun) -> Curve:
     """Return a run's AUC on the validation rows against its own clock."""
-    curve = make_curve(group_runs([run])[0], "auc", "seconds")
+    curve = make_curve(group_runs([run])[0], "validation/auc", "seconds")
     assert curve is not None
     return curve
 
@@ -150,7 +150,12 @@ def verdict(where: str, runs: dict[str, LoadedRun]) -> str:
         return f"{where}: fewer than two methods came to an AUC of {TARGET:.2f}"
     first, second = sorted(when, key=lambda name: when[name])[:2]
     ratio = when[second] / when[first]
-    return f"{where}: {first} is the first at an AUC of {TARGET:.2f}, {ratio:.1f} times as fast as {second}, the next"
+    ends = {name: curve_of(run).mean[-1] for name, run in runs.items()}
+    best = max(ends, key=lambda name: ends[name])
+    return (
+        f"{where}: {first} is the first at an AUC of {TARGET:.2f}, {ratio:.1f} times as fast as {second}, the next; "
+        f"best at the end: {best}, {ends[best]:.3f}"
+    )
 
 
 def draw(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun], path: Path) -> None:

@@ -56,3 +56,12 @@ def test_the_simulated_figures_of_the_readme_are_those_of_now(tmp_path):
         (row,) = [line for line in lines if line.startswith(f"{method} ")]
         assert re.split(r" {2,}", row)[1:3] == demo.row_of(method, run, run)[1:3], "python scenarios/demo.py --readme"
     assert demo.verdict("simulated", runs) in lines
+
+
+def test_the_page_of_questions_knows_which_protocols_have_a_device():
+    text = (ROOT / "docs/faq.md").read_text()
+    (answer,) = re.findall(r"\*\*Does it run on a GPU\?\*\*(.*?)\n\n", text, re.S)
+    on_gpu, on_cpu = (set(re.findall(r"`([a-z-]+)`", part)) for part in answer.split(";"))
+    having = {name for name, one in PROTOCOLS.items() if "device" in one.Config.__dataclass_fields__}
+    assert on_gpu == having
+    assert on_cpu == PROTOCOLS.keys() - having

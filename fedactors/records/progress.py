@@ -16,10 +16,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedactors.records.activity import Activity
 from fedactors.records.metrics import shown_metric
 
 if TYPE_CHECKING:
-    from fedactors.records.activity import Activity, Look
+    from fedactors.records.activity import Look
 
 _LOOK_SECONDS = 1.0
 _MOST_PARTIES = 12
@@ -213,7 +214,8 @@ def party_table(parties: Sequence[Activity], before: Mapping[str, Activity]) -> 
 
 def _state(entry: Activity, before: Activity | None) -> tuple[str, str]:
     """Return what a party has been doing since it was looked at last, and the colour of it."""
-    if before is None or entry.num_computes > before.num_computes:
+    before = before or Activity(entry.party)
+    if entry.num_computes > before.num_computes:
         return "computing", "green"
     if entry.sent > before.sent or entry.received > before.received:
         return "talking", "cyan"

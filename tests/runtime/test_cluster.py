@@ -260,6 +260,11 @@ def test_commands_of_a_page_on_the_head(hosts, page):
     }
     done = hosts.call(0, "env", "-C", str(here), "bash", "-c", script, check=False, **where)
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    # a job in words says what a run says, and where its folder is here
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("round 1/2 ") for line in lines)
+    assert any(line.startswith("pubsub-vfl (seed 0, ray): ") for line in lines)
+    assert not any("fedactors-job-" in line for line in lines if line.startswith("run: "))
     assert len(list((folder / "shared" / "runs").iterdir())) == 2
     assert len(list(here.glob("*/*/manifest.json"))) == 2
     last = json.loads((here / "submitted.json").read_text())["job"]  # which nobody waits for
@@ -272,7 +277,7 @@ def test_a_host_that_is_cut_off_ends_the_run_with_the_name_of_the_party(hosts):
     command = ["submit", *words, *PARTIES, "--quiet", "--wait", "--out", str(out), "--address", hosts.dashboard]
     process = hosts.start(0, *FEDACTORS, *command)
     run = wait_for_rounds(out, 2)
-    assert "fedactors_metric_auc{" in wait_for_metrics(hosts, "fedactors_metric_auc")
+    assert "fedactors_metric_validation_auc{" in wait_for_metrics(hosts, "fedactors_metric_validation_auc")
     hosts.cut(1)
     log = "".join(process.communicate(timeout=180))
     assert process.returncode == 3, log[-3000:]
