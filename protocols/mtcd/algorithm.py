@@ -380,7 +380,7 @@ def point_of(config: MtcdConfig) -> FixedPoint:
     return FixedPoint(limit=config.secure_range, num_clients=config.num_clients)
 
 
-def summand(h: Array, penalty: float) -> Array:
+def summand(h: NDArray[Any], penalty: float) -> Array:
     """Return what a client adds to a sum: its representation by rows, and a last row that begins with r(theta_k)."""
     rows_BE = h.reshape(len(h), -1)
     last_E = np.zeros(rows_BE.shape[1])

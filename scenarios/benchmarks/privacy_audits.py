@@ -203,7 +203,7 @@ def nodes(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
         "shown_mu": max(shown) if shown else "none",
         "replay_mu": moved if shown else "none",
         "bare": ", ".join(sorted({place.partition(" ")[0] for one in audit.replays for place in one.bare})[:4]),
-        "accuracy": done.result.metrics["accuracy"],
+        "test/accuracy": done.result.metrics["test/accuracy"],
         "links": f"{strongest.found:.3f} ({strongest.low:.3f} to {strongest.high:.3f}; chance {strongest.chance:.3f})",
         "neighbours": len(audit.replays),
     }

@@ -35,7 +35,7 @@ def test_the_model_is_that_of_the_open_run(words):
     # six sites are off by half a step each, in each of two rounds; steps of the training spread that
     assert np.abs(vector_of(opened) - vector_of(hidden)).max() < 2e-6
     assert np.abs(vector_of(opened) - vector_of(hidden)).max() > 0
-    assert masked.metrics["accuracy"] == pytest.approx(plain.metrics["accuracy"], abs=0.01)
+    assert masked.metrics["test/accuracy"] == pytest.approx(plain.metrics["test/accuracy"], abs=0.01)
     told = [[entry[name] for entry in recorder.rounds] for recorder in (opened, hidden) for name in ("clients",)]
     assert told[0] == told[1]
 
