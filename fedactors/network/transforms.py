@@ -227,14 +227,14 @@ class Mask:
 
 
 def _pack(codes: NDArray[np.uint16], bits: int) -> NDArray[np.uint8]:
-    if bits == 8:
-        return codes.astype(np.uint8)
+    if bits in (8, 16):
+        return codes.astype(f"<u{bits // 8}").view(np.uint8)
     planes = (codes[:, None] >> np.arange(bits, dtype=np.uint16)) & 1
     return np.packbits(planes.astype(np.uint8))
 
 
 def _unpack(packed: Array, bits: int, count: int) -> NDArray[np.float64]:
-    if bits == 8:
-        return packed.astype(np.float64)
+    if bits in (8, 16):
+        return np.ascontiguousarray(packed).view(f"<u{bits // 8}").astype(np.float64)
     planes = np.unpackbits(packed, count=count * bits).reshape(count, bits)
     return planes.astype(np.float64) @ (2.0 ** np.arange(bits))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import Network
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_network import Publication, TopGradient, joint_output
+from fedactors.network.transforms import Encoded, decode
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
@@ -46,6 +47,7 @@ from protocols.pubsub_vfl.messages import (
     Gradient,
     PartEmbedding,
     PartRequest,
+    Payload,
     RowCounts,
     RowOrder,
     Stamp,
@@ -118,12 +120,48 @@ class PartyWorker(Client):
     async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
         """Work until the broker says that the epoch is over."""
 
+    @property
+    def updates(self) -> bool:
+        """Whether this worker steps itself; else the party's parameter server does."""
+        return not self.config.steps_at_server or len(self._workers) == 1 or self.keeps_releases
+
+    def _epochs(self, order: EpochOrder, batches: Sequence[np.ndarray]) -> Callable[[Stamp], int]:
+        """Return the function from a batch of an order to its epoch."""
+        first, per_epoch = order.epoch - order.num_epochs + 1, len(batches) // order.num_epochs
+        return lambda stamp: first + stamp[0] // per_epoch
+
+    async def step(self, gradients: Sequence[np.ndarray | Tensor], epoch: int) -> None:
+        """Follow a batch's gradients, here or at the party's parameter server."""
+        if self.updates or self.server is None:
+            self.replica.begin_epoch(epoch)
+            self.replica.step(gradients)
+        else:
+            await self.replica.step_at(self.server, gradients, epoch)
+
+    async def _compressed(self, values: np.ndarray, epoch: int, stamp: Stamp, part: int = 0) -> np.ndarray | Encoded:
+        """Return values as they travel; the same batch, epoch and attempt is always rounded alike."""
+        bits = self.config.cut_bits
+        if not bits:
+            return values
+        seed = self.seed(f"rounding {epoch} {stamp[0]} {stamp[1]} {part}")
+        return await self.compute(algorithm.compress, values, bits, seed, work=Work("compress", values.size))
+
+    async def _values(self, message: Embedding | Gradient) -> np.ndarray:
+        """Return the values of a message as they were before they travelled, up to rounding."""
+        values = message.values
+        if not isinstance(values, Encoded):
+            return values
+        return await self.compute(decode, values, work=Work("decompress", values.count))
+
     @remote(caller=DRIVER)
     async def average(self, order: EpochOrder) -> None:
-        """Continue from the average of the party's workers."""
+        """Continue from the average of the party's workers, or from where its parameter server has stepped to."""
         if self.server is not None:
             with self.span("wait", "average"):
-                await self.replica.average(self.server, order.epoch)
+                if self.config.steps_at_server:
+                    await self.replica.adopt(self.server, order.epoch)
+                else:
+                    await self.replica.average(self.server, order.epoch)
 
     @remote(caller=DRIVER)
     async def follow(self, order: EpochOrder) -> None:
@@ -200,11 +238,14 @@ class PassiveWorker(PartyWorker):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> None:
         """Embed batches and apply their gradients until the broker says that the epoch is over."""
-        epoch, batches, again = order.epoch, self.rows.batches(order.epoch), self.config.stale_gradients == "apply"
-        self.replica.begin_epoch(epoch)
+        epoch, batches = order.epoch, self.rows.batches_until(order.epoch, order.num_epochs)
+        again = self.config.stale_gradients == "apply"
+        epoch_of = self._epochs(order, batches)
 
-        async def embed(stamp: Stamp) -> Ref:
+        async def embed(stamp: Stamp) -> Payload:
             embedding = await self._embed(epoch, stamp, batches[stamp[0]])
+            if self.config.payloads == "sent":
+                return embedding
             self._refs[stamp] = self.put(embedding, to=self._data.label_party)
             return self._refs[stamp]
 
@@ -214,7 +255,7 @@ class PassiveWorker(PartyWorker):
                 self._publications[stamp] = await self._forward(batches[stamp[0]])
             gradient = await self._backward(payloads[0])
             if gradient is not None:
-                self.replica.step([gradient])
+                await self.step([gradient], epoch_of(stamp))
             return gradient is not None
 
         pipeline = Pipeline(self, self.config, use=apply, embed=embed, drop=self._forget, waits_for="gradient")
@@ -228,7 +269,7 @@ class PassiveWorker(PartyWorker):
     async def _embed(self, epoch: int, stamp: Stamp, positions: np.ndarray) -> Embedding:
         """Embed a batch and keep its publication for its gradient."""
         self._publications[stamp] = publication = await self._forward(positions)
-        values = self._release("train", positions, publication[1])
+        values = await self._compressed(self._release("train", positions, publication[1]), epoch, stamp)
         return Embedding(stamp[0], epoch, stamp[1], self.clock.now(), values)
 
     async def _backward(self, gradient: Gradient) -> np.ndarray | Tensor | None:
@@ -238,12 +279,12 @@ class PassiveWorker(PartyWorker):
             return None
         publication, values, positions = self._publications[stamp]
         self._forget(stamp)
-        config, gradient_BE = self.config, gradient.values
+        config, gradient_BE = self.config, await self._values(gradient)
         if config.bottom_training == "frozen":
             return np.zeros(self.replica.sizes[0], values.dtype)
         if self._sigma > 0:
             gradient_BE = clip_rows_backward(values, gradient_BE, config.clip_norm)
-        work = self._work("bottom-backward", len(gradient_BE), updates=True)
+        work = self._work("bottom-backward", len(gradient_BE), updates=self.updates)
         if config.bottom_training == "plain":
             return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
         clip = config.bottom_clip_norm
@@ -354,19 +395,22 @@ class ActiveWorker(PartyWorker):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> EpochLoss:
         """Train on batches whose embeddings are there until the broker says that the epoch is over."""
-        epoch, batches, parties = order.epoch, self.rows.batches(order.epoch), self._data.passive_parties
+        epoch, batches = order.epoch, self.rows.batches_until(order.epoch, order.num_epochs)
+        parties = self._data.passive_parties
         loss_sum, num_rows = 0.0, 0
-        self.replica.begin_epoch(epoch)
+        epoch_of = self._epochs(order, batches)
 
-        async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Ref, ...]:
+        async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Payload, ...]:
             nonlocal loss_sum, num_rows
             positions = batches[stamp[0]]
             found = await self._gradients(positions, payloads)
-            gradients = self._pack(found.embeddings, epoch, stamp, positions)
-            refs = tuple(self.put(gradient, to=party) for gradient, party in zip(gradients, parties, strict=True))
-            self.replica.step([found.bottom, found.top])
+            gradients = await self._pack(found.embeddings, epoch, stamp, positions)
+            await self.step([found.bottom, found.top], epoch_of(stamp))
             loss_sum += found.loss * len(positions)
             num_rows += len(positions)
+            if self.config.payloads == "sent":
+                return tuple(gradients)
+            refs = tuple(self.put(gradient, to=party) for gradient, party in zip(gradients, parties, strict=True))
             self._refs[stamp] = refs
             return refs
 
@@ -383,12 +427,15 @@ class ActiveWorker(PartyWorker):
         for ref in self._refs.pop(stamp, ()):
             self.free(ref)
 
-    def _pack(self, gradients: Sequence[np.ndarray], epoch: int, stamp: Stamp, positions: np.ndarray) -> list[Gradient]:
+    async def _pack(
+        self, gradients: Sequence[np.ndarray], epoch: int, stamp: Stamp, positions: np.ndarray
+    ) -> list[Gradient]:
         """Return the gradients of these rows for the passive parties as they may leave, and count the release."""
         for _ in gradients:
             self.counts.embed(positions)
+        sent = [await self._compressed(self._sanitise(g_BE), epoch, stamp, i) for i, g_BE in enumerate(gradients)]
         now = self.clock.now()
-        return [Gradient(stamp[0], epoch, stamp[1], now, self._sanitise(g_BE)) for g_BE in gradients]
+        return [Gradient(stamp[0], epoch, stamp[1], now, values) for values in sent]
 
     async def _gradients(self, positions: np.ndarray, embeddings: Sequence[Embedding]) -> ActiveGradients:
         """Return loss and gradients of one batch."""
@@ -396,8 +443,8 @@ class ActiveWorker(PartyWorker):
         assert train.labels is not None
         x_BF = self._held.take("features", train.features, positions)
         target_B = self._held.take("labels", train.labels, positions)
-        received = [embedding.values for embedding in embeddings]
-        work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=True))
+        received = [await self._values(embedding) for embedding in embeddings]
+        work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=self.updates))
         networks, task = (self._bottom.model, self._top.model), self._data.task
         return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, target_B, work=work)
 
@@ -415,7 +462,7 @@ class ActiveWorker(PartyWorker):
         labels = self.rows.prepared.train.labels
         assert labels is not None
         target_B = self._held.take("labels", labels, positions)
-        received = [embedding.values for embedding in embeddings]
+        received = [await self._values(embedding) for embedding in embeddings]
         work = Work("top-step", algorithm.operations(len(positions), self.replica.sizes[1], updates=True))
         top, task = self._top.model, self._data.task
         return await self.compute(algorithm.cut_gradients, top, task, own, received, target_B, work=work)

@@ -22,6 +22,7 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.own_models import check_model
 from fedactors.learning.split_network import Publication, TopGradient, loss_gradients
+from fedactors.network.transforms import Encoded, Quantise, dense
 from fedactors.privacy.dpsgd import clipped_gradient_sum
 from fedactors.privacy.mechanisms import pubsub_sigma
 from fedactors.runtime.base import Costs
@@ -89,6 +90,9 @@ FITTED: dict[str, tuple[float, float, float]] = {
     "top-forward": (2.027e-05, 0, 2.195e-11),
     "top-step": (1.423e-04, 0, 5.38e-11),
     "average": (1.017e-05, 0, 3.825e-10),
+    "compress": (2.690e-05, 0, 4.0810e-09),
+    "decompress": (3.793e-06, 0, 5.205e-10),
+    "server-step": (3.3206e-05, 0, 2.1490e-09),
 }
 """Kind of work to (fixed, per_layer, per_operation), in seconds.
 
@@ -164,6 +168,11 @@ def cut_gradients(
     found = loss_gradients(top, [own_BE, *embeddings], target_B, task)
     own, *others = found.embedding_gradients
     return replace(found, embedding_gradients=(own, *map(on_host, others)))
+
+
+def compress(values: Array, bits: int, seed: int) -> Encoded:
+    """Return values in so many bits each, rounded at random: their mean over the seeds is exact."""
+    return Quantise(bits=bits).compress(dense(values), np.random.default_rng(seed))
 
 
 _SLICE_ROWS = 8192

@@ -3,6 +3,7 @@
     replica ──parameters, at the end of certain epochs──▶ server ──mean──▶ all replicas       average
     replica ──parameters, after certain batches──▶ server ──mean of the newest──▶ replica     mix: nobody waits
     replica ──change since the last push──▶ server ──sum of all changes──▶ replica            follow: nobody waits
+    replica ──gradient──▶ server, whose optimiser steps ──parameters──▶ replica               step: waits for few
 
 Who waits for whom: a push of `average` waits at the server until all workers of the party have pushed. Importing this
 loads no torch. Shapes: P flat parameters.
@@ -13,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from fedactors.remote import OWN_PARTY, remote
 from fedactors.roles import ParameterServer
 from fedactors.runtime.base import Work
@@ -59,7 +62,7 @@ def averages_after(config: PubSubVflConfig, epoch: int) -> bool:
     """Say whether the workers of each party average at the end of an epoch; after the last one they always do."""
     if not config.averages:
         return False
-    if config.mixes or epoch == config.num_epochs:
+    if config.steps_at_server or config.mixes or epoch == config.num_epochs:
         return True
     return syncs(epoch, config.sync_interval, config.sync_schedule)
 
@@ -83,21 +86,35 @@ def add_changes(totals: Sequence[Vector], changes: Sequence[Vector]) -> list[Vec
     return [total + change for total, change in zip(totals, changes, strict=True)]
 
 
+def steps(
+    spec: OptimizerSpec, vectors: Sequence[Vector], gradients: Sequence[Vector], states: Sequence[OptimizerState]
+) -> tuple[list[Vector], list[OptimizerState]]:
+    """Return parameters and states of the optimiser after one step of each model."""
+    after = [state.copy() for state in states]
+    parts = zip(vectors, gradients, after, strict=True)
+    return [optimizer_step(spec, vector, gradient, state) for vector, gradient, state in parts], after
+
+
 def _means(columns: list[list[Vector]], weights: list[float]) -> list[Vector]:
     return [weighted_mean(column, weights) for column in columns]
 
 
 class AveragingServer(ParameterServer):
-    """A party's parameter server: averages what all its workers pushed, or adds up their changes as they come.
+    """A party's parameter server: averages what all its workers pushed, adds up their changes, or steps for them.
 
     Args:
         workers: names of the party's workers.
+        config: how the server steps, for whoever lets it.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("changes",)
+    state: ClassVar[tuple[str, ...]] = ("changes", "present", "num_steps", "moments")
 
-    def __init__(self, workers: Sequence[str]) -> None:
+    def __init__(self, workers: Sequence[str], config: PubSubVflConfig) -> None:
         self._workers = tuple(workers)
+        self._config = config
+        self.present: list[Vector] = []
+        self.num_steps = 0
+        self.moments: list[dict[str, Any]] = []
         self._pushed: dict[str, Parameters] = {}
         self._complete: asyncio.Future[Parameters] | None = None
         self._last: Parameters | None = None
@@ -149,6 +166,27 @@ class AveragingServer(ParameterServer):
             self.changes = await self.compute(add_changes, self.changes, list(change.vectors), work=_work(change, 1))
         return _like(change, self.changes)
 
+    @remote(caller=OWN_PARTY)
+    async def adopt(self, parameters: Parameters) -> Parameters:
+        """Return the parameters that the server has stepped to; in the beginning it takes those that it is shown."""
+        if not self.present:
+            self.present = list(parameters.vectors)
+            self.moments = [OptimizerState().state_dict() for _ in self.present]
+        return Parameters(parameters.epoch, self.num_steps, 1.0, tuple(self.present))
+
+    @remote(caller=OWN_PARTY)
+    async def step(self, gradients: Parameters) -> Parameters:
+        """Step on a worker's gradient, after those that came before it; return the parameters."""
+        async with self._adding:
+            states = [OptimizerState(**content) for content in self.moments]
+            work = Work("server-step", sum(vector.size for vector in gradients.vectors))
+            rate = self._config.rate_schedule.at(gradients.epoch - 1, self._config.num_epochs)
+            args = (self._config.step_rule.scaled(rate), self.present, list(gradients.vectors), states)
+            self.present, states = await self.compute(steps, *args, work=work)
+            self.moments = [state.state_dict() for state in states]
+            self.num_steps += 1
+            return Parameters(gradients.epoch, self.num_steps, 1.0, tuple(self.present))
+
 
 def _work(pushed: Parameters, num_vectors: int) -> Work:
     return Work("average", num_vectors * sum(vector.size for vector in pushed.vectors))
@@ -184,6 +222,8 @@ class Replica:
         self._num_steps = 0
         self._is_due = False
         self._mix_under_way: asyncio.Future[None] | None = None
+        self._steps_under_way: deque[asyncio.Future[None]] = deque()
+        self._newest = 0
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -221,6 +261,27 @@ class Replica:
 
         vectors = tuple(map(on_host, gradients)) if num_rows else tuple(np.zeros_like(v) for v in self.vectors)
         self.step((await server.average(Parameters(epoch, step, float(num_rows), vectors))).vectors)
+
+    async def step_at(self, server: AveragingServer, gradients: Sequence[Vector | Tensor], epoch: int) -> None:
+        """Let the server step on a gradient, and wait only if more than `server_window` of them are under way."""
+        from fedactors.learning.devices import on_host
+
+        push = server.step(Parameters(epoch, 0, 1.0, tuple(map(on_host, gradients))))
+        self._steps_under_way.append(asyncio.ensure_future(self._follow_server(push)))
+        while len(self._steps_under_way) > self._config.server_window:
+            await self._steps_under_way.popleft()
+
+    async def adopt(self, server: AveragingServer, epoch: int) -> None:
+        """Continue from the server's parameters, when no gradient is under way any more."""
+        while self._steps_under_way:
+            await self._steps_under_way.popleft()
+        await self._follow_server(server.adopt(Parameters(epoch, 0, 1.0, self.vectors)))
+
+    async def _follow_server(self, answer: Awaitable[Parameters]) -> None:
+        found = await answer
+        if found.step >= self._newest:  # answers may overtake one another
+            self._newest = found.step
+            self.load(found.vectors)
 
     def must_follow(self, every: int) -> bool:
         """Say whether to `follow` now: after `every` steps, if that is not under way already."""
@@ -299,6 +360,7 @@ class Replica:
             "base": list(self._base),
             "num_steps": self._num_steps,
             "is_due": self._is_due,
+            "newest": self._newest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -307,4 +369,4 @@ class Replica:
             network.load_state_dict(content)
         self._best = None if state["best"] is None else tuple(state["best"])
         self._base = tuple(state["base"])
-        self._num_steps, self._is_due = state["num_steps"], state["is_due"]
+        self._num_steps, self._is_due, self._newest = state["num_steps"], state["is_due"], state["newest"]

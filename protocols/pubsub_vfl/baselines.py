@@ -32,19 +32,21 @@ from protocols.pubsub_vfl.averaging import AveragingServer
 from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest
 
 Array = np.ndarray
-Ask = Callable[[Sequence[Gradient | None], int], "asyncio.Future[list[Embedding | None]]"]
-"""Sends each passive partner its gradient and the number of a batch to embed (-1: none); the answers are embeddings."""
+Share = tuple[int, int]
+"""An epoch and the number of a batch (-1: none)."""
+Ask = Callable[[Sequence[Gradient | None], Share], "asyncio.Future[list[Embedding | None]]"]
+"""Sends each passive partner its gradient and which batch to embed; the answers are embeddings."""
 
 
 class Alone:
-    """Steps on the own gradients: vfl, avfl, and where a party has one worker or its servers only average."""
+    """Steps on the own gradients, here or at the server: vfl, avfl, and where servers average or step for workers."""
 
     def __init__(self, worker: PartyWorker) -> None:
         self._worker = worker
 
     async def step(self, epoch: int, gradients: Sequence[Array | Tensor], num_rows: int) -> None:
         """Follow the gradients of a batch of so many rows."""
-        self._worker.replica.step(gradients)
+        await self._worker.step(gradients, epoch)
 
     async def finish(self) -> None:
         """Wait for what is under way."""
@@ -119,8 +121,9 @@ class PairedPassiveWorker(PassiveWorker):
         gradient = request.gradient
         self.replica.begin_epoch(request.epoch)
         if gradient is not None:
-            found = await self._backward(gradient) if len(gradient.values) else None
-            await self._stepping.step(request.epoch, [] if found is None else [found], len(gradient.values))
+            num_rows = gradient.values.shape[0]
+            found = await self._backward(gradient) if num_rows else None
+            await self._stepping.step(request.epoch, [] if found is None else [found], num_rows)
         if request.batch_id < 0:
             return None
         positions = self.rows.batches(request.epoch)[request.batch_id]
@@ -133,27 +136,32 @@ class PairedActiveWorker(ActiveWorker):
     @remote(caller=DRIVER)
     async def train_pair(self, order: PairOrder) -> EpochLoss:
         """Train the pair's share of an epoch."""
-        config, epoch, batches = self.config, order.epoch, self.rows.batches(order.epoch)
-        self.replica.begin_epoch(epoch)
+        config, last = self.config, order.epoch
         peers = [self.peer(f"{p}/worker-{order.pair}", PairedPassiveWorker) for p in self._data.passive_parties]
-        mine = list(range(order.pair, len(batches), order.num_pairs))
-        if config.steps_together:
-            # every pair takes part in the last step that all take together
-            mine += [-1] * (-(-len(batches) // order.num_pairs) - len(mine))
+        mine: list[Share] = []
+        for epoch in range(last - order.num_epochs + 1, last + 1):
+            batches = self.rows.batches(epoch)
+            share = list(range(order.pair, len(batches), order.num_pairs))
+            if config.steps_together:
+                # every pair takes part in the last step that all take together
+                share += [-1] * (-(-len(batches) // order.num_pairs) - len(share))
+            mine += [(epoch, batch_id) for batch_id in share]
 
-        def ask(gradients: Sequence[Gradient | None], batch_id: int) -> asyncio.Future[list[Embedding | None]]:
-            requests = (PairRequest(epoch, gradient, batch_id) for gradient in gradients)
+        def ask(gradients: Sequence[Gradient | None], share: Share) -> asyncio.Future[list[Embedding | None]]:
+            requests = (PairRequest(share[0], gradient, share[1]) for gradient in gradients)
             return asyncio.gather(*(p.step_and_embed(request) for p, request in zip(peers, requests, strict=True)))
 
         train = self._train_window if config.is_asynchronous else self._train_in_turn
-        return await train(epoch, mine, ask, stepping(self, ahead=True))
+        return await train(mine, ask, stepping(self, ahead=True))
 
-    async def _train_in_turn(self, epoch: int, mine: Sequence[int], ask: Ask, steps: Alone) -> EpochLoss:
+    async def _train_in_turn(self, mine: Sequence[Share], ask: Ask, steps: Alone) -> EpochLoss:
         """One batch after the other; one's own bottom model works while an embedding or a gradient is under way."""
-        batches, loss_sum, num_rows = self.rows.batches(epoch), 0.0, 0
+        loss_sum, num_rows = 0.0, 0
         nothing = [None] * len(self._data.passive_parties)
         answer = ask(nothing, mine[0]) if mine else None
-        for batch_id, following in zip(mine, [*mine[1:], -1], strict=True):
+        for (epoch, batch_id), following in zip(mine, _after(mine, 1), strict=True):
+            self.replica.begin_epoch(epoch)
+            batches = self.rows.batches(epoch)
             positions = batches[batch_id] if batch_id >= 0 else batches[0][:0]
             ahead = await self._embed_own(positions) if len(positions) else None
             assert answer is not None
@@ -165,8 +173,9 @@ class PairedActiveWorker(ActiveWorker):
             else:
                 publication, embedding = ahead
                 found = await self._cut(positions, embedding, [e for e in embeddings if e is not None])
-                sent = [on_host(gradient) for gradient in found.embedding_gradients[1:]]
-                gradients = self._pack(sent, epoch, (batch_id, 1), positions)
+                gradients = await self._pack(
+                    [on_host(gradient) for gradient in found.embedding_gradients[1:]], epoch, (batch_id, 1), positions
+                )
                 answer = ask(gradients, following)
                 own = [await self._backward_own(publication, found.embedding_gradients[0]), found.gradient]
                 loss_sum += found.loss * len(positions)
@@ -177,16 +186,18 @@ class PairedActiveWorker(ActiveWorker):
             await answer
         return EpochLoss(loss_sum, num_rows)
 
-    async def _train_window(self, epoch: int, mine: Sequence[int], ask: Ask, steps: Alone) -> EpochLoss:
+    async def _train_window(self, mine: Sequence[Share], ask: Ask, steps: Alone) -> EpochLoss:
         """A window of batches in flight: a step is computed in one piece, as others are under way anyhow."""
-        batches, depth, loss_sum, num_rows = self.rows.batches(epoch), self.config.embedding_buffer, 0.0, 0
-        window = deque(ask([None] * len(self._data.passive_parties), batch_id) for batch_id in mine[:depth])
-        for batch_id, following in zip(mine, [*mine[depth:], *([-1] * depth)], strict=False):
+        depth, loss_sum, num_rows = self.config.embedding_buffer, 0.0, 0
+        window = deque(ask([None] * len(self._data.passive_parties), share) for share in mine[:depth])
+        for (epoch, batch_id), following in zip(mine, _after(mine, depth), strict=True):
             with self.span("wait", "embedding"):
                 embeddings = await window.popleft()
-            positions = batches[batch_id]
+            self.replica.begin_epoch(epoch)
+            positions = self.rows.batches(epoch)[batch_id]
             found = await self._gradients(positions, [e for e in embeddings if e is not None])
-            window.append(ask(self._pack(found.embeddings, epoch, (batch_id, 1), positions), following))
+            gradients = await self._pack(found.embeddings, epoch, (batch_id, 1), positions)
+            window.append(ask(gradients, following))
             await steps.step(epoch, [found.bottom, found.top], len(positions))
             loss_sum += found.loss * len(positions)
             num_rows += len(positions)
@@ -198,3 +209,8 @@ class PairedActiveWorker(ActiveWorker):
     def _no_gradient(self, epoch: int) -> Gradient:
         kind = np.float64 if self.config.float64 else np.float32
         return Gradient(-1, epoch, 1, self.clock.now(), np.zeros((0, self.config.embedding_size), kind))
+
+
+def _after(mine: Sequence[Share], depth: int) -> list[Share]:
+    """Return for each batch the one that is asked for with its gradients; none in the end."""
+    return [*mine[depth:], *((epoch, -1) for epoch, _ in mine[-depth:])]

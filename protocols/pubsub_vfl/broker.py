@@ -1,4 +1,6 @@
-"""The broker: who works on which batch. It sees batch ids and references, never a payload, and loads no torch.
+"""The broker: who works on which batch. It sees batch ids and references, and loads no torch.
+
+Where payloads are sent instead of fetched it passes them on, and should then run at the active party.
 
 The life of a batch in an epoch, per sequence number (its attempt):
 
@@ -11,7 +13,8 @@ and q entries; when one is full the oldest entry is discarded), of which the new
 passive party has acknowledged its gradient: each batch trains exactly once when nothing is abandoned. A step is not
 taken back: where a worker, active or passive, had stepped on a batch that is abandoned later, it trains there again.
 
-Who waits for whom: a worker's report waits only when it has nothing else to do and there is nothing for it.
+Who waits for whom: a worker's report waits when there is nothing for it; where payloads are fetched, only if the worker
+has nothing else to do.
 """
 
 from __future__ import annotations
@@ -52,6 +55,8 @@ class _Slot:
     worker: str | None = None
     published: bool = False
     acknowledged: bool = False
+    is_counted: bool = False
+    """Whether it is one of those in flight."""
 
 
 @dataclass
@@ -134,10 +139,12 @@ class Dispatch:
             gradients, dropped = self.outbox(worker)
             # gradients are on their way to a worker with enough under way: new batches come with the next of them
             will_hear = wait and self.in_flight_of(worker) > room and not (gradients or dropped)
+            will_hear = will_hear and self._config.payloads == "fetched"
             assigned = () if will_hear else self.assign(worker, room, now)
             told = bool(assigned or gradients or dropped or self.finished)
             return Orders(assigned, gradients, dropped, self.finished) if told or not wait else None
-        claims = self.claim(worker, room, now)
+        # whose reports wait all the time gets one at a time: the first to ask would take what others could begin with
+        claims = self.claim(worker, room if self._config.payloads == "fetched" else min(room, 1), now)
         # to free a payload is not worth waking a worker for
         if wait and not (claims or self.finished):
             return None
@@ -175,7 +182,7 @@ class Dispatch:
         while len(given) < room and self.can_assign(party):
             batch_id = self._queues[party].popleft()
             batch = self._batches[batch_id]
-            batch.slots[party].worker = worker
+            batch.slots[party].worker, batch.slots[party].is_counted = worker, True
             batch.since = now
             self._in_flight[party] += 1
             self._own[worker] = self._own.get(worker, 0) + 1
@@ -206,8 +213,7 @@ class Dispatch:
             return False
         slot.acknowledged = True
         batch.since = now
-        self._in_flight[party] -= 1
-        self._own[worker] -= 1
+        self._uncount(party, slot)
         if all(s.acknowledged for s in batch.slots.values()):
             batch.done = True
             self._num_open -= 1
@@ -236,6 +242,10 @@ class Dispatch:
             batch.graded = True
             batch.since = now
             readers = {party: slot.worker for party, slot in batch.slots.items()}
+            if self._config.payloads == "sent":
+                # the gradient takes the order for the next batch along: the acknowledgement would come too late for it
+                for party, slot in batch.slots.items():
+                    self._uncount(party, slot)
         else:
             readers = self._publishers.pop((worker, (batch_id, sequence)), {})
         for (party, reader), value in zip(readers.items(), values, strict=bool(readers)):
@@ -296,9 +306,7 @@ class Dispatch:
         stamp = (batch_id, batch.sequence)
         publishers = {party: slot.worker for party, slot in batch.slots.items()}
         for party, slot in batch.slots.items():
-            if slot.worker is not None and not slot.acknowledged:
-                self._in_flight[party] -= 1
-                self._own[slot.worker] -= 1
+            self._uncount(party, slot)
             self._drop(slot.worker, stamp)
             slot.worker, slot.published, slot.acknowledged = None, False, False
         if self._applies_stale and batch.claimed_by is not None and not batch.graded:
@@ -312,6 +320,13 @@ class Dispatch:
         for queue in self._queues.values():
             queue.appendleft(batch_id)
         self._num_abandoned += 1
+
+    def _uncount(self, party: str, slot: _Slot) -> None:
+        """Let a batch be no longer in flight, if it is."""
+        if slot.is_counted and slot.worker is not None:
+            slot.is_counted = False
+            self._in_flight[party] -= 1
+            self._own[slot.worker] -= 1
 
     def _current(self, batch_id: int, sequence: int) -> _Batch | None:
         batch = self._batches.get(batch_id)
@@ -340,7 +355,7 @@ def _is_held(batch: _Batch) -> bool:
 
 
 class BatchBroker(Server):
-    """Runs a `Dispatch` between workers; payloads do not pass through it.
+    """Runs a `Dispatch` between workers.
 
     Args:
         config: the run's settings.
@@ -351,7 +366,7 @@ class BatchBroker(Server):
     def __init__(self, config: PubSubVflConfig, active_party: str, passive_parties: Sequence[str]) -> None:
         self._parties = (active_party, *passive_parties)
         self._dispatch = Dispatch(config, passive_parties)
-        self._parked: dict[str, tuple[Report, asyncio.Future[Orders]]] = {}
+        self._parked: list[tuple[str, Report, asyncio.Future[Orders]]] = []
         self._over = asyncio.Event()
 
     @remote(caller=DRIVER)
@@ -390,15 +405,16 @@ class BatchBroker(Server):
         if orders is not None:
             return orders
         answer: asyncio.Future[Orders] = asyncio.get_running_loop().create_future()
-        self._parked[worker] = (report, answer)
+        self._parked.append((worker, report, answer))
         return await answer
 
     @remote(caller=DRIVER)
     async def lose(self, lost: LostWorker) -> None:
         """Give the batches of a lost worker to others."""
-        parked = self._parked.pop(lost.worker, None)
-        if parked is not None:
-            parked[1].set_result(Orders((), (), (), False))
+        for worker, _, answer in self._parked:
+            if worker == lost.worker:
+                answer.set_result(Orders((), (), (), False))
+        self._parked = [parked for parked in self._parked if parked[0] != lost.worker]
         self._dispatch.lose(lost.worker, self.clock.now())
         self._wake()
 
@@ -406,8 +422,12 @@ class BatchBroker(Server):
         """Answer the parked reports for which there is something now, in the order in which they came."""
         if self._dispatch.finished:
             self._over.set()
-        for worker, (report, answer) in list(self._parked.items()):
+        waiting = []
+        for parked in self._parked:
+            worker, report, answer = parked
             orders = self._dispatch.orders(worker, report, self.clock.now())
-            if orders is not None:
-                del self._parked[worker]
+            if orders is None:
+                waiting.append(parked)
+            else:
                 answer.set_result(orders)
+        self._parked = waiting

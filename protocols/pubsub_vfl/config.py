@@ -83,7 +83,8 @@ class PubSubVflConfig(StepSettings):
     gradient_buffer: Positive = 5
     """Entries that a gradient topic keeps (q)."""
     max_in_flight: Positive = 24
-    """Batches per passive party that are published or assigned and not yet returned; bounds staleness and memory."""
+    """Batches per passive party that are published or assigned and not yet returned; bounds staleness and memory. Where
+    payloads are fetched a batch has returned when its gradient is acknowledged, where they are sent when it leaves."""
     deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
     """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
     max_attempts: Positive = 20
@@ -100,11 +101,26 @@ class PubSubVflConfig(StepSettings):
     computed again at the present parameters."""
     prefetch: Positive = 2
     """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency."""
+    payloads: Literal["fetched", "sent"] = "fetched"
+    """How embeddings and gradients travel: ``fetched`` from their owner by whoever is told of them, so that they never
+    pass through the broker, or ``sent`` with the reports and orders that tell of them: half as many messages in a row,
+    through the broker, which should then run at the active party."""
+    cut_bits: Literal[0, 8, 16] = 0
+    """Bits of each value of the embeddings and gradients of training that travel, rounded at random so that their mean
+    is exact (every algorithm); 0: as they are computed."""
+    epochs_per_round: Positive = 1
+    """Epochs that are trained without a pause (every algorithm); then all that is under way is waited for, and the
+    models are averaged if it is time, evaluated and saved."""
     report_interval: Annotated[float, Field(ge=0)] = 0.004
     """Seconds within which a worker that has enough to do collects what it tells the broker into one report."""
     push_every: Annotated[int, Field(ge=0)] = 1
     """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
     servers average by `sync_schedule`, as in ``pubsub-vfl``."""
+    optimizer_at: Literal["workers", "server"] = "workers"
+    """Who steps in a party of several workers (``pubsub-vfl`` and ``avfl-ps``): the ``workers``, whose replicas are
+    merged, or the party's parameter ``server``, one optimiser for all gradients as they come."""
+    server_window: Annotated[int, Field(ge=0)] = 1
+    """Gradients of a worker that may be under way to the optimiser at its parameter server before it waits."""
     privacy_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
     """Nominal Gaussian-DP budget of the embeddings (mu, Eq. 17), as the paper counts; ``inf``: none is asked for."""
     embedding_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
@@ -161,6 +177,10 @@ class PubSubVflConfig(StepSettings):
                 f"embedding_mu: {self.embedding_mu} is not allowed beside privacy_mu={self.privacy_mu}: "
                 "the noise of embeddings follows from one of them"
             )
+        if self.optimizer_at == "server" and self.algorithm not in ("pubsub-vfl", "avfl-ps"):
+            raise ValueError(
+                f"optimizer_at: 'server' is not allowed with algorithm {self.algorithm!r}: pubsub-vfl, avfl-ps"
+            )
         workers = (self.num_active_workers, self.num_passive_workers)
         if self.algorithm in ("vfl", "avfl") and workers != (1, 1):
             raise ValueError(
@@ -190,18 +210,23 @@ class PubSubVflConfig(StepSettings):
 
     @property
     def averages(self) -> bool:
-        """Whether the parties' parameter servers average their workers at the end of certain epochs."""
-        return self.algorithm == "pubsub-vfl" or (self.algorithm == "avfl-ps" and self.push_every == 0)
+        """Whether the workers of a party, if it has several, become one model at the end of certain epochs."""
+        return self.algorithm == "pubsub-vfl" or (self.algorithm == "avfl-ps" and not self.pushes)
+
+    @property
+    def steps_at_server(self) -> bool:
+        """Whether the workers of a party, if it has several, let their parameter server step."""
+        return self.optimizer_at == "server"
 
     @property
     def mixes(self) -> bool:
         """Whether the parties' workers average while an epoch is under way."""
-        return self.algorithm == "pubsub-vfl" and self.sync_unit == "batch"
+        return self.algorithm == "pubsub-vfl" and self.sync_unit == "batch" and not self.steps_at_server
 
     @property
     def pushes(self) -> bool:
         """Whether workers push changes to their parameter server while an epoch is under way."""
-        return self.algorithm == "avfl-ps" and self.push_every > 0
+        return self.algorithm == "avfl-ps" and self.push_every > 0 and not self.steps_at_server
 
     @property
     def uses_servers(self) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
 from fedactors.inspection import Protection
 from fedactors.network.codec import message
+from fedactors.network.transforms import Encoded
 from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
@@ -24,7 +25,10 @@ Stamp = tuple[int, int]
 # --- between the parties --------------------------------------------------------------------------------------------
 
 
-@message(reveals="an embedding of each row of the batch; inversion attacks apply", readers="the active party's workers")
+@message(
+    reveals="an embedding of each row of the batch; inversion attacks apply",
+    readers="the active party's workers; where payloads are sent, the broker too",
+)
 class Embedding:
     """A passive party's cut-layer output at a time of the sender's clock; values (B x E)."""
 
@@ -32,12 +36,12 @@ class Embedding:
     epoch: int
     sequence: int
     time: float
-    values: Floats
+    values: Floats | Encoded
 
 
 @message(
     reveals="the loss's gradient per row; for classification its sign can tell the label",
-    readers="workers of the passive party that it is for",
+    readers="workers of the passive party that it is for; where payloads are sent, the broker too",
 )
 class Gradient:
     """The gradient with respect to the embedding of that batch and sequence; values (B x E)."""
@@ -46,7 +50,11 @@ class Gradient:
     epoch: int
     sequence: int
     time: float
-    values: Floats
+    values: Floats | Encoded
+
+
+Payload = Ref | Embedding | Gradient
+"""Where an embedding or gradient can be fetched, or the thing itself."""
 
 
 @message(reveals="what the gradient that it carries reveals; which batch comes next")
@@ -79,27 +87,30 @@ class PartEmbedding:
 # --- workers and the broker -----------------------------------------------------------------------------------------
 
 
-@message(reveals="which batches a worker holds and when; batch ids are positions in a shared random order")
+@message(
+    reveals="which batches a worker holds and when; batch ids are positions in a shared random order; "
+    "where payloads are sent, what these reveal"
+)
 class Report:
     """What a worker has done since its last report, and how many more batches it would take.
 
     `published` has a passive worker's embedding, or an active worker's gradients, one for each passive party; no
-    reference says that the batch's payload was gone. `done` are the gradients that a passive worker has applied. Whose
+    payload says that the batch's payload was gone. `done` are the gradients that a passive worker has applied. Whose
     report it is is known from the connection.
     """
 
-    published: tuple[tuple[int, int, tuple[Ref, ...]], ...]
+    published: tuple[tuple[int, int, tuple[Payload, ...]], ...]
     done: tuple[Stamp, ...]
     room: int
     wait: bool
 
 
-@message(reveals="which batches other workers hold; nothing of the parties' data")
+@message(reveals="which batches other workers hold; where payloads are sent, what these reveal")
 class Orders:
     """Batches to embed, payloads to fetch, batches that are done with or abandoned, and whether the epoch is over."""
 
     assigned: tuple[Stamp, ...]
-    payloads: tuple[tuple[int, int, tuple[Ref, ...]], ...]
+    payloads: tuple[tuple[int, int, tuple[Payload, ...]], ...]
     dropped: tuple[Stamp, ...]
     finished: bool
 
@@ -168,18 +179,20 @@ class Aligned:
 
 @message(reveals="nothing: the epoch's number")
 class EpochOrder:
-    """Train an epoch, counted from 1, or average at its end."""
+    """Train so many epochs that end with this one, counted from 1, or average at its end."""
 
     epoch: int
+    num_epochs: int = 1
 
 
 @message(reveals="nothing: numbers of the epoch and of pairs")
 class PairOrder:
-    """Train an epoch's share of the pair of this number, counted from 0."""
+    """Train the share of the pair of this number, counted from 0, of so many epochs that end with this one."""
 
     epoch: int
     pair: int
     num_pairs: int
+    num_epochs: int = 1
 
 
 @message(reveals="the mean training loss of the rows that one worker trained on, which depends on features and labels")

@@ -6,7 +6,8 @@
     active worker    (none)                                     ready: train on its embeddings, publish the gradients
 
 Who waits for whom: a worker waits for news (orders, a payload) only when it has nothing to compute. Several reports
-may be under way; at most one of them waits at the broker, and only when the worker has nothing to compute.
+may be under way; where payloads are fetched at most one of them waits at the broker, and only when the worker has
+nothing to compute; where they are sent each waits there until there is something to bring back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fedactors.errors import PartyLost
 from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import Orders, Report, Stamp
+from protocols.pubsub_vfl.messages import Orders, Payload, Report, Stamp
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +34,8 @@ class Pipeline:
     Args:
         worker: whose epoch it is.
         config: prefetch, the interval between reports, what becomes of stale gradients.
-        use: computes on a batch's fetched payloads; returns references to publish, or whether the batch is done.
-        embed: embeds a batch and returns the reference to publish; None at the active party.
+        use: computes on a batch's payloads; returns what to publish, or whether the batch is done.
+        embed: embeds a batch and returns what to publish; None at the active party.
         drop: is told of batches that are done with or abandoned.
         waits_for: what the timeline calls the wait for news.
     """
@@ -44,8 +45,8 @@ class Pipeline:
         worker: Actor,
         config: PubSubVflConfig,
         *,
-        use: Callable[[Stamp, list[Any]], Awaitable[tuple[Ref, ...] | bool]],
-        embed: Callable[[Stamp], Awaitable[Ref]] | None = None,
+        use: Callable[[Stamp, list[Any]], Awaitable[tuple[Payload, ...] | bool]],
+        embed: Callable[[Stamp], Awaitable[Payload]] | None = None,
         drop: Callable[[Stamp], None],
         waits_for: str,
     ) -> None:
@@ -56,7 +57,7 @@ class Pipeline:
         self._todo: deque[Stamp] = deque()
         self._ready: deque[tuple[Stamp, list[Any]]] = deque()
         self._num_fetching = 0
-        self._published: list[tuple[int, int, tuple[Ref, ...]]] = []
+        self._published: list[tuple[int, int, tuple[Payload, ...]]] = []
         self._done: list[Stamp] = []
         self._dropped: set[Stamp] = set()
         self._finished = False
@@ -64,7 +65,7 @@ class Pipeline:
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
         self._room_asked = 0
-        self._is_parked = False
+        self._num_parked = 0
         self._no_report_before = 0.0
 
     async def run(self) -> None:
@@ -115,15 +116,21 @@ class Pipeline:
         held = len(self._ready) + self._num_fetching if self._embed is None else len(self._todo)
         room = max(0, self._config.prefetch - held - self._room_asked)
         # gradients come to a passive worker that has asked for no more batches
-        wait = not in_hand and not self._is_parked and (room > 0 or self._embed is not None)
-        if not (self._published or self._done or wait or (room and not self._is_parked)):
+        has_use = room > 0 or (self._embed is not None and not self._num_parked)
+        if self._config.payloads == "sent":
+            # every report waits for what it can bring back: orders need not wait for the next one to come
+            wait, worth = True, has_use
+        else:
+            wait = not in_hand and not self._num_parked and has_use
+            worth = wait or (room > 0 and not self._num_parked)
+        if not (self._published or self._done or worth):
             return
         report = Report(tuple(self._published), tuple(self._done), room, wait)
         self._published.clear()
         self._done.clear()
         self._no_report_before = now + self._config.report_interval
         self._room_asked += room
-        self._is_parked = self._is_parked or wait
+        self._num_parked += wait
         self._start(self._exchange(self._broker.report(report), room, wait))
 
     async def _exchange(self, answer: Awaitable[Orders], room: int, wait: bool) -> None:
@@ -131,8 +138,7 @@ class Pipeline:
             orders = await answer
         finally:
             self._room_asked -= room
-            if wait:
-                self._is_parked = False
+            self._num_parked -= wait
         self._finished = self._finished or orders.finished
         for stamp in orders.dropped:
             self._dropped.add(stamp)
@@ -140,14 +146,18 @@ class Pipeline:
         self._todo = deque(stamp for stamp in (*self._todo, *orders.assigned) if stamp not in self._dropped)
         for batch_id, sequence, refs in orders.payloads:
             stamp = (batch_id, sequence)
-            if stamp not in self._dropped or self._config.stale_gradients == "apply":
-                self._num_fetching += 1
-                self._start(self._fetch(stamp, refs))
+            if stamp in self._dropped and self._config.stale_gradients != "apply":
+                continue
+            if self._config.payloads == "sent":
+                self._ready.append((stamp, list(refs)))
+                continue
+            self._num_fetching += 1
+            self._start(self._fetch(stamp, refs))
 
-    async def _fetch(self, stamp: Stamp, refs: tuple[Ref, ...]) -> None:
+    async def _fetch(self, stamp: Stamp, refs: tuple[Payload, ...]) -> None:
         try:
             # one payload of a neighbour is there at once: tasks of its own would let the worker report "idle" meanwhile
-            gets = [self._worker.get(ref) for ref in refs]
+            gets = [self._worker.get(ref) for ref in refs if isinstance(ref, Ref)]
             self._ready.append((stamp, [await gets[0]] if len(gets) == 1 else list(await asyncio.gather(*gets))))
         except (KeyError, PartyLost) as error:
             # its owner is gone, or has abandoned the batch: the broker assigns it anew

@@ -4,19 +4,22 @@
 
     literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
-    decoupled  ceil(n/B) max(T_A / w_a, T_P / w_p, (E + G) / bandwidth) + synchronisation
+    pipeline   ceil(n/B) max(T_A / w_a, T_P / w_p, max(E, G) / bandwidth, S) + synchronisation
 
-The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `decoupled` T is the time of one
+The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `pipeline` T is the time of one
 worker that computes on one core, and w/C times that when more workers than cores share them. Both also count what the
 paper's model leaves out: the processor time of a batch's messages and, where a latency is stated, an epoch's beginning
-and end, and a window too small to hide the hops of a batch. The search tries all settings (the paper calls it dynamic
-programming); ties go to fewer workers, then to the smaller batch.
+and end, and a window too small to hide the hops of a batch. `pipeline`, by which the command chooses, is what the
+runtime does: everything goes on at once, embeddings and gradients in opposite directions of the link, and S is the time
+of a batch's steps at a parameter server that steps for its workers one gradient after the other. The search tries all
+settings (the paper calls it dynamic programming); ties go to fewer workers, then to the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -29,12 +32,14 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
+"""Those of the paper."""
+ALL_WORKERS = range(1, 51)
 _SHOWN = 10
-HOPS_PER_BATCH = 8
-"""Messages between parties, one after another, from a batch's assignment to its gradient's acknowledgement."""
-HOPS_PER_EPOCH = 10
-"""Likewise the first request for work, one batch's hops, and the word that the epoch is over."""
-Objective = Literal["epoch", "decoupled", "literal", "literal-per-sample"]
+HOPS_PER_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 2}
+"""Messages between parties, one after another, for which a batch counts as in flight, by `payloads`."""
+HOPS_PER_EPOCH: Mapping[str, int] = {"fetched": 10, "sent": 6}
+"""Likewise the first request for work, all of one batch's hops, and the word that the epoch is over."""
+Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 
 @message(reveals="how fast the party's machine trains its models: fitted constants, no data")
@@ -62,6 +67,8 @@ class PartyProfile:
     """Seconds by which each worker lengthens an average of parameters."""
     message_seconds: float = 0.0
     """Processor seconds of a worker for the messages of a batch."""
+    server_step_seconds: float = 0.0
+    """Seconds of a step at the parameter server."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,10 @@ class Problem:
     """Seconds of one hop between the parties."""
     in_flight_per_worker: float = math.inf
     """Batches in flight for each worker of the passive party."""
+    payloads: str = "fetched"
+    """How embeddings and gradients travel."""
+    steps_at_server: bool = False
+    """Whether the parameter servers of parties of several workers step."""
 
     def communication(self, batch_size: int) -> float:
         """Return (E + G) / bandwidth of a batch (Eq. 9)."""
@@ -123,19 +134,34 @@ def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objec
     t_a, t_p = t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores)
     num_batches = math.ceil(problem.num_rows / batch_size)
     synchronisation = max(active.sync_seconds * w_a, passive.sync_seconds * w_p)
-    window, ends = _hops(problem, w_p, t_a + t_p + transfer)
+    way = _way(problem, t_a + t_p + transfer)
+    window = way / (problem.in_flight_per_worker * w_p) if problem.latency else 0.0
+    ends = HOPS_PER_EPOCH[problem.payloads] * problem.latency + t_a + t_p + transfer if problem.latency else 0.0
     busy = transfer if problem.shared_link else 0.0
     if objective == "epoch":
         return num_batches * max(max(t_a, t_p) / min(w_a, w_p) + busy, window) + ends + synchronisation
-    return num_batches * max(t_a / w_a, t_p / w_p, busy, window) + ends + synchronisation
+    steps = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
+    return num_batches * max(t_a / w_a, t_p / w_p, busy / 2, steps, window) + ends + synchronisation
 
 
-def _hops(problem: Problem, w_p: int, seconds_of_batch: float) -> tuple[float, float]:
-    """Return the seconds per batch that the window allows, and those that an epoch takes beyond its batches."""
-    if not problem.latency:
-        return 0.0, 0.0
-    way = HOPS_PER_BATCH * problem.latency + seconds_of_batch
-    return way / (problem.in_flight_per_worker * w_p), HOPS_PER_EPOCH * problem.latency + seconds_of_batch
+def _way(problem: Problem, seconds_of_batch: float) -> float:
+    """Return the seconds for which a batch counts as in flight."""
+    return HOPS_PER_BATCH[problem.payloads] * problem.latency + seconds_of_batch
+
+
+def _server_seconds(problem: Problem, profile: PartyProfile, workers: int) -> float:
+    return profile.server_step_seconds if problem.steps_at_server and workers > 1 else 0.0
+
+
+def window(problem: Problem, made: Plan) -> int:
+    """Return how many batches must be in flight so that what is under way does not hold up who could compute."""
+    t_a, t_p = (batch_seconds(profile, made.batch_size) for profile in (problem.active, problem.passive))
+    unbounded = dataclasses.replace(problem, in_flight_per_worker=math.inf, latency=0.0)
+    counts = (made.num_active_workers, made.num_passive_workers)
+    least = cost(unbounded, *counts, made.batch_size, "pipeline") / math.ceil(problem.num_rows / made.batch_size)
+    way = _way(problem, t_a + t_p + problem.communication(made.batch_size))
+    # one more for each worker, so that who is done finds the next batch there
+    return math.ceil(way / least) + sum(counts)
 
 
 def epoch_cost_of_shared_cores(problem: Problem, w_a: int, w_p: int, batch_size: int) -> float:
@@ -188,7 +214,7 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
         BadInput: names what is missing or not allowed.
     """
     names = {field.name for field in fields(PartyProfile)}
-    if missing := sorted(names - {"message_seconds"} - values.keys()):
+    if missing := sorted(names - {"message_seconds", "server_step_seconds"} - values.keys()):
         raise BadInput(f"profile: {', '.join(missing)} missing")
     if values["role"] not in ("active", "passive"):
         raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
@@ -204,9 +230,16 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
             memory_available=float(values["memory_available"]),
             sync_seconds=float(values["sync_seconds"]),
             message_seconds=float(values.get("message_seconds", 0.0)),
+            server_step_seconds=float(values.get("server_step_seconds", 0.0)),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"profile: a value is not a number or a table: {error}") from None
+
+
+def row_bytes(config: PubSubVflConfig) -> float:
+    """Return the bytes of a row's embedding and gradient together."""
+    bits = config.cut_bits or (64 if config.float64 else 32)
+    return 2.0 * config.embedding_size * bits / 8
 
 
 def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -223,25 +256,28 @@ def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict
     passive = [profile for profile in parties if profile.role == "passive"]
     if len(active) != 1 or not passive:
         raise BadInput(f"--profile: {len(active)} active and {len(passive)} passive given: one and at least one needed")
-    itemsize = 8 if config.float64 else 4
     problem = Problem(
         active=active[0],
         passive=weakest(passive),
         num_rows=int(max(values.get("num_rows", 0) for values in profiles) or 100_000),
-        row_bytes=2.0 * config.embedding_size * itemsize,
+        row_bytes=row_bytes(config),
         bandwidth=float(min(values.get("bandwidth", LAN.bandwidth) for values in profiles)),
         latency=float(max(values.get("latency", 0.0) for values in profiles)),
+        payloads=config.payloads,
+        steps_at_server=config.steps_at_server,
     )
     found: dict[str, Any] = {}
-    for objective in ("epoch", "decoupled", "literal"):
-        plans = search(problem, objective)
+    objectives: dict[Objective, range] = {"pipeline": ALL_WORKERS, "epoch": WORKERS, "literal": WORKERS}
+    for objective, workers in objectives.items():
+        plans = search(problem, objective, workers=workers)
         found[objective] = [asdict(made) for made in plans[:_SHOWN]]
-    best = found["epoch"][0]
+    best = Plan(**found["pipeline"][0])
     return {
-        "num_active_workers": best["num_active_workers"],
-        "num_passive_workers": best["num_passive_workers"],
-        "batch_size": best["batch_size"],
-        "predicted_epoch_seconds": best["cost"],
+        "num_active_workers": best.num_active_workers,
+        "num_passive_workers": best.num_passive_workers,
+        "batch_size": best.batch_size,
+        "max_in_flight": window(problem, best),
+        "predicted_epoch_seconds": best.cost,
         "max_batch_size": max_batch_size((problem.active, problem.passive)),
         "num_rows": problem.num_rows,
         "bandwidth": problem.bandwidth,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedactors.data.partitions import VerticalData
 from fedactors.learning.network import Network, initial_vector
 from fedactors.learning.split_network import Publication, loss_gradients
+from fedactors.runtime.base import CostModel, Work
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.averaging import weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -63,6 +64,54 @@ def profile_party(
         memory_per_batch=PowerLaw(float(row_bytes), 1.0),
         memory_available=memory.total / (os.cpu_count() or 1),
         sync_seconds=_median(lambda: weighted_mean([bottom, bottom], [1.0, 1.0]), repetitions) / 2,
+    )
+
+
+def profile_of_costs(
+    config: PubSubVflConfig, data: VerticalData, party: str, costs: CostModel, num_cores: int
+) -> PartyProfile:
+    """Return a party's profile in the simulated runtime, from its cost model instead of measurements.
+
+    Messages cost the simulated processors nothing, and averages little.
+
+    Args:
+        config: sizes of the models.
+        data: tells the party's columns.
+        party: whose profile.
+        costs: of the runtime.
+        num_cores: of the party.
+    """
+    is_active = party == data.label_party
+    bottom = initial_vector(algorithm.bottom_spec(config, data.load(party).features.shape[1]), 0).size
+    size = bottom + (initial_vector(algorithm.top_spec(config, data), 0).size if is_active else 0)
+    updates = (
+        not config.steps_at_server or (config.num_active_workers if is_active else config.num_passive_workers) == 1
+    )
+
+    def law(kind: str, *, updates: bool) -> tuple[PowerLaw, PowerLaw]:
+        units = [algorithm.operations(rows, size, updates=updates) for rows in (0, 1)]
+        fixed, one = (costs.seconds(party, Work(kind, unit)) for unit in units)
+        return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
+
+    def rounding(kind: str) -> tuple[PowerLaw, PowerLaw]:
+        fixed, one = (costs.seconds(party, Work(kind, units)) for units in (0.0, float(config.embedding_size)))
+        return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
+
+    if is_active:
+        phases = [*law("active-step", updates=updates)]
+    else:
+        phases = [*law("bottom-forward", updates=False), *law("bottom-backward", updates=updates)]
+    if config.cut_bits:
+        phases += [*rounding("compress"), *rounding("decompress")]
+    return PartyProfile(
+        role="active" if is_active else "passive",
+        cores=num_cores,
+        phases=tuple(phases),
+        memory_base=0.0,
+        memory_per_batch=PowerLaw(0.0, 1.0),
+        memory_available=1.0,
+        sync_seconds=0.0,
+        server_step_seconds=costs.seconds(party, Work("server-step", float(size))),
     )
 
 

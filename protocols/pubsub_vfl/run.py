@@ -60,19 +60,23 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     workers, (metric, mode) = federation.workers, HEADLINE[data.task]
     watch = Watch(metric, mode, patience=config.patience, target=config.target)
     remedy = Remedy("learning_rate", config.learning_rate)
-    rounds = Rounds(runtime, TrainingState(), num_rounds=config.num_epochs, watch=watch, remedy=remedy)
+    every = min(config.epochs_per_round, config.num_epochs)
+    rounds = Rounds(runtime, TrainingState(), num_rounds=config.num_epochs, every=every, watch=watch, remedy=remedy)
     state = rounds.state
     if await rounds.start():
         with runtime.phase("alignment"):
             aligned = await federation.align()
+            if config.steps_at_server:
+                await federation.average(0)
         counts = (aligned.num_own, aligned.num_rejected, aligned.num_shared)
         state.num_rows = aligned.num_rows
         state.notes = rows_told(data.label_party, *counts, dict(aligned.absent))
         await rounds.checkpoint()
     async for epoch in rounds:
         with runtime.phase("training"):
-            trained = await federation.train_epoch(epoch, state.num_rows)
-            if averages_after(config, epoch):
+            begun = state.round + 1
+            trained = await federation.train(EpochOrder(epoch, epoch - state.round), state.num_rows)
+            if any(averages_after(config, e) for e in range(begun, epoch + 1)):
                 await federation.average(epoch)
         with runtime.phase("evaluation"):
             found = await federation.evaluate("validation")
@@ -115,21 +119,22 @@ class Federation:
         """Align all parties' rows; return how many there are."""
         return await self.workers.repeat(self.active.align)
 
-    async def train_epoch(self, epoch: int, num_rows: int) -> dict[str, float]:
-        """Train one epoch; all messages of it have arrived when this returns."""
+    async def train(self, order: EpochOrder, num_rows: int) -> dict[str, float]:
+        """Train one or several epochs; all messages of them have arrived when this returns."""
         if self.broker is None:
-            return await self._train_pairs(epoch)
-        await self.broker.begin_epoch(BatchCount(num_batches(num_rows, self.config.batch_size)))
-        order = EpochOrder(epoch)
+            return await self._train_pairs(order)
+        count = order.num_epochs * num_batches(num_rows, self.config.batch_size)
+        await self.broker.begin_epoch(BatchCount(count))
         counts, found = await asyncio.gather(
             self.broker.serve_epoch(), self.workers.ask(lambda worker: worker.run_epoch(order), timeout=_LONGEST_CALL)
         )
         # reduced in the order of names: the order of arrival must not change a sum
         return {**_mean_loss(found[name] for name in sorted(found)), **asdict(counts)}
 
-    async def _train_pairs(self, epoch: int) -> dict[str, float]:
+    async def _train_pairs(self, order: EpochOrder) -> dict[str, float]:
         """Every pair trains its share; then all workers catch up with their parameter server."""
-        orders = {name: PairOrder(epoch, pair, len(self.pairs.names)) for pair, name in enumerate(self.pairs.names)}
+        epoch, names = order.epoch, self.pairs.names
+        orders = {name: PairOrder(epoch, pair, len(names), order.num_epochs) for pair, name in enumerate(names)}
         found = await self.pairs.ask_each(lambda worker, order: worker.train_pair(order), orders, timeout=_LONGEST_CALL)
         if self.config.pushes:
             # the first time pushes what is left, the second pulls what all have pushed
@@ -138,8 +143,10 @@ class Federation:
         return {**_mean_loss(found.values()), "abandoned": 0}
 
     async def average(self, epoch: int) -> None:
-        """Let the workers of each party go on from their average."""
-        await self.workers.ask(lambda worker: worker.average(EpochOrder(epoch)), of=self.with_server)
+        """Let the workers of each party go on from their average, or from where their server has stepped to."""
+        # a server that steps: the first time waits for what is under way, the second takes what came of all of it
+        for _ in range(2 if self.config.steps_at_server else 1):
+            await self.workers.ask(lambda worker: worker.average(EpochOrder(epoch)), of=self.with_server)
 
     async def end_epoch(self, end: EpochEnd) -> None:
         """Tell all workers how an epoch ended."""
@@ -187,7 +194,7 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> F
         for name in names:
             handles[name] = runtime.spawn(cls, name, config, data.part(party), seed, names, resources=resources)
         if count > 1:
-            runtime.spawn(AveragingServer, f"{party}/ps", names)
+            runtime.spawn(AveragingServer, f"{party}/ps", names, config)
             with_server.extend(names)
         return names
 

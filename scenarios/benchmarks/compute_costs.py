@@ -22,10 +22,12 @@ import torch
 from scipy.optimize import nnls
 
 from fedactors.learning.network import Network
+from fedactors.learning.optimizers import OptimizerState
 from fedactors.learning.split_network import Publication, joint_output, loss_gradients
+from fedactors.network.transforms import decode
 from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.averaging import weighted_mean
+from protocols.pubsub_vfl.averaging import steps, weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 
@@ -148,12 +150,49 @@ def average_seconds(repetitions: int) -> dict[str, float]:
     return {"fixed": few, "per_layer": 0.0, "per_operation": (many - few) / (8 * 59_900)}
 
 
+def per_value(action: Callable[[int], Callable[[], object]], repetitions: int) -> dict[str, float]:
+    """Return seconds per value, and per call, of what is done with arrays of any length."""
+    few, many = (least_seconds(action(size), repetitions) for size in (640, 64_000))
+    slope = (many - few) / (64_000 - 640)
+    return {"fixed": max(few - 640 * slope, 0.0), "per_layer": 0.0, "per_operation": slope}
+
+
+def exchange_seconds(repetitions: int) -> dict[str, dict[str, float]]:
+    """Return what it takes to round values for the wire, to read them, and to step with Adam at a parameter server."""
+
+    def values(size: int) -> np.ndarray:
+        return np.random.default_rng(size).normal(size=(size // 64, 64)).astype(np.float32)
+
+    def step(size: int) -> Callable[[], object]:
+        vector = values(size).reshape(-1)
+        states = steps(PubSubVflConfig().step_rule, [vector], [vector], [OptimizerState()])[1]
+        return lambda: steps(PubSubVflConfig().step_rule, [vector], [vector], states)
+
+    def compress(size: int) -> Callable[[], object]:
+        array = values(size)
+        return lambda: algorithm.compress(array, 8, 0)
+
+    def decompress(size: int) -> Callable[[], object]:
+        packed = algorithm.compress(values(size), 8, 0)
+        return lambda: decode(packed)
+
+    made = {"compress": compress, "decompress": decompress, "server-step": step}
+    return {kind: per_value(action, repetitions) for kind, action in made.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--exchange", action="store_true", help="measure only what the exchange itself computes")
     given = parser.parse_args()
     one_torch_thread()
+    if given.exchange:
+        made = json.loads(given.to.read_text())
+        made["kinds"] |= exchange_seconds(given.repetitions)
+        given.to.write_text(json.dumps(made, indent=1) + "\n")
+        print(json.dumps({"kinds": made["kinds"]}))
+        return
     rows = [row for size in SIZES for row in measure(*size, given.repetitions)]
     kinds = sorted({row["kind"] for row in rows})
     reference = [row for row in rows if (row["layers"], row["hidden"], row["features"]) == PAPER]
@@ -167,7 +206,8 @@ def main() -> None:
         },
         "load_average": os.getloadavg()[0],
         "kinds": {kind: fit([r for r in rows if r["kind"] == kind]) for kind in kinds}
-        | {"average": average_seconds(given.repetitions)},
+        | {"average": average_seconds(given.repetitions)}
+        | exchange_seconds(given.repetitions),
         "power_laws": {kind: power_law([r for r in reference if r["kind"] == kind]) for kind in kinds},
         "measured": rows,
     }

@@ -23,6 +23,7 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import batches, load_data, num_batches
+from protocols.pubsub_vfl.messages import EpochOrder
 from protocols.pubsub_vfl.run import assemble
 
 FLOWER_MS = (103.0, 204.0)
@@ -76,7 +77,7 @@ def over_ray(config: PubSubVflConfig, data: Any) -> dict[str, float]:
         num_rows = (await actors.align()).num_rows
         for epoch in range(1, config.num_epochs + 1):
             start = time.perf_counter()
-            await actors.train_epoch(epoch, num_rows)
+            await actors.train(EpochOrder(epoch), num_rows)
             taken.append(time.perf_counter() - start)
         facts["test_auc"] = (await actors.evaluate("test"))["test/auc"]
         facts["batches"] = num_batches(num_rows, config.batch_size)

@@ -25,6 +25,7 @@ from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data, num_batches
+from protocols.pubsub_vfl.messages import EpochOrder
 from protocols.pubsub_vfl.run import assemble
 
 
@@ -89,7 +90,7 @@ def measure_protocol(config: PubSubVflConfig, rows: int, epochs: int) -> dict[st
             if epoch == 2:
                 facts["cpu"] = cpu_seconds()
             start = time.perf_counter()
-            await actors.train_epoch(epoch, num_rows)
+            await actors.train(EpochOrder(epoch), num_rows)
             taken.append(time.perf_counter() - start)
         facts["cpu"] = {name: seconds - facts["cpu"][name] for name, seconds in cpu_seconds().items()}
         facts["auc"] = (await actors.evaluate("validation"))["validation/auc"]

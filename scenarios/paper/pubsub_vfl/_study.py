@@ -10,9 +10,8 @@ epoch, which cost all methods the same, and `training_to_target` without them: w
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from fedactors.network.links import Network
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import NOT_REACHED, RunRow
 from fedactors.runtime.base import Runtime
-from fedactors.runtime.ray import cluster
 from fedactors.sweeps.runs import Done, run_once
 from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.pubsub_vfl.algorithm import default_costs
@@ -134,14 +132,22 @@ def measured(study: str) -> dict[str, RunRow]:
     return found
 
 
-@contextlib.contextmanager
-def one_cluster(num_cpus: int = 2) -> Iterator[None]:
-    """Keep an embedded Ray cluster for several runs, so that none of them is measured while it starts."""
-    ours = cluster.join(None, num_cpus)
-    try:
-        yield
-    finally:
-        cluster.leave(ours, ())
+def settings(method: str, w_a: int, w_p: int, batch_size: int, window: int) -> dict[str, Any]:
+    """Return what a run of a method sets; `window` batches are in flight for each worker of the passive party.
+
+    Messages cost no processor time in the simulation, so that PubSub-VFL's workers report at once.
+    """
+    return {
+        "algorithm": method,
+        "num_active_workers": w_a,
+        "num_passive_workers": w_p,
+        "batch_size": batch_size,
+        "embedding_buffer": window,
+        "max_in_flight": window * w_p,
+        "payloads": "sent",
+        "prefetch": 6,
+        "report_interval": 0.0,
+    }
 
 
 def flags(description: str | None, seeds: Sequence[int] = (0,)) -> argparse.ArgumentParser:

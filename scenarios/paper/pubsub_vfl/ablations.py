@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from _predict import choice, problem
 from _study import Point, asked, perform_all
-from comparison import network
+from _watch import network
+from planning import choice
 
 CORES = {"active": 50, "passive": 14}
 DEADLINE = 0.05
@@ -41,10 +41,9 @@ def ablations(planned: dict[str, int]) -> dict[str, dict[str, Any]]:
 
 def points(data: str, sizes: dict[str, int], num_rows: int) -> list[Point]:
     """Return all rows of the table."""
-    made = problem(sizes, data, CORES, num_rows)
-    plan = choice(made, (int(sizes["batch_size"]),))
+    plan = choice(sizes, data, CORES, num_rows)
     planned = {"num_active_workers": plan.num_active_workers, "num_passive_workers": plan.num_passive_workers}
-    window = {"prefetch": 4, "report_interval": 0.0, "max_in_flight": 8 * plan.num_passive_workers}
+    window = {"payloads": "sent", "prefetch": 6, "report_interval": 0.0, "max_in_flight": 8 * plan.num_passive_workers}
     common = {**sizes, **window, "deadline": DEADLINE}
     return [
         Point(

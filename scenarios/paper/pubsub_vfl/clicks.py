@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from _study import Point, asked, perform_all
-from comparison import ALONE, PAIRED, network, settings
+from _study import Point, asked, perform_all, settings
+from _watch import network
 
+ALONE = ("vfl", "avfl")
+PAIRED = ("vfl-ps", "avfl-ps", "pubsub-vfl")
 RATES = (0.001, 0.01)
 
 

@@ -6,17 +6,16 @@ import math
 from typing import Any
 
 from _study import asked, measured
-from best import chosen
 
 
-def curves(axes: Any, split: str) -> None:
-    """Draw validation AUC over simulated seconds, one line for the best row of each method."""
-    for method, row in sorted(chosen(split).items()):
-        seconds, auc = row.curve["seconds"], row.curve["validation/auc"]
-        axes.plot(seconds, auc, marker="o", markersize=4, label=f"{method} ({row.name.partition('-w')[2]})")
-    axes.axhline(0.94, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("simulated seconds, evaluation included")
+def curves(axes: Any, study: str) -> None:
+    """Draw validation AUC over seconds of training, the best setting of each method, one seed."""
+    for name, row in sorted(measured(study).items()):
+        if name.endswith("-0"):
+            axes.plot(row.curve["seconds"], row.curve["auc"], marker="o", markersize=3, label=name.removesuffix("-0"))
+    axes.set_xlabel("simulated seconds of training (seed 0)")
     axes.set_ylabel("validation AUC")
+    axes.set_ylim(bottom=0.8)
     axes.legend(fontsize=7)
 
 
@@ -50,7 +49,7 @@ def main() -> None:
     folder = given.out
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw, source in (
-        ("time", curves, "32-32"),
+        ("time", curves, "compare-bank"),
         ("attacks", attacks, "attacks-bank"),
     ):
         if not given.wants(name):

@@ -8,9 +8,9 @@ rows and 50 epochs.
 
 from __future__ import annotations
 
-from _predict import choice, problem
-from _study import Point, asked, perform_all
-from comparison import network, settings
+from _study import Point, asked, perform_all, settings
+from _watch import network
+from planning import choice
 
 CORES = ((50, 14), (48, 16), (40, 24), (36, 28))
 FEATURES = ((50, 450), (100, 400), (150, 350), (200, 300))
@@ -24,7 +24,7 @@ def points(cores: tuple[int, int], features: tuple[int, int], name: str, data: s
     """Return the methods' runs in one situation."""
     by_party = dict(zip(("active", "passive"), cores, strict=True))
     common = {"num_epochs": epochs, "feature_split": features}
-    plan = choice(problem(common, data, by_party, NUM_ROWS), (256,))
+    plan = choice({**common, "batch_size": 256}, data, by_party, NUM_ROWS)
     made = []
     for method in METHODS:
         pair = (min(cores), min(cores))

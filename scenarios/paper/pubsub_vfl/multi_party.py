@@ -5,8 +5,8 @@ Reduced: 3 epochs, 2, 6 and 10 parties, 4 workers each; ``--full`` trains 50 epo
 
 from __future__ import annotations
 
-from _study import Point, asked, perform_all
-from comparison import network, settings
+from _study import Point, asked, perform_all, settings
+from _watch import network
 
 PARTIES = (2, 4, 6, 8, 10)
 METHODS = {"pubsub-vfl": 4, "avfl-ps": 4, "vfl-ps": 4, "avfl": 1}
@@ -26,7 +26,7 @@ def main() -> None:
                     data="blog",
                     settings={**chosen, **more},
                     cores=dict.fromkeys(["active", *passive], 8),
-                    network=network(),
+                    network=network(parties=("active", *passive)),
                 )
             )
     perform_all(points, "multi-party", given)

@@ -1,8 +1,12 @@
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
+from fedactors.runtime import snapshot
 from protocols.pubsub_vfl import averaging
 from protocols.pubsub_vfl.averaging import Replica, add_changes, weighted_mean
 from protocols.pubsub_vfl.messages import Parameters
@@ -144,3 +148,33 @@ def test_one_worker_a_side_has_nobody_to_mix_with():
     batch = simulate(**{**SETTINGS, **alone})
     epoch = simulate(**alone)
     assert batch.recorder.rounds == epoch.recorder.rounds
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_server_steps_as_torch_does(name):
+    rng = np.random.default_rng(3)
+    start, gradients = rng.normal(size=20), rng.normal(size=(7, 20))
+    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    theirs = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[name]([parameter], lr=0.1)
+    vectors: list[Any] = [start]
+    states = [OptimizerState()]
+    for gradient in gradients:
+        parameter.grad = torch.from_numpy(gradient)
+        theirs.step()
+        vectors, states = averaging.steps(OptimizerSpec(name=name, learning_rate=0.1), vectors, [gradient], states)
+    np.testing.assert_allclose(vectors[0], parameter.detach().numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl-ps"])
+def test_a_server_that_steps_takes_each_batch_and_leaves_one_model(algorithm):
+    config = {"algorithm": algorithm, "optimizer_at": "server", "num_epochs": 2, "batch_size": 32}
+    done = simulate(**config, num_active_workers=3, num_passive_workers=3)
+    num_batches = -(-done.result.extra["num_rows"] // 32)
+    for epoch in (0, 1, 2):
+        for party in ("active", "passive"):
+            content = snapshot.unseal(done.recorder.all[epoch].actors[f"{party}/ps"], party)["state"]
+            assert content["num_steps"][1] == epoch * num_batches
+            first, *others = (done.vectors(epoch, f"{party}/worker-{i}") for i in range(3))
+            for other in others:
+                for one, two in zip(first, other, strict=True):
+                    assert np.array_equal(one, two)

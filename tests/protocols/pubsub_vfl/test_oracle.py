@@ -80,9 +80,10 @@ def compare(done, history, workers=("worker-0",)) -> None:
 
 SYNCHRONOUS = {"algorithm": "vfl"}
 ONE_IN_FLIGHT = {"algorithm": "pubsub-vfl", "max_in_flight": 1}
+SENT = {**ONE_IN_FLIGHT, "payloads": "sent"}
 
 
-@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
+@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT, SENT], ids=["vfl", "pubsub", "sent"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_every_step_is_plain_split_learning(how, optimizer):
     """One batch per epoch, so that the checkpoint after each epoch is the state after each step."""
@@ -123,6 +124,15 @@ def test_every_rule_of_steps_is_torchs(how, rule):
 def test_a_frozen_bottom_does_not_shrink():
     done = simulate(bottom_training="frozen", weight_decay=0.5, num_epochs=2, float64=True)
     np.testing.assert_array_equal(done.vectors(0, "passive/worker-0")[0], done.vectors(2, "passive/worker-0")[0])
+
+
+@pytest.mark.parametrize("how", [SYNCHRONOUS, {"algorithm": "avfl", "embedding_buffer": 1}, SENT])
+def test_epochs_without_a_pause_are_plain_split_learning(how):
+    config = {**how, "float64": True, "batch_size": 50, "num_epochs": 5}
+    done = simulate(**config, epochs_per_round=2)
+    history = plain_split_learning("breast-cancer", config_of(**config))
+    assert done.result.rounds == 5
+    compare(done, [history[epoch] for epoch in (0, 2, 4, 5)])
 
 
 @pytest.mark.parametrize("batch_size", [30, 64])

@@ -1,5 +1,6 @@
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from protocols.pubsub_vfl.broker import NeverEnds
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.run import run
 from tests.arrays import arrays_in
-from tests.protocols.pubsub_vfl.runs import Done, Recorder, arrays, config_of, simulate
+from tests.protocols.pubsub_vfl.runs import TINY, Done, Recorder, arrays, config_of, simulate
 
 SEVERAL = {"num_active_workers": 2, "num_passive_workers": 3, "batch_size": 32}
 ALGORITHMS = {
@@ -26,6 +27,12 @@ ALGORITHMS = {
     "avfl": {},
     "avfl-ps": {"num_active_workers": 2, "num_passive_workers": 2},
 }
+
+
+QUICK: dict[str, Any] = {**SEVERAL, "payloads": "sent", "cut_bits": 8, "optimizer_at": "server", "epochs_per_round": 2}
+"""All that shortens the exchange, together."""
+PAIRED_QUICK: dict[str, Any] = {"num_active_workers": 2, "num_passive_workers": 2, "batch_size": 32, "cut_bits": 16}
+PAIRED_QUICK |= {"optimizer_at": "server", "epochs_per_round": 2}
 
 
 def text(done: Done) -> str:
@@ -43,6 +50,20 @@ def test_same_seed_same_bytes(algorithm):
     assert first.result.metrics == again.result.metrics
     assert first.recorder.ledger_rows == again.recorder.ledger_rows
     assert text(first) != text(other)
+
+
+@pytest.mark.parametrize("config", [QUICK, {"algorithm": "avfl-ps", **PAIRED_QUICK}], ids=["pubsub-vfl", "avfl-ps"])
+def test_the_short_exchange_resumes_and_pools_byte_identically(config):
+    config = {**config, "num_epochs": 5}
+    whole, pooled = simulate(**config), simulate(**config, runtime={"pool": 1})
+    assert text(whole) == text(pooled)
+    assert len(whole.recorder.rounds) == 3
+    for finished in range(3):
+        rest = simulate(**config, resume=whole.recorder.all[finished])
+        assert json.dumps(rest.recorder.rounds) == json.dumps(whole.recorder.rounds[finished:])
+        assert rest.result.metrics == whole.result.metrics
+        assert rest.runtime.usage().bytes == whole.runtime.usage().bytes
+        assert rest.runtime.usage().seconds == whole.runtime.usage().seconds
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -88,6 +109,38 @@ def test_bytes_of_an_epoch_are_those_of_embeddings_and_gradients_and_a_stated_he
     assert sum(row[5] for row in rows) == 2 * num_rows * 4 * 4
     used = done.runtime.usage()
     assert used.header_bytes == HEADER_BYTES * used.messages
+
+
+BETWEEN = {("broker", "passive"), ("passive", "broker"), ("active", "passive"), ("passive", "active")}
+
+
+def crossings(done: Done) -> list[tuple]:
+    """Messages between the parties, the broker being at the active one, but for those of the alignment."""
+    rows = [(row[1].partition("/")[0], row[2].partition("/")[0], *row[3:]) for row in done.recorder.ledger_rows]
+    return [row for row in rows if row[:2] in BETWEEN and not row[3].startswith("Alignment")]
+
+
+def test_what_is_sent_instead_of_fetched_takes_half_the_messages_and_the_same_values():
+    config = {"num_epochs": 4, "epochs_per_round": 4, "batch_size": 16, "max_in_flight": 1}
+    fetched, sent = (simulate(**config, payloads=how) for how in ("fetched", "sent"))
+    num_batches = 4 * -(-sent.result.extra["num_rows"] // 16)
+    counts = [len(crossings(done)) / num_batches for done in (fetched, sent)]
+    # one batch in flight: order, publication, gradient, acknowledgement, with a question and an answer more where two
+    # of them are fetched; sent, a gradient takes the next order along, and the next publication its acknowledgement
+    assert counts == pytest.approx([8, 2], abs=0.3)
+    payload = 4 * TINY["embedding_size"] * 4 * sent.result.extra["num_rows"]
+    carried = sum(row[4] for row in crossings(sent))
+    assert 2 * payload < carried < 2.5 * payload + 300 * num_batches
+
+
+@pytest.mark.parametrize(("bits", "share"), [(8, 0.25), (16, 0.5)])
+@pytest.mark.parametrize("algorithm", ["pubsub-vfl", "vfl"])
+def test_fewer_bits_are_fewer_bytes(algorithm, bits, share):
+    config = {"algorithm": algorithm, "num_epochs": 3, "hidden_size": 16, "embedding_size": 32}
+    whole, rounded = simulate(**config), simulate(**config, cut_bits=bits)
+    sizes = [sum(row[5] for row in done.rows("Embedding", "PairRequest")) for done in (whole, rounded)]
+    assert share < sizes[1] / sizes[0] < share + 0.05
+    assert rounded.result.metrics["auc"] == pytest.approx(whole.result.metrics["auc"], abs=0.03)
 
 
 def test_each_batch_is_trained_exactly_once_per_epoch(monkeypatch):
@@ -154,7 +207,7 @@ def test_noise_has_the_deviation_that_the_ledger_states(monkeypatch):
     async def spy(self, epoch, stamp, positions):
         embedding = await original(self, epoch, stamp, positions)
         clean[epoch, *stamp] = clip_rows(self._publications[stamp][1], self.config.clip_norm)
-        noisy[epoch, *stamp] = embedding.values
+        noisy[epoch, *stamp] = np.asarray(embedding.values)
         return embedding
 
     monkeypatch.setattr(PassiveWorker, "_embed", spy)

@@ -1,0 +1,199 @@
+"""One simulated run, watched every 5 % of an epoch from outside until it has reached all targets.
+
+Whoever watches costs the run nothing: no time, no message, no step. What is watched is the same for all methods: the
+validation AUC of the models that the parties' parameter servers would give out at that moment, the means of their
+workers' replicas. Time is that of training: alignment and the run's own evaluations are left out.
+
+The parties share their link: each of them sends and receives at most its bandwidth in all (`HostCapacity`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedactors.config import as_dict, build
+from fedactors.errors import FedactorsError
+from fedactors.learning.metrics import task_metrics
+from fedactors.learning.network import Model
+from fedactors.learning.split_network import joint_output
+from fedactors.network.links import HostCapacity, Link, Network
+from fedactors.records.recorder import MemoryRecorder
+from fedactors.records.table import RunRow
+from fedactors.runtime.base import Runtime
+from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.sweeps.runs import run_once
+from fedactors.sweeps.study import rows_of
+from protocols.pubsub_vfl.actors import PartyWorker
+from protocols.pubsub_vfl.algorithm import default_costs
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import num_batches
+from protocols.pubsub_vfl.plugin import PROTOCOL
+
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
+TABLE = RESULTS / "pubsub_vfl.parquet"
+EVERY = 0.05
+"""Share of an epoch after which the model is looked at."""
+STEPS = ("active-step", "top-step")
+"""Computes of the active party, of which a batch has one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A run: data, settings, targets, the link between the parties, cores and how fast they are."""
+
+    data: str
+    settings: Mapping[str, Any]
+    targets: tuple[float, ...]
+    gigabits: float = 1.0
+    """Gbit/s that each party sends and receives in all."""
+    latency: float = 0.0005
+    """Seconds of one way."""
+    cores: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"active": 32, "passive": 32})
+    speed: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class Enough(FedactorsError):
+    """All targets are reached."""
+
+
+def network(gigabits: float = 1.0, latency: float = 0.0005, parties: Sequence[str] = ("active", "passive")) -> Network:
+    """Return the links: within a party those that `local_link.py` measured, the broker at the active party."""
+    (row,) = rows_of(TABLE, "local-link")
+    local = Link(latency=row.metrics["latency"], bandwidth=row.metrics["bandwidth"])
+    rate = gigabits * 1e9 / 8
+    capacity = {party: HostCapacity(egress=rate, ingress=rate) for party in parties}
+    default = Link(latency=latency, bandwidth=rate)
+    return Network(default=default, local=local, hosts={"broker": "active"}, capacity=capacity)
+
+
+def name_of(target: float) -> str:
+    """Return the metric that holds the seconds to a target AUC."""
+    return f"seconds_to_{target:g}"
+
+
+class Watcher(MemoryRecorder):
+    """Looks at the models whenever the active party's steps have come another 5 % of an epoch further."""
+
+    runtime: Runtime | None = None
+
+    def __init__(self, targets: tuple[float, ...]) -> None:
+        super().__init__()
+        self.curve: dict[str, list[float]] = {"epochs": [], "seconds": [], "auc": []}
+        self.seconds_to: dict[float, float] = {}
+        self._targets = targets
+        self._num_steps = 0
+        self._num_looks = 0
+        self._begun = math.nan
+        self._aside = 0.0
+        self.busy = 0.0
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        if kind == "phase" and label == "alignment":
+            self._begun = end
+        elif kind == "phase" and label == "evaluation":
+            self._aside += end - start
+        elif kind == "compute" and not math.isnan(self._begun):
+            self.busy += end - start
+            if label in STEPS:
+                self._num_steps += 1
+                self._look_if_due()
+
+    def ledger_sink(self, rows: list[Any]) -> None:
+        """Leave the ledger's rows out: their sums are in the usage."""
+
+    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        """Keep no checkpoint."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        assert self.runtime is not None
+        return self.runtime.clock.now() - self._begun - self._aside
+
+    def _look_if_due(self) -> None:
+        runtime = self.runtime
+        assert isinstance(runtime, SimulatedRuntime)
+        first = runtime.contexts["active/worker-0"].actor
+        assert isinstance(first, PartyWorker)
+        per_epoch = num_batches(first.rows.num_train, first.config.batch_size)
+        if self._num_steps < (self._num_looks + 1) * EVERY * per_epoch:
+            return
+        self._num_looks = int(self._num_steps / (EVERY * per_epoch))
+        auc = watched_auc(runtime)
+        for name, value in (("epochs", self._num_steps / per_epoch), ("seconds", self.seconds), ("auc", auc)):
+            self.curve[name].append(value)
+        for target in self._targets:
+            if auc >= target:
+                self.seconds_to.setdefault(target, self.seconds)
+        if len(self.seconds_to) == len(self._targets):
+            runtime.fail(Enough("all targets are reached"))
+
+
+def watched_auc(runtime: SimulatedRuntime) -> float:
+    """Return the validation AUC of the means of all parties' replicas at this moment."""
+    workers: dict[str, list[PartyWorker]] = {}
+    for context in runtime.contexts.values():
+        if isinstance(context.actor, PartyWorker):
+            workers.setdefault(context.actor.party, []).append(context.actor)
+    embeddings, top = [], None
+    for members in workers.values():
+        columns = zip(*(worker.replica.vectors for worker in members), strict=True)
+        models = [
+            Model(network.spec, np.mean(vectors, axis=0).astype(vectors[0].dtype))
+            for network, vectors in zip(members[0].replica.networks, columns, strict=True)
+        ]
+        embeddings.append(models[0].output(members[0].rows.part("validation").features))
+        top = models[1] if len(models) > 1 else top
+    labels = next(iter(workers.values()))[0].rows.part("validation").labels
+    assert top is not None
+    assert labels is not None
+    return float(task_metrics("binary", labels, joint_output(top, embeddings))["auc"])
+
+
+def watch(point: Watched, seed: int) -> RunRow:
+    """Run a point; its row has the seconds to each target (censored where it was not reached) and what it took."""
+    recorder = Watcher(point.targets)
+    with contextlib.suppress(Enough):
+        run_once(
+            PROTOCOL,
+            point.settings,
+            point.data,
+            seed,
+            recorder=recorder,
+            cores=point.cores,
+            network=network(point.gigabits, point.latency),
+            costs=lambda config: default_costs(config, dict(point.speed)),
+            checkpoint_every=0,
+        )
+    runtime = recorder.runtime
+    assert runtime is not None
+    used = runtime.usage()
+    curve, seconds = recorder.curve, recorder.curve["seconds"][-1]
+    reached = {name_of(target): value for target, value in recorder.seconds_to.items()}
+    metrics = {
+        **reached,
+        "epochs": curve["epochs"][-1],
+        "best_auc": max(curve["auc"]),
+        "seconds_per_epoch": seconds / curve["epochs"][-1],
+        "utilisation": recorder.busy / (sum(point.cores.values()) * seconds),
+        "megabytes_per_epoch": used.bytes / 1e6 / curve["epochs"][-1],
+    }
+    facts = {"gigabits": point.gigabits, "latency": point.latency, "cores": dict(point.cores)}
+    return RunRow(
+        protocol=PROTOCOL.name,
+        seed=seed,
+        data=point.data,
+        config=as_dict(build(PubSubVflConfig, dict(point.settings))),
+        metrics=metrics,
+        censored=tuple(name_of(target) for target in point.targets if target not in recorder.seconds_to),
+        curve=curve,
+        extra={**facts, "speed": dict(point.speed)},
+        wall_seconds=used.wall_seconds,
+    )

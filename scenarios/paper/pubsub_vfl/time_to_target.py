@@ -1,0 +1,243 @@
+"""Time to a target AUC of PubSub-VFL and of the paper's baselines, simulated (Figure 3): the whole comparison.
+
+    python scenarios/paper/pubsub_vfl/time_to_target.py                        # all parts, as committed
+    python scenarios/paper/pubsub_vfl/time_to_target.py --part tune --data bank
+    python scenarios/paper/pubsub_vfl/time_to_target.py --full                 # the whole map, ten seeds everywhere
+    python scenarios/paper/pubsub_vfl/time_to_target.py --smoke --out DIR
+
+Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each method's
+best one with ten other seeds; `changes` takes what shortens the exchange away, one at a time; `map` asks over several
+links which method is best; `summary` makes the tables of paired ratios from the rows of the others.
+
+Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
+own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`). No
+method pauses between epochs. Of a method's settings that is best which has the least sum of times to the targets, an
+unreached one counting as the time of its last look.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from _watch import RESULTS, Watched, name_of, watch
+
+from fedactors.records.paired import paired_ratio
+from fedactors.records.table import RunRow
+from fedactors.sweeps.study import Study, study_flags
+
+METHODS = ("vfl", "vfl-ps", "avfl", "avfl-ps", "pubsub-vfl")
+OURS = "pubsub-vfl"
+TARGETS = {"bank": (0.90, 0.92, 0.93), "credit": (0.72, 0.74, 0.75), "synthetic:100000x500": (0.90, 0.93, 0.95)}
+PARTS = ("tune", "compare", "changes", "map", "summary")
+TUNING_SEED = 100
+SEEDS = tuple(range(10))
+FEWER = {"tune": 1, "changes": 5, "map": 2}
+"""Seeds of the parts that are not run with all of them; ``--full`` does."""
+MOST_EPOCHS = 2
+LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
+"""Gbit/s and seconds of latency."""
+ALL_LINKS = tuple((gigabits, latency) for gigabits in (0.1, 1, 5, 25) for latency in (0.0, 0.0005, 0.005, 0.01, 0.05))
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "all": {},
+    "fetched": {"payloads": "fetched"},
+    "paused": {"epochs_per_round": 1},
+    "8-bits": {"cut_bits": 8},
+    "16-bits": {"cut_bits": 16},
+    "other-optimiser": {},
+}
+"""What is changed of PubSub-VFL's setting; `other-optimiser`: at the workers instead of the server, or the reverse."""
+
+
+def grid(method: str) -> list[dict[str, Any]]:
+    """Return the six settings that are tried of a method."""
+    if method in ("vfl", "avfl"):
+        return [{"batch_size": b, "learning_rate": lr} for b in (64, 128, 256) for lr in (0.003, 0.01)]
+    if method == "vfl-ps":
+        sizes = ((4, 64), (4, 128), (16, 64))
+        return [{**_workers(w), "batch_size": b, "learning_rate": lr} for w, b in sizes for lr in (0.003, 0.01)]
+    # replicas that average take larger steps well, changes that add up or gradients that come late do not
+    low, high = (0.003, 0.01) if method == OURS else (0.001, 0.003)
+    tried = (
+        ("server", 64, 0.001),
+        ("server", 64, 0.003),
+        ("server", 256, 0.003),
+        ("workers", 64, low),
+        ("workers", 64, high),
+        ("workers", 256, high),
+    )
+    return [{**_workers(4), "batch_size": b, "learning_rate": lr, "optimizer_at": at} for at, b, lr in tried]
+
+
+def _workers(count: int) -> dict[str, int]:
+    return {"num_active_workers": count, "num_passive_workers": count}
+
+
+def settings(method: str, chosen: Mapping[str, Any], latency: float) -> dict[str, Any]:
+    """Return all that a run sets: `chosen`, and for each method a window that hides the latency.
+
+    A batch is under way for two hops and its computes, about 2 ms; in that time one pair trains about one batch per
+    0.5 ms. So many batches, and no fewer than 16 in all, are in flight, the same for every method that has a window.
+    """
+    workers = int(chosen.get("num_passive_workers", 1))
+    window = max(math.ceil(16 / workers), math.ceil((2 * latency + 0.002) / 0.0005))
+    return {
+        "algorithm": method,
+        "num_epochs": MOST_EPOCHS,
+        "epochs_per_round": MOST_EPOCHS,
+        "embedding_buffer": min(window, 64),
+        "max_in_flight": min(window, 64) * workers,
+        **({"payloads": "sent", "prefetch": 6, "report_interval": 0.0, "sync_unit": "batch"} if method == OURS else {}),
+        **chosen,
+    }
+
+
+def label(chosen: Mapping[str, Any]) -> str:
+    """Return a short name of a setting."""
+    workers, at = chosen.get("num_active_workers", 1), chosen.get("optimizer_at", "")
+    return f"w{workers:02d}-b{chosen['batch_size']:04d}-lr{chosen['learning_rate']:g}" + (f"-{at}" if at else "")
+
+
+def tuned(given: Study, data: str) -> dict[str, dict[str, Any]]:
+    """Return the best setting of each method over the rows of `tune`."""
+    found: dict[str, tuple[float, dict[str, Any]]] = {}
+    rows = given.rows(f"tune-{data}")
+    for method in METHODS:
+        for chosen in grid(method):
+            row = next((row for row in rows if row.name == f"{method}-{label(chosen)}"), None)
+            if row is not None and row.status == "finished":
+                seconds = sum(times(row, TARGETS[data]))
+                found[method] = min(found.get(method, (math.inf, chosen)), (seconds, chosen), key=lambda pair: pair[0])
+    return {method: chosen for method, (_, chosen) in found.items()}
+
+
+def times(row: RunRow, targets: Sequence[float]) -> Iterator[float]:
+    """Yield the seconds to each target; those of the last look where it was not reached."""
+    for target in targets:
+        yield row.metrics.get(name_of(target), row.curve["seconds"][-1])
+
+
+def points(given: Study, part: str, data: str) -> dict[str, Watched]:
+    """Return the runs of a part, by name."""
+
+    def point(method: str, chosen: Mapping[str, Any], gigabits: float = 1.0, latency: float = 0.0005) -> Watched:
+        return Watched(
+            data=data,
+            settings=settings(method, chosen, latency),
+            # the last target takes most of the time, and is left to the comparison itself
+            targets=TARGETS[data][: None if given.full or part in ("tune", "compare") else 2],
+            gigabits=gigabits,
+            latency=latency,
+        )
+
+    if part == "tune":
+        return {f"{method}-{label(chosen)}": point(method, chosen) for method in METHODS for chosen in grid(method)}
+    best = tuned(given, data)
+    if part == "compare":
+        return {
+            f"{method}-{bits}": point(method, {**chosen, "cut_bits": bits})
+            for bits in (0, 8)
+            for method, chosen in best.items()
+        }
+    if part == "changes":
+        other = "server" if best[OURS]["optimizer_at"] == "workers" else "workers"
+        changes = {**CHANGES, "other-optimiser": {"optimizer_at": other}}
+        return {name: point(OURS, {**best[OURS], **change}) for name, change in changes.items()}
+    links = ALL_LINKS if given.full else LINKS
+    return {
+        f"{gigabits:g}-gbit-{latency * 1e3:g}-ms-{method}": point(method, chosen, gigabits, latency)
+        for gigabits, latency in links
+        for method, chosen in best.items()
+    }
+
+
+# --- the tables of ratios ---
+
+
+def by_seed(rows: Sequence[RunRow], target: float) -> dict[int, float | None]:
+    """Return the seconds to a target by seed, None where it was not reached."""
+    return {row.seed: row.metrics.get(name_of(target)) for row in rows if row.status == "finished"}
+
+
+def median_seconds(rows: Sequence[RunRow], target: float) -> float:
+    """Return the median time; infinite if fewer than half reached the target."""
+    return statistics.median_low([math.inf if v is None else v for v in by_seed(rows, target).values()] or [math.inf])
+
+
+def ratio_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], target: float) -> RunRow:
+    """Return the paired ratio of the times to a target, with its interval, as a row."""
+    found = paired_ratio(by_seed(ours, target), by_seed(theirs, target))
+    interval = found["interval"] or (math.nan, math.nan)
+    values = {
+        "seconds_to_target": median_seconds(ours, target),
+        "others_seconds_to_target": median_seconds(theirs, target),
+        "ratio_to_target": math.nan if found["ratio"] is None else found["ratio"],
+        "low_to_target": interval[0],
+        "high_to_target": interval[1],
+    }
+    metrics = {name: value for name, value in values.items() if math.isfinite(value)}
+    counts = {name: found[name] for name in ("n", "ours_censored", "theirs_censored", "neither")}
+    return dataclasses.replace(
+        ours[0], metrics={**metrics, **counts}, censored=tuple(values.keys() - metrics.keys()), curve={}, extra={}
+    )
+
+
+def summarise(given: Study, data: str) -> None:
+    """Put the ratios of PubSub-VFL to each other method, and of each change to what is kept, into the table."""
+    for bits in (0, 8):
+        ours = given.rows(f"compare-{data}", f"{OURS}-{bits}")
+        others = [(m, given.rows(f"compare-{data}", f"{m}-{bits}")) for m in METHODS if m != OURS]
+        for target in TARGETS[data] if ours else ():
+            for method, rows in others:
+                if rows:
+                    given.put(f"ratios-{data}-{bits}", f"{target:g}-{method}", [ratio_row(ours, rows, target)])
+            best, rows = min(others, key=lambda pair: median_seconds(pair[1], target))
+            name = f"{target:g}-best ({best})"
+            given.put(f"ratios-{data}-{bits}", name, [ratio_row(ours, rows, target)])
+    for name in CHANGES:
+        whole, changed = given.rows(f"changes-{data}", "all"), given.rows(f"changes-{data}", name)
+        if name != "all" and whole and changed:
+            for target in TARGETS[data][: None if given.full else 2]:
+                given.put(f"effects-{data}", f"{name}-{target:g}", [ratio_row(changed, whole, target)])
+    links: dict[str, dict[str, list[RunRow]]] = {}
+    for row in given.rows(f"map-{data}"):
+        link, _, method = row.name.partition("-ms-")
+        links.setdefault(f"{link}-ms", {}).setdefault(method, []).append(row)
+    target = TARGETS[data][1]
+    for link, found in links.items():
+        if OURS not in found or len(found) < 2:
+            continue
+        best = min((m for m in found if m != OURS), key=lambda method: median_seconds(found[method], target))
+        row = ratio_row(found[OURS], found[best], target)
+        given.put(f"best-{data}", f"{link}, best baseline {best}", [row])
+
+
+def main() -> None:
+    parser = study_flags(__doc__, "pubsub_vfl", RESULTS, seeds=SEEDS)
+    parser.add_argument("--part", action="append", choices=PARTS, help="(default: all)")
+    parser.add_argument("--data", action="append", choices=list(TARGETS), help="(default: bank, credit)")
+    given = parser.parse_args(namespace=Study())
+    for data in given.data or ["bank"] if given.smoke else given.data or ["bank", "credit"]:
+        for part in given.part or PARTS:
+            if part == "summary":
+                summarise(given, data)
+                continue
+            asked = points(given, part, data)
+            if given.smoke:
+                asked = {name: _tiny(point) for name, point in asked.items() if part != "tune" or "lr0.003" in name}
+            fewer = given.seeds if given.full or part == "compare" else given.seeds[: FEWER[part]]
+            seeds = (TUNING_SEED,) if part == "tune" else fewer
+            given.measure(f"{part}-{data}", asked, watch, seeds=seeds, all_seeds=part != "tune")
+
+
+def _tiny(point: Watched) -> Watched:
+    """Return the smallest run that goes the same way."""
+    sizes = {"num_epochs": 1, "epochs_per_round": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4}
+    return dataclasses.replace(point, data="breast-cancer", settings={**point.settings, **sizes})
+
+
+if __name__ == "__main__":
+    main()
