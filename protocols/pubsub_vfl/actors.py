@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -125,11 +125,6 @@ class PartyWorker(Client):
         """Whether this worker steps itself; else the party's parameter server does."""
         return not self.config.steps_at_server or len(self._workers) == 1 or self.keeps_releases
 
-    def _epochs(self, order: EpochOrder, batches: Sequence[np.ndarray]) -> Callable[[Stamp], int]:
-        """Return the function from a batch of an order to its epoch."""
-        first, per_epoch = order.epoch - order.num_epochs + 1, len(batches) // order.num_epochs
-        return lambda stamp: first + stamp[0] // per_epoch
-
     async def step(self, gradients: Sequence[np.ndarray | Tensor], epoch: int) -> None:
         """Follow a batch's gradients, here or at the party's parameter server."""
         if self.updates or self.server is None:
@@ -238,12 +233,11 @@ class PassiveWorker(PartyWorker):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> None:
         """Embed batches and apply their gradients until the broker says that the epoch is over."""
-        epoch, batches = order.epoch, self.rows.batches_until(order.epoch, order.num_epochs)
-        again = self.config.stale_gradients == "apply"
-        epoch_of = self._epochs(order, batches)
+        batches, again = self.rows.batches_until(order.epoch, order.num_epochs), self.config.stale_gradients == "apply"
 
         async def embed(stamp: Stamp) -> Payload:
-            embedding = await self._embed(epoch, stamp, batches[stamp[0]])
+            epoch, positions = batches[stamp[0]]
+            embedding = await self._embed(epoch, stamp, positions)
             if self.config.payloads == "sent":
                 return embedding
             self._refs[stamp] = self.put(embedding, to=self._data.label_party)
@@ -252,10 +246,10 @@ class PassiveWorker(PartyWorker):
         async def apply(stamp: Stamp, payloads: list[Gradient]) -> bool:
             if again and stamp not in self._publications:
                 # it was given up meanwhile: embed the batch again, at the present parameters
-                self._publications[stamp] = await self._forward(batches[stamp[0]])
+                self._publications[stamp] = await self._forward(batches[stamp[0]][1])
             gradient = await self._backward(payloads[0])
             if gradient is not None:
-                await self.step([gradient], epoch_of(stamp))
+                await self.step([gradient], batches[stamp[0]][0])
             return gradient is not None
 
         pipeline = Pipeline(self, self.config, use=apply, embed=embed, drop=self._forget, waits_for="gradient")
@@ -395,17 +389,15 @@ class ActiveWorker(PartyWorker):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> EpochLoss:
         """Train on batches whose embeddings are there until the broker says that the epoch is over."""
-        epoch, batches = order.epoch, self.rows.batches_until(order.epoch, order.num_epochs)
-        parties = self._data.passive_parties
+        batches, parties = self.rows.batches_until(order.epoch, order.num_epochs), self._data.passive_parties
         loss_sum, num_rows = 0.0, 0
-        epoch_of = self._epochs(order, batches)
 
         async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Payload, ...]:
             nonlocal loss_sum, num_rows
-            positions = batches[stamp[0]]
+            epoch, positions = batches[stamp[0]]
             found = await self._gradients(positions, payloads)
             gradients = await self._pack(found.embeddings, epoch, stamp, positions)
-            await self.step([found.bottom, found.top], epoch_of(stamp))
+            await self.step([found.bottom, found.top], epoch)
             loss_sum += found.loss * len(positions)
             num_rows += len(positions)
             if self.config.payloads == "sent":
