@@ -36,7 +36,7 @@ from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.algorithm import ActiveGradients
 from protocols.pubsub_vfl.averaging import AveragingServer, Replica
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import PartyRows, num_batches
+from protocols.pubsub_vfl.data import PartyRows
 from protocols.pubsub_vfl.messages import (
     Aligned,
     Embedding,
@@ -123,18 +123,15 @@ class PartyWorker(Client):
     @property
     def updates(self) -> bool:
         """Whether this worker steps itself; else the party's parameter server does."""
-        return not self.config.steps_at_server or len(self._workers) == 1
+        return not self.config.steps_at_server or len(self._workers) == 1 or self.keeps_releases
 
-    def _epoch_of(self, order: EpochOrder, stamp: Stamp) -> int:
-        """Return which of an order's epochs a batch is of; all have as many."""
-        return order.epoch - order.num_epochs + 1 + stamp[0] // num_batches(self.rows.num_train, self.config.batch_size)
-
-    async def step(self, gradients: Sequence[np.ndarray | Tensor]) -> None:
+    async def step(self, gradients: Sequence[np.ndarray | Tensor], epoch: int) -> None:
         """Follow a batch's gradients, here or at the party's parameter server."""
         if self.updates or self.server is None:
+            self.replica.begin_epoch(epoch)
             self.replica.step(gradients)
         else:
-            await self.replica.step_at(self.server, gradients)
+            await self.replica.step_at(self.server, gradients, epoch)
 
     async def _compressed(self, values: np.ndarray, epoch: int, stamp: Stamp, part: int = 0) -> np.ndarray | Encoded:
         """Return values as they travel; the same batch, epoch and attempt is always rounded alike."""
@@ -236,11 +233,11 @@ class PassiveWorker(PartyWorker):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> None:
         """Embed batches and apply their gradients until the broker says that the epoch is over."""
-        epoch, batches = order.epoch, self.rows.batches_until(order.epoch, order.num_epochs)
-        again = self.config.stale_gradients == "apply"
+        batches, again = self.rows.batches_until(order.epoch, order.num_epochs), self.config.stale_gradients == "apply"
 
         async def embed(stamp: Stamp) -> Payload:
-            embedding = await self._embed(epoch, stamp, batches[stamp[0]])
+            epoch, positions = batches[stamp[0]]
+            embedding = await self._embed(epoch, stamp, positions)
             if self.config.payloads == "sent":
                 return embedding
             self._refs[stamp] = self.put(embedding, to=self._data.label_party)
@@ -249,11 +246,10 @@ class PassiveWorker(PartyWorker):
         async def apply(stamp: Stamp, payloads: list[Gradient]) -> bool:
             if again and stamp not in self._publications:
                 # it was given up meanwhile: embed the batch again, at the present parameters
-                self._publications[stamp] = await self._forward(batches[stamp[0]])
+                self._publications[stamp] = await self._forward(batches[stamp[0]][1])
             gradient = await self._backward(payloads[0])
             if gradient is not None:
-                self.replica.begin_epoch(self._epoch_of(order, stamp))
-                await self.step([gradient])
+                await self.step([gradient], batches[stamp[0]][0])
             return gradient is not None
 
         pipeline = Pipeline(self, self.config, use=apply, embed=embed, drop=self._forget, waits_for="gradient")
@@ -393,17 +389,15 @@ class ActiveWorker(PartyWorker):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> EpochLoss:
         """Train on batches whose embeddings are there until the broker says that the epoch is over."""
-        epoch, batches = order.epoch, self.rows.batches_until(order.epoch, order.num_epochs)
-        parties = self._data.passive_parties
+        batches, parties = self.rows.batches_until(order.epoch, order.num_epochs), self._data.passive_parties
         loss_sum, num_rows = 0.0, 0
 
         async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Payload, ...]:
             nonlocal loss_sum, num_rows
-            positions = batches[stamp[0]]
+            epoch, positions = batches[stamp[0]]
             found = await self._gradients(positions, payloads)
             gradients = await self._pack(found.embeddings, epoch, stamp, positions)
-            self.replica.begin_epoch(self._epoch_of(order, stamp))
-            await self.step([found.bottom, found.top])
+            await self.step([found.bottom, found.top], epoch)
             loss_sum += found.loss * len(positions)
             num_rows += len(positions)
             if self.config.payloads == "sent":

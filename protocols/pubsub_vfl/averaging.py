@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -104,14 +104,14 @@ class AveragingServer(ParameterServer):
 
     Args:
         workers: names of the party's workers.
-        optimizer: the fields of an `OptimizerSpec`, for whoever lets the server step.
+        config: how the server steps, for whoever lets it.
     """
 
     state: ClassVar[tuple[str, ...]] = ("changes", "present", "num_steps", "moments")
 
-    def __init__(self, workers: Sequence[str], optimizer: Mapping[str, Any]) -> None:
+    def __init__(self, workers: Sequence[str], config: PubSubVflConfig) -> None:
         self._workers = tuple(workers)
-        self._optimizer = OptimizerSpec(**optimizer)
+        self._config = config
         self.present: list[Vector] = []
         self.num_steps = 0
         self.moments: list[dict[str, Any]] = []
@@ -180,7 +180,8 @@ class AveragingServer(ParameterServer):
         async with self._adding:
             states = [OptimizerState(**content) for content in self.moments]
             work = Work("server-step", sum(vector.size for vector in gradients.vectors))
-            args = (self._optimizer, self.present, list(gradients.vectors), states)
+            rate = self._config.rate_schedule.at(gradients.epoch - 1, self._config.num_epochs)
+            args = (self._config.step_rule.scaled(rate), self.present, list(gradients.vectors), states)
             self.present, states = await self.compute(steps, *args, work=work)
             self.moments = [state.state_dict() for state in states]
             self.num_steps += 1
@@ -261,11 +262,11 @@ class Replica:
         vectors = tuple(map(on_host, gradients)) if num_rows else tuple(np.zeros_like(v) for v in self.vectors)
         self.step((await server.average(Parameters(epoch, step, float(num_rows), vectors))).vectors)
 
-    async def step_at(self, server: AveragingServer, gradients: Sequence[Vector | Tensor]) -> None:
+    async def step_at(self, server: AveragingServer, gradients: Sequence[Vector | Tensor], epoch: int) -> None:
         """Let the server step on a gradient, and wait only if more than `server_window` of them are under way."""
         from fedactors.learning.devices import on_host
 
-        push = server.step(Parameters(0, 0, 1.0, tuple(map(on_host, gradients))))
+        push = server.step(Parameters(epoch, 0, 1.0, tuple(map(on_host, gradients))))
         self._steps_under_way.append(asyncio.ensure_future(self._follow_server(push)))
         while len(self._steps_under_way) > self._config.server_window:
             await self._steps_under_way.popleft()

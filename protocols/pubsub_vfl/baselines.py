@@ -46,7 +46,7 @@ class Alone:
 
     async def step(self, epoch: int, gradients: Sequence[Array | Tensor], num_rows: int) -> None:
         """Follow the gradients of a batch of so many rows."""
-        await self._worker.step(gradients)
+        await self._worker.step(gradients, epoch)
 
     async def finish(self) -> None:
         """Wait for what is under way."""
@@ -160,6 +160,7 @@ class PairedActiveWorker(ActiveWorker):
         nothing = [None] * len(self._data.passive_parties)
         answer = ask(nothing, mine[0]) if mine else None
         for (epoch, batch_id), following in zip(mine, _after(mine, 1), strict=True):
+            self.replica.begin_epoch(epoch)
             batches = self.rows.batches(epoch)
             positions = batches[batch_id] if batch_id >= 0 else batches[0][:0]
             ahead = await self._embed_own(positions) if len(positions) else None
@@ -172,14 +173,14 @@ class PairedActiveWorker(ActiveWorker):
             else:
                 publication, embedding = ahead
                 found = await self._cut(positions, embedding, [e for e in embeddings if e is not None])
-                sent = [on_host(gradient) for gradient in found.embedding_gradients[1:]]
-                gradients = await self._pack(sent, epoch, (batch_id, 1), positions)
+                gradients = await self._pack(
+                    [on_host(gradient) for gradient in found.embedding_gradients[1:]], epoch, (batch_id, 1), positions
+                )
                 answer = ask(gradients, following)
                 own = [await self._backward_own(publication, found.embedding_gradients[0]), found.gradient]
                 loss_sum += found.loss * len(positions)
                 num_rows += len(positions)
             with self.span("wait", "average") if self.config.steps_together else contextlib.nullcontext():
-                self.replica.begin_epoch(epoch)
                 await steps.step(epoch, own, len(positions))
         if answer is not None:
             await answer
@@ -192,11 +193,11 @@ class PairedActiveWorker(ActiveWorker):
         for (epoch, batch_id), following in zip(mine, _after(mine, depth), strict=True):
             with self.span("wait", "embedding"):
                 embeddings = await window.popleft()
+            self.replica.begin_epoch(epoch)
             positions = self.rows.batches(epoch)[batch_id]
             found = await self._gradients(positions, [e for e in embeddings if e is not None])
             gradients = await self._pack(found.embeddings, epoch, (batch_id, 1), positions)
             window.append(ask(gradients, following))
-            self.replica.begin_epoch(epoch)
             await steps.step(epoch, [found.bottom, found.top], len(positions))
             loss_sum += found.loss * len(positions)
             num_rows += len(positions)

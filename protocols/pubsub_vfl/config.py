@@ -181,10 +181,6 @@ class PubSubVflConfig(StepSettings):
             raise ValueError(
                 f"optimizer_at: 'server' is not allowed with algorithm {self.algorithm!r}: pubsub-vfl, avfl-ps"
             )
-        if self.optimizer_at == "server" and (self.schedule != "constant" or self.bottom_training == "frozen"):
-            raise ValueError(
-                "optimizer_at: 'server' is not allowed with a schedule or a frozen bottom: it steps all models alike"
-            )
         workers = (self.num_active_workers, self.num_passive_workers)
         if self.algorithm in ("vfl", "avfl") and workers != (1, 1):
             raise ValueError(

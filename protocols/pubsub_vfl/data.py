@@ -184,9 +184,9 @@ class PartyRows:
             self._batches = (epoch, batches(self.num_train, self._config.batch_size, self._run_seed, epoch))
         return self._batches[1]
 
-    def batches_until(self, epoch: int, num_epochs: int) -> list[Index]:
-        """Return the batches of so many epochs that end with this one, in their order."""
-        return [batch for e in range(epoch - num_epochs + 1, epoch + 1) for batch in self.batches(e)]
+    def batches_until(self, epoch: int, num_epochs: int) -> list[tuple[int, Index]]:
+        """Return epoch and positions of the batches of so many epochs that end with this one, in their order."""
+        return [(e, batch) for e in range(epoch - num_epochs + 1, epoch + 1) for batch in self.batches(e)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the order, the scale, and what the model is for, as plain values."""

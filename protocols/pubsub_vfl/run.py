@@ -66,11 +66,11 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     if await rounds.start():
         with runtime.phase("alignment"):
             aligned = await federation.align()
+            if config.steps_at_server:
+                await federation.average(0)
         counts = (aligned.num_own, aligned.num_rejected, aligned.num_shared)
         state.num_rows = aligned.num_rows
         state.notes = rows_told(data.label_party, *counts, dict(aligned.absent))
-        if config.steps_at_server:
-            await federation.average(0)
         await rounds.checkpoint()
     async for epoch in rounds:
         with runtime.phase("training"):
@@ -194,7 +194,7 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> F
         for name in names:
             handles[name] = runtime.spawn(cls, name, config, data.part(party), seed, names, resources=resources)
         if count > 1:
-            runtime.spawn(AveragingServer, f"{party}/ps", names, asdict(config.step_rule))
+            runtime.spawn(AveragingServer, f"{party}/ps", names, config)
             with_server.extend(names)
         return names
 

@@ -12,13 +12,7 @@ def curves(axes: Any, study: str) -> None:
     """Draw validation AUC over seconds of training, the best setting of each method, one seed."""
     for name, row in sorted(measured(study).items()):
         if name.endswith("-0"):
-            axes.plot(
-                row.curve["seconds"],
-                row.curve["auc"],
-                marker="o",
-                markersize=3,
-                label=name.removesuffix("-0"),
-            )
+            axes.plot(row.curve["seconds"], row.curve["auc"], marker="o", markersize=3, label=name.removesuffix("-0"))
     axes.set_xlabel("simulated seconds of training (seed 0)")
     axes.set_ylabel("validation AUC")
     axes.set_ylim(bottom=0.8)

@@ -11,8 +11,8 @@ links which method is best; `summary` makes the tables of paired ratios from the
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`). No
-method pauses between epochs. Of a method's settings that is best which has the least sum of times to the targets, an
-unreached one counting as the time of its last look.
+method pauses between epochs. Of a method's settings that is best which reaches the most targets, and of several the one
+with the least sum of times to them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _watch import RESULTS, Watched, name_of, watch
@@ -41,6 +41,23 @@ MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
 """Gbit/s and seconds of latency."""
 ALL_LINKS = tuple((gigabits, latency) for gigabits in (0.1, 1, 5, 25) for latency in (0.0, 0.0005, 0.005, 0.01, 0.05))
+PUBSUB = (
+    (1, "workers", 128, 0.003),
+    (1, "workers", 256, 0.003),
+    (2, "server", 128, 0.003),
+    (2, "workers", 128, 0.01),
+    (4, "server", 64, 0.001),
+    (4, "workers", 64, 0.01),
+)
+AVFL_PS = (
+    (2, "server", 128, 0.003),
+    (2, "workers", 128, 0.003),
+    (2, "workers", 256, 0.003),
+    (4, "server", 64, 0.001),
+    (4, "workers", 64, 0.001),
+    (4, "workers", 64, 0.003),
+)
+"""Workers a side, who steps, batch size and learning rate; with one pair AVFL-PS would be AVFL."""
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "all": {},
     "fetched": {"payloads": "fetched"},
@@ -59,17 +76,8 @@ def grid(method: str) -> list[dict[str, Any]]:
     if method == "vfl-ps":
         sizes = ((4, 64), (4, 128), (16, 64))
         return [{**_workers(w), "batch_size": b, "learning_rate": lr} for w, b in sizes for lr in (0.003, 0.01)]
-    # replicas that average take larger steps well, changes that add up or gradients that come late do not
-    low, high = (0.003, 0.01) if method == OURS else (0.001, 0.003)
-    tried = (
-        ("server", 64, 0.001),
-        ("server", 64, 0.003),
-        ("server", 256, 0.003),
-        ("workers", 64, low),
-        ("workers", 64, high),
-        ("workers", 256, high),
-    )
-    return [{**_workers(4), "batch_size": b, "learning_rate": lr, "optimizer_at": at} for at, b, lr in tried]
+    tried = PUBSUB if method == OURS else AVFL_PS
+    return [{**_workers(w), "batch_size": b, "learning_rate": lr, "optimizer_at": at} for w, at, b, lr in tried]
 
 
 def _workers(count: int) -> dict[str, int]:
@@ -103,21 +111,18 @@ def label(chosen: Mapping[str, Any]) -> str:
 
 def tuned(given: Study, data: str) -> dict[str, dict[str, Any]]:
     """Return the best setting of each method over the rows of `tune`."""
-    found: dict[str, tuple[float, dict[str, Any]]] = {}
-    rows = given.rows(f"tune-{data}")
+    found: dict[str, tuple[tuple[int, float], dict[str, Any]]] = {}
+    rows = {row.name: row for row in given.rows(f"tune-{data}") if row.status == "finished"}
     for method in METHODS:
         for chosen in grid(method):
-            row = next((row for row in rows if row.name == f"{method}-{label(chosen)}"), None)
-            if row is not None and row.status == "finished":
-                seconds = sum(times(row, TARGETS[data]))
-                found[method] = min(found.get(method, (math.inf, chosen)), (seconds, chosen), key=lambda pair: pair[0])
+            row = rows.get(f"{method}-{label(chosen)}")
+            if row is None:
+                continue
+            reached = [row.metrics[name_of(target)] for target in TARGETS[data] if name_of(target) in row.metrics]
+            rank = (-len(reached), sum(reached) if reached else -row.metrics["best_auc"])
+            if method not in found or rank < found[method][0]:
+                found[method] = (rank, chosen)
     return {method: chosen for method, (_, chosen) in found.items()}
-
-
-def times(row: RunRow, targets: Sequence[float]) -> Iterator[float]:
-    """Yield the seconds to each target; those of the last look where it was not reached."""
-    for target in targets:
-        yield row.metrics.get(name_of(target), row.curve["seconds"][-1])
 
 
 def points(given: Study, part: str, data: str) -> dict[str, Watched]:
@@ -143,6 +148,9 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             for method, chosen in best.items()
         }
     if part == "changes":
+        if best[OURS]["num_active_workers"] == 1:
+            changes = {name: change for name, change in CHANGES.items() if name != "other-optimiser"}
+            return {name: point(OURS, {**best[OURS], **change}) for name, change in changes.items()}
         other = "server" if best[OURS]["optimizer_at"] == "workers" else "workers"
         changes = {**CHANGES, "other-optimiser": {"optimizer_at": other}}
         return {name: point(OURS, {**best[OURS], **change}) for name, change in changes.items()}
