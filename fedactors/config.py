@@ -160,7 +160,9 @@ def _readings(value: Any) -> list[Any]:
     if not isinstance(value, str):
         return [value]
     literal = _literal(value)
-    return [literal, *([value] if literal != value else []), [value]]
+    # a choice of numbers, unlike a number, takes no text
+    numbers = [int(value)] if value.isascii() and value.isdecimal() and len(value) < 20 else []
+    return [literal, *([value] if literal != value else []), *numbers, [value]]
 
 
 def _literal(value: str) -> Any:

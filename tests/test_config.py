@@ -123,3 +123,13 @@ def test_a_config_is_frozen_and_its_defaults_are_validated() -> None:
 def test_a_config_comes_back_from_the_form_that_a_run_folder_keeps() -> None:
     made = build(Settings, {"layers": "3,4", "deadline": "2", "title": "a, b"})
     assert build(Settings, as_dict(made)) == made
+
+
+def test_a_choice_of_numbers_is_chosen_by_text():
+    @config
+    class Choosing:
+        bits: Literal[0, 8, 16] = 0
+
+    assert build(Choosing, {"bits": "8"}).bits == 8
+    with pytest.raises(BadInput, match="^bits: '7' is not allowed: input should be 0, 8 or 16$"):
+        build(Choosing, {"bits": "7"})
