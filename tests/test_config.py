@@ -131,5 +131,5 @@ def test_a_choice_of_numbers_is_chosen_by_text():
         bits: Literal[0, 8, 16] = 0
 
     assert build(Choosing, {"bits": "8"}).bits == 8
-    with pytest.raises(BadInput, match="^bits: '7' is not allowed: input should be 0, 8 or 16$"):
+    with pytest.raises(BadInput, match=r"^bits: '7' is not allowed: input should be 0, 8 or 16$"):
         build(Choosing, {"bits": "7"})
