@@ -115,7 +115,7 @@ def test_own_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sent
     words = ["pubsub-vfl", "--smoke", "--data", "parties.toml", *placed, "--out", str(hosts.folder / "shared")]
     with openers([secret / "bank.csv", secret / "shop.csv"]) as found:
         result = submit(hosts, *words)["result"]
-    assert result["metrics"]["test/auc"] > 0.5
+    assert result["rounds"] == 2
     # one process each: nobody read a file to send it
     assert [len(processes) for processes in found.values()] == [1, 1]
     assert found["bank.csv"] != found["shop.csv"]
