@@ -32,10 +32,25 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
     if module is None or actors is None:
         raise BadInput(f"protocol: {protocol.name} declares no {'messages' if module is None else 'actors'}")
     shapes: Mapping[str, Mapping[str, Any]] = module.shapes(config) if hasattr(module, "shapes") else {}
-    sent = set(module.sent(config)) if hasattr(module, "sent") else None
+    return _described(actors(config), shapes, set(module.sent(config)) if hasattr(module, "sent") else None)
+
+
+def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
+    """Return every message that `fedactors predict` can send with a run of this configuration, as `describe_messages`.
+
+    None where the protocol cannot predict.
+    """
+    made = protocol.predictors
+    return [] if made is None else _described(made(config), {}, None)
+
+
+def _described(
+    actors: Mapping[str, type], shapes: Mapping[str, Mapping[str, Any]], sent: set[type] | None
+) -> list[dict[str, Any]]:
+    """Describe the messages of these kinds of actors' doors, those that are `sent`."""
     receivers: dict[type, dict[str, None]] = {}
     senders: dict[type, dict[str, None]] = {}
-    for message, sender, receiver in _deliveries(actors(config)):
+    for message, sender, receiver in _deliveries(actors):
         for part in (message, *_parts(message)):
             if sent is None or part in sent:
                 receivers.setdefault(part, {})[receiver] = None

@@ -26,7 +26,7 @@ from fedactors.errors import BadInput
 
 GROUP = "fedactors.protocols"
 PARTY_LOSS = ("stop", "continue", "restart")
-_OPTIONAL = ("messages", "actors", "load_data", "plan", "predict", "export", "neighbours", "surface")
+_OPTIONAL = ("messages", "actors", "load_data", "plan", "predict", "predictors", "export", "neighbours", "surface")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +156,10 @@ class Protocol(typing.Protocol):
         """Its prediction, if it can."""
 
     @property
+    def predictors(self) -> Actors | None:
+        """The classes of the actors that predict in a configuration; `fedactors inspect` reads their doors too."""
+
+    @property
     def export(self) -> Export | None:
         """Its export of one party's part of the model, if it can."""
 
@@ -184,6 +188,7 @@ class LazyProtocol:
     load_data_at: str | None = None
     plan_at: str | None = None
     predict_at: str | None = None
+    predictors_at: str | None = None
     export_at: str | None = None
     neighbours_at: str | None = None
     surface_at: str | None = None
@@ -235,6 +240,12 @@ class LazyProtocol:
     def predict(self) -> Predict | None:
         """Its prediction from checkpointed states."""
         made: Predict | None = _optional(self.predict_at)
+        return made
+
+    @property
+    def predictors(self) -> Actors | None:
+        """The classes of the actors that predict in a configuration."""
+        made: Actors | None = _optional(self.predictors_at)
         return made
 
     @property

@@ -60,16 +60,16 @@ class TopModel:
     parameters: NDArray[np.floating[Any]]
 
 
-@message(reveals="nothing: where the label party is to write its predictions, on its own host")
+@message(reveals="nothing: where whoever predicts is to write its predictions, on its own host")
 class PredictOrder:
     """Predict, and write the file."""
 
     to: str
 
 
-@message(reveals="how many rows the label party has, how many were predicted, and why the others were not")
+@message(reveals="how many rows whoever predicts has, how many were predicted, and why the others were not")
 class Predicted:
-    """The end of a prediction: rows of the label party, those predicted, and the others by reason."""
+    """The end of a prediction: rows of the label party, or of a site; those predicted, and the others by reason."""
 
     num_rows: int
     num_predicted: int

@@ -40,6 +40,7 @@ class Scenario:
     load_data: LoadData | None = None
     plan: Plan | None = None
     predict: Predict | None = None
+    predictors: Actors | None = None
     export: Export | None = None
     neighbours: Neighbours | None = None
     surface: Surface | None = None

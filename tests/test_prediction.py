@@ -140,6 +140,17 @@ def test_what_the_owner_lost_in_the_alignment_is_told_at_the_end_and_in_the_repo
     assert told in (place / "page.html").read_text()
 
 
+def test_what_prediction_sends_is_told_before(capsys):
+    assert main(["inspect", "pubsub-vfl", "--format", "json"]) == 0
+    told = {one["message"]: one for one in json.loads(capsys.readouterr().out)["predictions"]}
+    assert "passive parties" in told["Contribution"]["sender"]
+    assert told["Predicted"]["control"]
+    assert main(["inspect", "mtcd", "relaxed_protocol=true", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predictions"]
+    assert main(["inspect", "glasu", "secure_aggregation=true", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predictions"] == []
+
+
 HOOK = """
 import os, sys
 def watch(event, arguments):

@@ -210,23 +210,31 @@ def plan_command(args: argparse.Namespace) -> int:
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
     from fedactors.config import build, parse_words
-    from fedactors.inspection import describe_messages, describe_protections
+    from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
     config = build(protocol.Config, parse_words(args.words))
     messages, protections = describe_messages(protocol, config), describe_protections(protocol, config)
+    predictions = describe_predictions(protocol, config)
     if args.format == "json":
-        print_json({"protocol": protocol.name, "protections": jsonable(protections), "messages": messages})
+        told = {"protections": jsonable(protections), "messages": messages, "predictions": predictions}
+        print_json({"protocol": protocol.name, **told})
         return 0
     print("Protection\n")
     for one in protections:
         settings = ", ".join(f"{name}={value}" for name, value in one["settings"].items())
         print(f"{one['kind']}: {'ON' if one['on'] else 'off'}{f'  ({settings})' if settings else ''}\n  {one['means']}")
     print("" if protections else "the protocol says nothing about it\n")
-    for is_control, heading in ((False, "Between parties"), (True, "What the run's driver learns")):
-        print(f"{heading}\n")
-        for entry in (entry for entry in messages if entry["control"] == is_control):
+    headings = {
+        "Between parties": [entry for entry in messages if not entry["control"]],
+        "What the run's driver learns": [entry for entry in messages if entry["control"]],
+        "In predictions with the trained model": predictions,
+    }
+    for heading, entries in headings.items():
+        if entries:
+            print(f"{heading}\n")
+        for entry in entries:
             print(
                 f"{entry['message']} -> {entry['receiver']}\n  from: {entry['sender']}\n  reveals: {entry['reveals']}"
             )

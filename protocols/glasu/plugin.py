@@ -19,6 +19,7 @@ PROTOCOL = LazyProtocol(
     actors_at=f"{_HERE}.run:actors",
     load_data_at=f"{_HERE}.data:load_data",
     predict_at=f"{_HERE}.serving:predict",
+    predictors_at=f"{_HERE}.serving:predictors",
     export_at=f"{_HERE}.serving:part",
     neighbours_at=f"{_HERE}.auditing:neighbours",
     surface_at=f"{_HERE}.auditing:surface",

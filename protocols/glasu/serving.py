@@ -200,6 +200,13 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
     return tuple(Outcome(party=name, to=files[name], counts=found[name]) for name in writers)
 
 
+def predictors(config: GlasuConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that predict; none where representations were hidden or noised."""
+    if config.secure_aggregation or config.noise_multiplier:
+        return {}
+    return {"clients": PredictingClient} | ({} if config.works_alone else {"server": PredictingServer})
+
+
 def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """Return a client's best parameters, by layer.
 

@@ -46,6 +46,11 @@ async def predict(config: HorizontalConfig, data: HorizontalData, runtime: Runti
     return await predict_sites(data, runtime, asked, config=config, site=PredictingClient, keepers=keepers)
 
 
+def predictors(config: HorizontalConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that predict."""
+    return {"sites": PredictingClient, "server": Keeper}
+
+
 def part(config: HorizontalConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """Return the server's model.
 

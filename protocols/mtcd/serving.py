@@ -162,6 +162,14 @@ async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: A
     )
 
 
+def predictors(config: MtcdConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that predict; none where sums hid representations."""
+    if config.secure_sums:
+        return {}
+    servers = {"server": FusionServer} if config.problem == "network" else {}
+    return {"label party": PredictingLabels, "other parties": PredictingClient, **servers}
+
+
 def part(config: MtcdConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """Return a party's part of the trained model: a client's, or of networks the server's fusion model.
 

@@ -68,6 +68,11 @@ async def predict(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime
     return await predict_sites(data, runtime, asked, config=config, site=PredictingContainer, keepers=keepers)
 
 
+def predictors(config: NebulaFLConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that predict."""
+    return {"containers": PredictingContainer, "centers": Keeper}
+
+
 def part(config: NebulaFLConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """Return a party's model.
 

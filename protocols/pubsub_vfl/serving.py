@@ -104,6 +104,11 @@ async def predict(config: PubSubVflConfig, data: VerticalData, runtime: Runtime,
     )
 
 
+def predictors(config: PubSubVflConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that predict."""
+    return {"active party": PredictingActive, "passive parties": PredictingPassive}
+
+
 def part(config: PubSubVflConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """Return a party's part of the trained model.
 
