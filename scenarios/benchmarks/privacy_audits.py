@@ -176,9 +176,9 @@ SMALL = {"num_rounds": 2, "evaluate_every": 2, "hidden_size": 16, "dropout": 0.0
 NODES = {"noise_multiplier": 4.0, "clip_norm": 1.0, "max_degree": 400}
 GUARDS: dict[str, dict[str, Any]] = {
     "off": {},
-    "sums": {"secure_aggregation": True},
+    "sums": {"secure_aggregation": True, "secure_range": 1e4},
     "noise": NODES,
-    "sums-and-noise": {**NODES, "secure_aggregation": True},
+    "sums-and-noise": {**NODES, "secure_aggregation": True, "secure_range": 1e4},
     "sums-and-much-noise": {**NODES, "secure_aggregation": True, "noise_multiplier": 200.0},
 }
 
