@@ -6,8 +6,9 @@
     python scenarios/paper/pubsub_vfl/time_to_target.py --smoke --out DIR
 
 Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each method's
-best one with ten other seeds; `changes` takes what shortens the exchange away, one at a time; `map` asks over several
-links which method is best; `summary` makes the tables of paired ratios from the rows of the others.
+best one with ten other seeds; `changes` takes what shortens the exchange away, one at a time, and `epochs` reads how
+long two whole epochs then take; `map` asks over several links which method is best; `summary` makes the tables of
+paired ratios from the rows of the others, between two looks by interpolation.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`). No
@@ -32,10 +33,10 @@ from fedactors.sweeps.study import Study, study_flags
 METHODS = ("vfl", "vfl-ps", "avfl", "avfl-ps", "pubsub-vfl")
 OURS = "pubsub-vfl"
 TARGETS = {"bank": (0.90, 0.92, 0.93), "credit": (0.72, 0.74, 0.75), "synthetic:100000x500": (0.90, 0.93, 0.95)}
-PARTS = ("tune", "compare", "changes", "map", "summary")
+PARTS = ("tune", "compare", "changes", "epochs", "map", "summary")
 TUNING_SEED = 100
 SEEDS = tuple(range(10))
-FEWER = {"tune": 1, "changes": 5, "map": 2}
+FEWER = {"tune": 1, "changes": 5, "epochs": 1, "map": 2}
 """Seeds of the parts that are not run with all of them; ``--full`` does."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
@@ -58,6 +59,10 @@ AVFL_PS = (
     (4, "workers", 64, 0.003),
 )
 """Workers a side, who steps, batch size and learning rate; with one pair AVFL-PS would be AVFL."""
+NEVER = 2.0
+"""An AUC that no run reaches: it is watched to its end."""
+EPOCH_LINKS = ((1.0, 0.0005), (1.0, 0.01), (0.1, 0.0005))
+"""Of the part that compares whole epochs."""
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "all": {},
     "fetched": {"payloads": "fetched"},
@@ -147,6 +152,15 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             for bits in (0, 8)
             for method, chosen in best.items()
         }
+    if part == "epochs":
+        return {
+            f"{gigabits:g}-gbit-{latency * 1e3:g}-ms-{name}": dataclasses.replace(
+                point(OURS, {**best[OURS], **change}, gigabits, latency), targets=(NEVER,)
+            )
+            for gigabits, latency in EPOCH_LINKS
+            for name, change in CHANGES.items()
+            if name != "other-optimiser"
+        }
     if part == "changes":
         if best[OURS]["num_active_workers"] == 1:
             changes = {name: change for name, change in CHANGES.items() if name != "other-optimiser"}
@@ -165,9 +179,26 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
 # --- the tables of ratios ---
 
 
+CHANCE = 0.5
+"""The AUC with which an untrained model begins."""
+
+
+def crossing(row: RunRow, target: float) -> float | None:
+    """Return when the line through a run's looks first reaches the target; None if no look does.
+
+    Looks are a share of an epoch apart, so that a method with long epochs would be read later if only looks counted.
+    """
+    seconds, auc = [0.0, *row.curve["seconds"]], [CHANCE, *row.curve["auc"]]
+    for place in range(1, len(auc)):
+        if auc[place] >= target:
+            share = (target - auc[place - 1]) / (auc[place] - auc[place - 1])
+            return float(seconds[place - 1] + share * (seconds[place] - seconds[place - 1]))
+    return None
+
+
 def by_seed(rows: Sequence[RunRow], target: float) -> dict[int, float | None]:
     """Return the seconds to a target by seed, None where it was not reached."""
-    return {row.seed: row.metrics.get(name_of(target)) for row in rows if row.status == "finished"}
+    return {row.seed: crossing(row, target) for row in rows if row.status == "finished"}
 
 
 def median_seconds(rows: Sequence[RunRow], target: float) -> float:
@@ -178,6 +209,11 @@ def median_seconds(rows: Sequence[RunRow], target: float) -> float:
 def ratio_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], target: float) -> RunRow:
     """Return the paired ratio of the times to a target, with its interval, as a row."""
     found = paired_ratio(by_seed(ours, target), by_seed(theirs, target))
+    looks = [
+        {row.seed: row.metrics.get(name_of(target)) for row in rows if row.status == "finished"}
+        for rows in (ours, theirs)
+    ]
+    at_looks = paired_ratio(*looks, num_samples=1)["ratio"]
     interval = found["interval"] or (math.nan, math.nan)
     values = {
         "seconds_to_target": median_seconds(ours, target),
@@ -185,6 +221,7 @@ def ratio_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], target: float) -
         "ratio_to_target": math.nan if found["ratio"] is None else found["ratio"],
         "low_to_target": interval[0],
         "high_to_target": interval[1],
+        "ratio_of_looks_to_target": math.nan if at_looks is None else at_looks,
     }
     metrics = {name: value for name, value in values.items() if math.isfinite(value)}
     counts = {name: found[name] for name in ("n", "ours_censored", "theirs_censored", "neither")}

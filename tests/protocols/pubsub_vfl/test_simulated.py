@@ -140,7 +140,7 @@ def test_fewer_bits_are_fewer_bytes(algorithm, bits, share):
     whole, rounded = simulate(**config), simulate(**config, cut_bits=bits)
     sizes = [sum(row[5] for row in done.rows("Embedding", "PairRequest")) for done in (whole, rounded)]
     assert share < sizes[1] / sizes[0] < share + 0.05
-    assert rounded.result.metrics["auc"] == pytest.approx(whole.result.metrics["auc"], abs=0.03)
+    assert rounded.result.metrics["test/auc"] == pytest.approx(whole.result.metrics["test/auc"], abs=0.03)
 
 
 def test_each_batch_is_trained_exactly_once_per_epoch(monkeypatch):
