@@ -228,7 +228,7 @@ class Trainings:
         for slot, assignment in list(self.scheduler.running.items()):
             job = self._actor.job(_job_key(assignment.number))
             if job is not None and job.due >= now:
-                self._actor.background(self._train(slot))
+                self._actor.background(self._train(slot, assignment.number))
             else:
                 # its process died with this training: it is paid for and begun again
                 self._break(slot)
@@ -256,7 +256,7 @@ class Trainings:
         """Start whatever can be started now."""
         for assignment in self.scheduler.place(self._actor.clock.now(), self._gap_of):
             self._begin(assignment)
-            self._actor.background(self._train(assignment.slot))
+            self._actor.background(self._train(assignment.slot, assignment.number))
 
     def _begin(self, assignment: Assignment) -> None:
         request, config = self.scheduler.requests[assignment.slot], self._config
@@ -276,8 +276,7 @@ class Trainings:
         lease = LeaseOpened(self._actor.name, assignment.unit, container, assignment.start, assignment.price)
         self._actor.background(self._book.open_lease(lease))
 
-    async def _train(self, slot: int) -> None:
-        number = self.scheduler.running[slot].number
+    async def _train(self, slot: int, number: int) -> None:
         job = self._actor.job(_job_key(number))
         assert job is not None
         trained = await job
