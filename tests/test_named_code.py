@@ -165,4 +165,4 @@ def test_an_own_model_trains_alike_on_both_runtimes(capsys, tmp_path):
     for runtime in ("simulated", "ray"):
         assert run("run", "horizontal", "--runtime", runtime, "--quiet", "--out", str(tmp_path), *words) == 0
         found[runtime] = json.loads(capsys.readouterr().out.strip().splitlines()[-1])["metrics"]
-    assert found["ray"]["loss"] == pytest.approx(found["simulated"]["loss"], rel=1e-6)
+    assert found["ray"]["test/loss"] == pytest.approx(found["simulated"]["test/loss"], rel=1e-6)
