@@ -286,7 +286,6 @@ def _readers() -> Iterator[Case]:
         yield command(["predict", _RUN], "--data", base=base)
         for party in ("nobody", "", "..", "driver", "_driver"):
             yield command(["export", _RUN, "--party", party], "--party", repr(party), base=base)
-        yield command(["export", _RUN], "--party", base=base)
     yield command(["export", _RUN, "--party", "client-0", "--to", "file"], "--to", base=mtcd, change=write("file", ""))
     yield command(["export", _RUN, "--party", "client-0", "--to", "s3://b"], "--to", base=mtcd)
     yield command(["export", _RUN, "--party", "client-0", "--to", "/proc/x"], "--to", base=mtcd)
