@@ -395,8 +395,3 @@ def _read_profile(path: str) -> Mapping[str, Any]:
     if not isinstance(made, dict):
         raise BadInput(f"--profile: {path!r} is not a table of names and values")
     return made
-
-
-def _csv_lines(predictions: Any) -> list[str]:
-    table = predictions.reshape(len(predictions), -1)
-    return [",".join(repr(value) for value in row.tolist()) for row in table]

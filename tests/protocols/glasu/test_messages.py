@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from fedactors.errors import Refused
-from fedactors.inspection import describe_messages
+from fedactors.inspection import describe_messages, describe_predictions
 from fedactors.network.codec import message_types
 from fedactors.privacy.secure_sessions import Arrived
 from fedactors.privacy.secure_sums import MESSAGES, Greeting
@@ -58,7 +58,10 @@ def test_a_run_sends_what_its_configuration_says_and_nothing_else(monkeypatch, w
 
 def test_every_message_is_sent_by_some_configuration():
     found = set().union(*(messages.sent(settings(**words)) for words in CONFIGURATIONS))
-    assert found == {*message_types(messages), *MESSAGES}
+    in_predictions = {entry["message"] for entry in describe_predictions(PROTOCOL, settings())}
+    predicting = {cls for cls in message_types(messages) if cls.__name__ in in_predictions}
+    assert predicting - found == {messages.SummedLogits}
+    assert found | predicting == {*message_types(messages), *MESSAGES}
 
 
 def test_inspection_names_the_receivers_of_the_configuration():
