@@ -169,5 +169,5 @@ def test_a_fault_found_in_a_process_of_its_own_is_exit_code_2_as_well(write, cap
 def test_a_rate_that_diverges_is_named(write, capsys, algorithm):
     code, error = attempt(capsys, write(), f"algorithm={algorithm}", "learning_rate=1e15", "batch_size=1")
     assert code == 2
-    assert "learning_rate: 1e+15 diverges (train_loss" in error
+    assert "learning_rate: 1e+15 diverges (training/loss" in error
     assert "try a smaller one" in error
