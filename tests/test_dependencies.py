@@ -50,6 +50,7 @@ def imported(folder: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["fedactors", "protocols"])
 def test_what_is_installed_imports_only_what_is_declared(folder):
     undeclared = imported(folder).keys() - DECLARED
@@ -57,6 +58,7 @@ def test_what_is_installed_imports_only_what_is_declared(folder):
     assert "pytest" not in imported(folder)
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_imported():
     assert not DECLARED - imported("fedactors").keys() - imported("protocols").keys()
 

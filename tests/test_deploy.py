@@ -70,6 +70,7 @@ def test_scripts_parse(script):
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_certificates_are_good_for_their_host_and_no_other(tmp_path):
     subprocess.run([DEPLOY / "tls.sh", tmp_path / "tls", "10.0.0.1", "shop.example"], check=True, capture_output=True)
     folder = tmp_path / "tls"

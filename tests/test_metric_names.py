@@ -14,6 +14,7 @@ MEASURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"])
 def test_every_metric_names_its_split(name):
     protocol = find_protocol(name)

@@ -41,6 +41,7 @@ def _here(tmp_path, monkeypatch):
     (tmp_path / "market.toml").write_text(MARKET.format(here=HERE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", TAKEN)
 def test_a_module_of_ones_own_is_trained_and_used(place, tmp_path, capsys):
     assert run("run", *TAKEN[place], "--runtime", "simulated", "--quiet") == 0, capsys.readouterr().err

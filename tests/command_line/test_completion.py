@@ -74,6 +74,7 @@ def test_a_shell_accepts_its_script(capsys, shell):
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

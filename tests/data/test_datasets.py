@@ -46,6 +46,7 @@ def test_energy(real_data):
     assert found.features[0, found.columns.index("T6")] == np.float32(7.026666666666669947)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_blog_is_training_and_test_files_together(real_data):
     found = load_tabular("blog")

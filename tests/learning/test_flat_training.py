@@ -106,6 +106,7 @@ def test_the_global_generator_is_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_two_processes_agree_to_the_bit():
     script = textwrap.dedent("""
         import hashlib, importlib.util

@@ -137,6 +137,7 @@ def dropping(inputs, outputs):
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

@@ -45,6 +45,7 @@ def test_without_noise_every_canary_is_found() -> None:
         epsilon_of_guesses(10, 20, 5, delta=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 1.0, 3.0])
 def test_thresholds_over_repeated_runs_bound_mu(mu: float) -> None:
     rng = np.random.default_rng(3)

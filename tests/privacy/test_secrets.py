@@ -44,6 +44,7 @@ def test_no_secret_of_a_secure_sum_is_in_the_run_folder(tmp_path: Path, monkeypa
     assert [one.hex() for one in secret if one in content or one.hex().encode() in content] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "noisy"),
     [("pubsub-vfl", ("embedding_mu=1",)), ("tablepuppet", ("feature_dp=8", "admm=paper_sgd"))],

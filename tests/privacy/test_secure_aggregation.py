@@ -130,6 +130,7 @@ def test_later_sums_of_a_session_go_on_without_who_is_lost_and_a_new_session_too
     assert close(sums, sums.finish(sums.mask(values, of=left[:3])), values, left[:3])
 
 
+@pytest.mark.slow
 def test_a_graph_of_neighbours_sums_a_hundred_clients_with_ten_lost():
     names = tuple(f"c{i:02}" for i in range(100))
     sums, values = Sums(names, num_sums=1), vectors(names, length=5)

@@ -269,6 +269,7 @@ def test_talk_of_two_of_many_and_of_very_many():
     assert f"{301 - (MAX_MATRIX - 1)} others to server" in largest
 
 
+@pytest.mark.slow
 def test_figures_are_written_with_the_numbers_in_them(tmp_path):
     pytest.importorskip("matplotlib")
     runs = load_runs([make_run(tmp_path, seed) for seed in (0, 1)])

@@ -92,6 +92,7 @@ def test_nothing_is_found_where_there_is_nothing(raw, name, sent):
     assert found(sent, raw) == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(10, 400), st.integers(0, 3), st.floats(0.01, 1000))
 def test_random_numbers_are_no_copies(seed, size, digits, scale):

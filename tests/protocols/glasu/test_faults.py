@@ -31,6 +31,7 @@ def moments(config, count=9):
     return [end * (place + 0.37) / count for place in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", VARIANTS, ids=name)
 def test_a_lost_client_stops_the_run_with_its_name(words):
     config = settings(num_rounds="2", evaluate_every="1", **words)
@@ -40,6 +41,7 @@ def test_a_lost_client_stops_the_run_with_its_name(words):
         assert error.value.party == "client-1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", VARIANTS, ids=name)
 def test_training_goes_on_without_the_block_of_a_lost_client(words):
     config = settings(num_rounds="3", evaluate_every="1", on_party_loss="continue", **words)
@@ -114,6 +116,7 @@ def lose(monkeypatch, door, names, which):
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["infer_lowest", "infer", "confirm_sum", "unmask_sum", "take_shares", "predict"])
 @pytest.mark.parametrize("names", [("client-2",), ("client-1", "client-4")], ids=["one", "two"])
 @pytest.mark.parametrize("which", [1, 2])

@@ -37,6 +37,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", VARIANTS, ids=lambda words: " ".join(words.values()) or "default")
 def test_a_resumed_run_goes_on_exactly(words):
     config = settings(**words)

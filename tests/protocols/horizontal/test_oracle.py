@@ -99,6 +99,7 @@ def start_of(config):
     return vector_of(recorder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", METHODS)
 @pytest.mark.parametrize(
     "setting",

@@ -28,11 +28,13 @@ from tests.protocols.horizontal.federation import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_the_conformance_kit_has_no_remark(algorithm):
     check_protocol(PROTOCOL, config={"algorithm": algorithm, "num_training": 200}, on_ray=False)
 
 
+@pytest.mark.slow
 def test_it_learns():
     result, _, _ = play(build(HorizontalConfig, {"num_rounds": 15, "clients_per_site": 5}))
     assert result.metrics["test/accuracy"] > 0.8

@@ -146,6 +146,7 @@ def test_svfl_diverges_at_the_block_step_and_not_at_the_parallel_step():
     assert calm < 0.1 * start
 
 
+@pytest.mark.slow
 def test_stcd_on_the_complete_graph_reaches_a_thousandth_and_is_slow_on_the_path():
     """N = 1000, d = 2000, K = 40, Q = 20: about 14,000 hops to 1e-3; the path graph is far from it after as many."""
     problem = ob.Ridge(10.0)

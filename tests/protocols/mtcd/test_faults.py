@@ -27,6 +27,7 @@ def test_a_loss_at_any_moment_stops_the_run_with_the_name(words):
         assert caught.value.exit_code == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -157,6 +157,7 @@ def test_the_ledger_shows_the_formulas_of_the_baselines():
 # --- the same seed, the same bytes ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

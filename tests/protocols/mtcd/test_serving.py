@@ -49,6 +49,7 @@ def test_classes_of_named_data_come_in_the_order_of_its_rows(tmp_path):
         assert all(0 <= share <= 1 for share in said["probability_1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["", "algorithm=stcd", "aggregation=concatenation"])
 def test_classes_of_a_network(words, tmp_path):
     words = f"problem=network num_clients=4 num_samples=120 network_width=8 num_local_steps=20 num_rounds=15 {words}"
@@ -102,6 +103,7 @@ def test_the_plugin_names_them():
     assert (protocol.predict, protocol.export) == (serving.predict, serving.part)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_knows_the_messages_that_a_checkpoint_holds():
     code = "import sys, protocols.mtcd.serving; sys.exit('protocols.mtcd.messages' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -173,6 +173,7 @@ class Watched(SimulatedRuntime):
         return super().spawn(cls, name, *args, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
 def test_each_actor_is_told_of_its_own_rows_only_and_the_driver_opens_none(tmp_path, algorithm, monkeypatch):
     config, data = own_files(tmp_path, algorithm=algorithm)

@@ -21,6 +21,7 @@ def test_an_outage_cut_in_the_middle_goes_on_exactly():
     assert rounds(first) + rounds(play(config, resume=snapshot)[1]) == rounds(recorder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", *BASELINES])
 def test_a_center_lost_and_back(algorithm):
     config = changed(algorithm=algorithm, restart_seconds=700.0)
@@ -54,6 +55,7 @@ def test_a_training_that_a_restart_undoes_is_paid_and_not_counted(faults):
     assert last["rent"] == pytest.approx(rent, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg-hierarchical", "fedhisyn", "fedhkt"])
 def test_what_a_center_trained_in_a_round_that_it_never_answered_is_not_counted(algorithm):
     config = changed(algorithm=algorithm, center_rounds=3)
@@ -78,6 +80,7 @@ def test_a_center_gone_for_good():
     assert not any(s["actor"] == "virginia" and s["start"] > 710.0 for s in spans_of(recorder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
 @pytest.mark.parametrize("when", [500.0, 1000.0])
 def test_a_center_lost_in_the_instant_of_a_rotation(algorithm, when):

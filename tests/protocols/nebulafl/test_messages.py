@@ -22,6 +22,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_no_undeclared_message_is_in_the_ledger(case):
     values, options = CASES[case]

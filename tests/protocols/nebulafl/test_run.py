@@ -79,6 +79,7 @@ def network_with(folder, hub):
     return str(folder / "network.toml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hub", ["hall", "virginia", None])
 @pytest.mark.parametrize("method", ["nebulafl", "aggregation", *BASELINES])
 def test_the_bills_of_all_places_are_the_dollars_of_the_run(method, hub, tmp_path):

@@ -36,6 +36,7 @@ def test_argmins_on_the_papers_constants(objective, expected, cost):
     assert best.cost == pytest.approx(cost, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [(50, 14), (48, 16), (40, 24), (36, 28), (14, 50)])
 def test_argmins_do_not_depend_on_the_split_of_cores(split):
     assert setting(planner.search(table_8(*split), "literal")[0]) == (2, 2, 1024)

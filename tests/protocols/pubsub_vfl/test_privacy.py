@@ -46,6 +46,7 @@ def test_the_papers_account_of_rows_is_refuted_and_nothing_is_promised() -> None
     assert not found.worst["row"].bare  # what leaves is noised: the noise is too little for what a row moves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [FROZEN, PRIVATE], ids=["frozen", "private"])
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "vfl"])
 def test_a_covered_claim_survives_every_neighbour(settings: dict[str, Any], algorithm: str) -> None:
@@ -66,6 +67,7 @@ def test_several_workers_and_regression_are_covered_alike() -> None:
     assert found.refuted == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "word"),
     [

@@ -52,6 +52,7 @@ def test_same_seed_same_bytes(algorithm):
     assert text(first) != text(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [QUICK, {"algorithm": "avfl-ps", **PAIRED_QUICK}], ids=["pubsub-vfl", "avfl-ps"])
 def test_the_short_exchange_resumes_and_pools_byte_identically(config):
     config = {**config, "num_epochs": 5}
@@ -79,6 +80,7 @@ def test_pool_changes_nothing_with_several_batches_in_flight():
     assert text(simulate(**config)) == text(simulate(**config, runtime={"pool": 1}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl-ps"])
 @pytest.mark.parametrize("epoch", [0, 1, 2, 3])
 def test_resume_at_every_epoch_is_byte_identical(algorithm, epoch):
@@ -363,6 +365,7 @@ def test_replicas_meet_at_sync_epochs_only():
 # --- loss and deadline ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["passive/worker-0", "passive/worker-1", "active/worker-0", "active/worker-1"])
 @pytest.mark.parametrize("time", [0.004, 0.02, 0.035])
 def test_a_lost_worker_is_replaced_and_training_goes_on(name, time):

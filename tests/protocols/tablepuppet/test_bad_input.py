@@ -49,6 +49,7 @@ def test_the_file_without_a_fault_runs(write, capsys):
 JOINED = "FROM orders o JOIN items i ON o.item = i.item JOIN cards c ON o.card = c.card"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "named"),
     [

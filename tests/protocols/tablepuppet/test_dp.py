@@ -90,6 +90,7 @@ def test_noise_is_fresh_in_every_run_unless_made_reproducible():
     assert runs[0].metrics["test/rmse"] != runs[1].metrics["test/rmse"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reproducible", "words", "is_secret"),
     [

@@ -98,6 +98,7 @@ def test_no_joined_tuple_moves_what_is_sent_by_more_than_is_claimed(made):
     assert places == {"Labels", "predictions", "theta"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "found"),
     [

@@ -52,6 +52,7 @@ def in_memory(**tables):
     return {name: rows_in_memory(rows) for name, rows in tables.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_learns_and_repeats_byte_for_byte(algorithm):
     config = settings(algorithm=algorithm)
@@ -89,6 +90,7 @@ def test_rfl_sgd_takes_the_centralised_steps_whatever_the_partitions(partitions,
             assert ours.metrics[name] == pytest.approx(value, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_vfl_and_rfl_v_take_the_same_steps():
     for pair in (("vfl-sgd", "rfl-sgd-v"), ("vfl-admm", "rfl-admm-v")):
         a, b = (execute(settings(algorithm=algorithm))[0].metrics for algorithm in pair)
@@ -179,6 +181,7 @@ CONFIGURATIONS = [{"algorithm": name} for name in ALGORITHMS] + [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", CONFIGURATIONS, ids=str)
 def test_what_is_sent_is_what_the_configuration_says(words):
     config = settings(**words, inner_rounds=2)
@@ -266,6 +269,7 @@ class Impostor(Server):
 ATTACKS = [(Intruder, 6), (Neighbour, 3), (Impostor, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("intruder", "number"), [(intruder, n) for intruder, count in ATTACKS for n in range(count)])
 def test_who_asks_for_what_is_not_theirs_is_refused(intruder, number):
     config = settings()
@@ -311,6 +315,7 @@ def sent_values(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_feature_column_and_no_join_key_is_in_any_message(algorithm, monkeypatch):
     seen = sent_values(monkeypatch)

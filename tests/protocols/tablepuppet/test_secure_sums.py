@@ -47,6 +47,7 @@ def shop(seed=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
 @pytest.mark.parametrize("model", ["linear", "neural"])
 def test_sums_under_masks_train_as_open_predictions_do(algorithm, model):
@@ -73,6 +74,7 @@ def test_what_is_sent_is_what_inspection_says_and_no_prediction_is_among_it(algo
     assert "Masked" not in {entry["message"] for entry in describe_messages(PROTOCOL, settings(algorithm=algorithm))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
 def test_a_resumed_run_goes_on_exactly(algorithm):
     words = {"algorithm": algorithm, "secure_sums": True}
@@ -175,6 +177,7 @@ def test_theta_gives_the_rows_of_open_predictions_and_not_of_sums(monkeypatch):
     assert (np.abs(rows - truth["rows"]) < 0.1).mean() < 0.35
 
 
+@pytest.mark.slow
 def test_what_sums_alone_do_not_protect_and_noise_does(monkeypatch):
     """Linear sums over many rounds: known rows of one table give its others, better than by guessing."""
     long = attack_with_known_rows(views(monkeypatch, rounds=80, secure_sums=True), num_known=30)

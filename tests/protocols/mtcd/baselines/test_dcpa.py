@@ -43,6 +43,7 @@ def test_ridge_reaches_the_minimum_and_the_duals_agree_on_the_residual(graph, nu
         np.testing.assert_allclose(state.y, residual, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sparse_logistic_reaches_the_minimum_on_the_complete_graph():
     states, gap, slope = run(ob.SparseLogistic(0.02), nx.complete_graph(10), 1500)
     assert abs(gap) < 1e-6
