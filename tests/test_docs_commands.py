@@ -96,13 +96,14 @@ def own_files(page: str, folder: Path) -> None:
     elif page.endswith("glasu.md"):
         labels = np.arange(60) % 3
         masks = {name: np.arange(60)[part::3] for part, name in enumerate(("train", "validation", "test"))}
-        np.savez(folder / "nodes.npz", labels=labels, **masks)
-        text = '[task]\nlayout = "graph"\nnodes = "nodes.npz"\n'
-        for party in ("bank", "shop"):
-            edges = draw.integers(0, 60, (2, 200))
-            np.savez(folder / f"{party}.npz", edges=edges, features=draw.normal(size=(60, 5)) + labels[:, None])
-            text += f'[parties.{party}]\nfile = "{party}.npz"\n'
-        (folder / "my-graph.toml").write_text(text)
+        for graph, known in (("my", {"labels": labels, **masks}), ("new", {"ids": np.arange(100, 160)})):
+            np.savez(folder / f"{graph}-nodes.npz", **known)
+            text = f'[task]\nlayout = "graph"\nnodes = "{graph}-nodes.npz"\n'
+            for party in ("bank", "shop"):
+                edges, features = draw.integers(0, 60, (2, 200)), draw.normal(size=(60, 5)) + labels[:, None]
+                np.savez(folder / f"{graph}-{party}.npz", edges=edges, features=features)
+                text += f'[parties.{party}]\nfile = "{graph}-{party}.npz"\n'
+            (folder / f"{graph}-graph.toml").write_text(text)
     elif page.endswith("horizontal.md"):
         for client in ("north", "south", "test"):
             (folder / f"{client}.csv").write_text("id,card,amount,returned\n" + orders(draw))
