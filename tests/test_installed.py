@@ -125,4 +125,4 @@ def test_a_users_folder_called_protocols_hides_only_what_it_holds(binaries, tmp_
     assert f"{tmp_path / 'protocols' / 'glasu'} hides" in done.stderr
     text = call(binaries, ["python", "-m", "fedactors", "list"], tmp_path)
     assert "glasu hides glasu: rename" in text
-    assert "tokens between peers" in text
+    assert "\nmtcd " in text
