@@ -20,6 +20,7 @@ from fedactors.resources import Resources
 from fedactors.roles import Client
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.pubsub_vfl.averaging import AveragingServer, weighted_mean
+from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import Parameters
 
 SIZES = (100, 10_000, 62_000, 250_000)
@@ -73,7 +74,7 @@ def main() -> None:
     runtime = RayRuntime(seed=0, num_cpus=2)
 
     async def measure() -> list[float]:
-        runtime.spawn(AveragingServer, SERVER, ("party/asker",), resources=Resources(num_cpus=0.1))
+        runtime.spawn(AveragingServer, SERVER, ("party/asker",), PubSubVflConfig(), resources=Resources(num_cpus=0.1))
         asker = runtime.spawn(Asker, "party/asker", resources=Resources(num_cpus=0.1))
         await runtime.start()
         return [(await asker.measure(Measure(size, repetitions))).value for size in SIZES]
