@@ -25,8 +25,6 @@ def blocks(page: Path) -> list[tuple[bool, str]]:
 PAGES = sorted(page for page in DOCS.rglob("*.md") if blocks(page))
 LOCAL = [page for page in PAGES if not any(on_head for on_head, _ in blocks(page))]
 ON_HEAD = [page for page in PAGES if page not in LOCAL]
-JOINING = ("how-to/faults.md",)
-"""Pages with many runs on Ray: they join the tests' cluster; those of the other pages each start their own."""
 
 
 def name_of(page: Path) -> str:
@@ -53,17 +51,12 @@ def tools(tmp_path_factory):
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", LOCAL, ids=name_of)
-def test_commands_of_a_page(page, tools, tmp_path, request):
+def test_commands_of_a_page(page, tools, tmp_path):
     script = "set -euo pipefail\n" + "\n".join(text for _, text in blocks(page))
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     kept |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     # what a page installs needs nothing that is not here already, and a test may have no network
     kept |= {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_QUIET": "1"}
-    if name_of(page) in JOINING:
-        request.getfixturevalue("ray_cluster")
-        import ray
-
-        kept["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=kept, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
 
