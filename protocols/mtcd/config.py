@@ -11,7 +11,6 @@ from fedactors.errors import BadInput
 from fedactors.learning.steps import ScheduleSettings
 from fedactors.named_code import NamedCode
 from fedactors.network.topology import check_partition
-from fedactors.privacy.secure_sessions import FEWEST
 
 
 @config
@@ -224,6 +223,8 @@ class MtcdConfig(ScheduleSettings):
 
     def _check_secure_sums(self) -> None:
         """Refuse what sums cannot do, or what would show single clients all the same."""
+        from fedactors.privacy.secure_sessions import FEWEST  # it loads cryptography
+
         linear = self.problem != "network"
         for name, is_wrong, why in (
             ("algorithm", self.algorithm != "mtcd", "only mtcd's server adds up representations at a sync"),
