@@ -60,7 +60,11 @@ def checks_of(cls: type) -> Checks:
         UnknownAnnotation: a field's annotation is of no kind that is known here.
     """
     found = []
-    for name, hint in typing.get_type_hints(cls).items():
+    hints = typing.get_type_hints(cls)
+    own = vars(cls).get("__annotations__", {})
+    # a class of a script travels to Ray's processes without the names that its annotations, being texts, stand on
+    own.update({name: hints[name] for name in own})
+    for name, hint in hints.items():
         try:
             found.append((name, *_of(hint)))
         except UnknownAnnotation as error:

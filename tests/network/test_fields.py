@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -134,3 +137,35 @@ def test_an_annotation_that_says_nothing_is_said_before_anything_is_sent() -> No
 )
 def test_a_refusal_tells_the_kind_and_not_the_content(item: Any, words: str) -> None:
     assert in_words(item) == words
+
+
+_SCRIPT = """
+from __future__ import annotations
+import sys
+import numpy as np
+from ray import cloudpickle
+from fedactors.network.codec import message
+from fedactors.network.fields import checks_of
+
+@message(reveals="numbers")
+class Numbers:
+    values: np.ndarray
+    more: list[Numbers]
+
+checks_of(Numbers)
+sys.stdout.buffer.write(cloudpickle.dumps(Numbers))
+"""
+
+
+@pytest.mark.slow
+def test_messages_of_a_script_are_checked_in_another_process_too(tmp_path: Path) -> None:
+    # classes of `__main__` travel by value, and of the script's names only those that its code uses
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    sent = subprocess.check_output([sys.executable, tmp_path / "script.py"], timeout=60)
+    code = (
+        "import pickle, sys, numpy as np; from fedactors.network.fields import wrong_in\n"
+        "Numbers = pickle.loads(sys.stdin.buffer.read())\n"
+        "print(wrong_in(Numbers(np.zeros(2), (Numbers(np.ones(1), ()),))), wrong_in(Numbers('text', ()))[0])"
+    )
+    found = subprocess.check_output([sys.executable, "-c", code], input=sent, timeout=60)
+    assert found.decode().split() == ["None", ".values"]
