@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedactors.errors import BadInput, PayloadGone
@@ -225,3 +226,31 @@ def test_who_has_the_token_passes(guarded_cluster: tuple[str, Path], monkeypatch
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(BadInput, match="asks for a token"):
         tokens.check_token(address)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_token_that_ray_start_found_by_itself_is_shown(guarded_cluster: tuple[str, Path], tmp_path: Path) -> None:
+    address, token = guarded_cluster
+    (tmp_path / ".ray").mkdir()
+    shutil.copy(token, tmp_path / ".ray" / "auth_token")
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("RAY_AUTH")}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "fedactors", "run", "mtcd", "--smoke", "--quiet", "--address", address]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_that_is_terminated_while_ray_starts_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedactors", "run", "horizontal", "--smoke", "--quiet", "--runtime", "ray"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not any("gcs_server" in child.name() for child in psutil.Process(run.pid).children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # from now on Ray has put its handlers up, if it puts any
+    run.terminate()
+    _, said = run.communicate(timeout=60)
+    assert (run.returncode, said) == (143, "fedactors: stopped before the first step\n")

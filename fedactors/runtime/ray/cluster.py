@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from fedactors.errors import BadInput, FedactorsError, PartyLost
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Stopped
 from fedactors.records.temporary import make_folder
 from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets
 from fedactors.runtime.base import Casting
@@ -74,7 +74,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         backstop = Backstop(partial(of_folder, folder))
         joined = Joined(ours=True, folder=folder, reaper=Reaper(folder), backstop=backstop)
         try:
-            with _loopback_only():
+            with _loopback_only(), _own_signals():
                 ray.init(
                     address="local",
                     num_cpus=num_cpus or os.cpu_count(),
@@ -86,6 +86,8 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
                 )
         except Exception as error:
             leave(joined, (), is_sick=True)
+            if isinstance(error, Stopped):
+                raise
             raise NotStarted(
                 f"Ray did not start on this machine: {first_line(error)} (a busy machine may need a second try)"
             ) from error
@@ -96,7 +98,10 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
     # a failure is told in one line below; Ray's own client would print each of its attempts
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with _own_signals():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Stopped:
+        raise
     except Exception as error:  # Ray has no class of its own for a start that took too long
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
@@ -113,6 +118,18 @@ def _loopback_only() -> Iterator[None]:
         yield
     finally:
         constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this process's handlers of signals: Ray would put one in their place that ends it without a word."""
+    utils = ray._private.utils
+    before = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = before
 
 
 def _keep_output_clean() -> None:

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -290,15 +289,11 @@ class RayRuntime(Runtime):
         self.fail(Stopped(f"stopped at {self.clock.now():.1f} s, {text}", self._stop_code or 1))
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         address = self._address or os.environ.get("RAY_ADDRESS")
         self.tell(f"joining Ray at {address}" if address else "starting Ray")
         joined = cluster.join(self._address, self._num_cpus)
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if address else None
-        for number, handler in handlers.items():
-            if handler is not None:
-                signal.signal(number, handler)  # Ray puts its own in their place
         try:
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))

@@ -65,23 +65,30 @@ def asks_by_itself() -> bool:
 
 
 def check_token(address: str) -> None:
-    """Check that the cluster at ``host:port`` lets this process in.
+    """Check that the cluster at ``host:port`` lets this process in, and show it the token that it wants.
+
+    Where RAY_AUTH_MODE is not set, Ray joins without a token, even if one lies where ``ray start`` found its own.
 
     Raises:
         BadInput: it asks for a token, and this process has none or another one.
     """
-    if address == "auto" or uses_tls():
+    if address == "auto" or uses_tls() or not _refuses(address, None):
         return
     token = own_token()
+    if token is None:
+        raise BadInput(f"address: the cluster at {address!r} asks for a token, and none is set: {_HINT}")
+    if _refuses(address, token):
+        raise BadInput(f"address: the cluster at {address!r} refuses the token of {token.place}: {_HINT}")
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        importlib.import_module(f"{ray.__name__}._raylet").Config.initialize("")  # which has read the environment
+
+
+def _refuses(address: str, token: Token | None) -> bool:
     shown = () if token is None else (("authorization", f"Bearer {token.text}"),)
     with grpc.insecure_channel(address) as channel:
         try:
             channel.unary_unary(_QUESTION)(b"", timeout=_SECONDS, metadata=shown)
         except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.UNAUTHENTICATED:
-                return  # whatever else it is, Ray says it better
-            if token is None:
-                raise BadInput(
-                    f"address: the cluster at {address!r} asks for a token, and none is set: {_HINT}"
-                ) from None
-            raise BadInput(f"address: the cluster at {address!r} refuses the token of {token.place}: {_HINT}") from None
+            return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)  # whatever else it is, Ray says it better
+    return False
