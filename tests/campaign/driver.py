@@ -5,8 +5,10 @@ python -m tests.campaign.driver FILE run pubsub-vfl ...
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -33,6 +35,7 @@ def tell(runtime: Any, file: Path) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # where it hangs, should it hang
     file, make_runtime = Path(sys.argv[1]), launch.make_runtime
 
     def made(*args: Any) -> Any:

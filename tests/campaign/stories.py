@@ -411,6 +411,10 @@ def _equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
 
 def keep_evidence(start: Start, row: Row) -> None:
     """Keep what a run said that should not have ended as it did."""
+    for pid in [pid for pid, what in start.place.processes().items() if what == "driver"]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+            time.sleep(1)  # it writes where each of its threads is
     kept = Path("/tmp/campaign-evidence")
     kept.mkdir(exist_ok=True)
     name = f"{row.protocol}-{row.policy}-{row.process}-{row.fault}-{time.time():.0f}".replace(" ", "_")

@@ -14,13 +14,12 @@ from fedactors.runtime.ray.backstop import of_folder
 ROOT = Path(__file__).resolve().parents[2]
 HELD = """
 import sys, time
-from functools import partial
 from pathlib import Path
 from fedactors.runtime.ray import backstop
-backstop._LOOKS = 2
-one = backstop.Backstop(partial(backstop.of_folder, Path(sys.argv[1])))
-if "dismiss" in sys.argv:
-    one.dismiss()
+backstop._LOOKS, backstop._START_LOOKS = 2, 4
+one = backstop.Backstop(Path(sys.argv[1]))
+for word in sys.argv[3:]:
+    one.dismiss() if word == "dismiss" else one.watch({"raylet": word})
 time.sleep(float(sys.argv[2]))
 """
 
@@ -50,3 +49,21 @@ def test_a_driver_that_is_held_while_the_control_service_is_gone_ends_with_one_l
             == f"fedactors: Ray: its control service (GCS) at 127.0.0.1:{port} gave no sign of life for 2 s\n"
         )
     assert time.monotonic() - began < 100
+
+
+def test_one_that_is_held_while_its_raylet_is_stopped_ends_with_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ended = held(tmp_path, 100.0, address)
+    assert (ended.returncode, ended.stderr) == (
+        3,
+        f"fedactors: Ray: its raylet at {address} gave no sign of life for 2 s\n",
+    )
+
+
+def test_a_start_without_end_ends_with_one_line(tmp_path: Path) -> None:
+    ended = held(tmp_path, 100.0)
+    assert (ended.returncode, ended.stderr.startswith("fedactors: Ray did not start on this machine within")) == (
+        3,
+        True,
+    )

@@ -11,7 +11,6 @@ import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from fedactors.records.temporary import make_folder
 from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets
 from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import leftovers
-from fedactors.runtime.ray.backstop import Backstop, of_folder
+from fedactors.runtime.ray.backstop import GCS, Backstop
 from fedactors.runtime.ray.reaper import Reaper
 from fedactors.runtime.ray.tokens import check_token
 from fedactors.validation import first_line
@@ -71,7 +70,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         leftovers.remove_leftovers()
         folder = make_folder("ray")
-        backstop = Backstop(partial(of_folder, folder))
+        backstop = Backstop(folder)
         joined = Joined(ours=True, folder=folder, reaper=Reaper(folder), backstop=backstop)
         try:
             with _loopback_only(), _own_signals():
@@ -91,6 +90,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
             raise NotStarted(
                 f"Ray did not start on this machine: {first_line(error)} (a busy machine may need a second try)"
             ) from error
+        backstop.watch({GCS: ray.get_runtime_context().gcs_address})
         _keep_output_clean()
         return joined
     check_reachable(address)
@@ -190,7 +190,7 @@ async def services() -> dict[str, str]:
     """Return the addresses of the services of Ray's that this process needs, by what they are called."""
     context = ray.get_runtime_context()
     raylets = {host.id: host.address for host in await hosts()}
-    return {"control service (GCS)": context.gcs_address, "raylet": raylets[context.get_node_id()]}
+    return {GCS: context.gcs_address, "raylet": raylets[context.get_node_id()]}
 
 
 async def answering(known: Sequence[Host]) -> list[Host]:

@@ -35,6 +35,7 @@ from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Sn
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Accounts, Drained, Used
+from fedactors.runtime.ray.backstop import Backstop
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Lanes
 from fedactors.runtime.ray.placement import labelled
@@ -124,6 +125,7 @@ class RayRuntime(Runtime):
         self._main: asyncio.Task[Any] | None = None
         self._closing = False
         self._is_sick = False
+        self._backstop: Backstop | None = None
         """Whether Ray's own services are gone."""
         self._resume: Snapshot | None = None
         self._offset = 0.0
@@ -295,6 +297,7 @@ class RayRuntime(Runtime):
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if address else None
         try:
+            self._backstop = joined.backstop
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:
@@ -330,6 +333,8 @@ class RayRuntime(Runtime):
             script_types=(*message_types(script), *plain_types(script)),
         )
         self._services = await cluster.services()
+        if self._backstop is not None:
+            self._backstop.watch(self._services)
         host = ray.get_runtime_context().get_node_id()
         self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(self._unawaited)
