@@ -1,8 +1,6 @@
 """``python -m fedactors`` is the command ``fedactors``."""
 
-import sys
-
-from fedactors.command_line.main import main
+from fedactors.command_line.main import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

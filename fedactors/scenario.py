@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from fedactors.command_line.options import Parser, add_run_flags, run_options
-from fedactors.command_line.terminal import guarded
+from fedactors.command_line.terminal import end_process, guarded
 from fedactors.plugins import Actors, Export, Headline, LoadData, Neighbours, Plan, Predict, Run, Surface
 
 
@@ -105,4 +105,4 @@ def main(
         args = parser.parse_intermixed_args(argv)
         return run_and_print(scenario, args.words, run_options(args))
 
-    sys.exit(guarded(action))
+    end_process(guarded(action))

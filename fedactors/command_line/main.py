@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from fedactors import __version__
 from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
@@ -23,7 +24,7 @@ from fedactors.command_line.options import (
 )
 from fedactors.command_line.sweep import SUMMARY as SWEEP
 from fedactors.command_line.sweep import add_sweep_flags
-from fedactors.command_line.terminal import guarded
+from fedactors.command_line.terminal import end_process, guarded
 from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
 
 _EPILOG = (
@@ -31,6 +32,11 @@ _EPILOG = (
     "5 an audit refutes a claim, "
     "130 interrupted, 143 terminated (both write a checkpoint first)"
 )
+
+
+def command() -> NoReturn:
+    """Run the command of this process's words."""
+    end_process(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedactors import launch
 from fedactors.command_line.main import main
+from fedactors.command_line.terminal import end_process
 
 START_SECONDS = 90.0
 """Within which a process must be up, of which no sign of life came yet: half of what a run gives it."""
@@ -45,4 +46,4 @@ if __name__ == "__main__":
         return runtime
 
     launch.make_runtime = made  # type: ignore[assignment]
-    sys.exit(main(sys.argv[2:]))
+    end_process(main(sys.argv[2:]))

@@ -254,3 +254,14 @@ def test_a_run_that_is_terminated_while_ray_starts_says_so(tmp_path: Path) -> No
     run.terminate()
     _, said = run.communicate(timeout=60)
     assert (run.returncode, said) == (143, "fedactors: stopped before the first step\n")
+
+
+@pytest.mark.parametrize(("is_held", "left"), [(True, ""), (False, "the usual end\n")])
+def test_a_process_that_ray_holds_ends_at_once(is_held: bool, left: str) -> None:
+    code = (
+        "import atexit\nfrom fedactors.command_line.terminal import end_process\n"
+        "from fedactors.runtime.ray import cluster\natexit.register(print, 'the usual end')\n"
+        f"{is_held} and cluster.held.set()\nprint('said')\nend_process(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, f"said\n{left}")

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ from fedactors.validation import first_line
 _LEAVE_SECONDS = 60.0
 _SICK_LEAVE_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
+
+
+held = threading.Event()
+"""Set once Ray's library holds a thread of this process for ever: ending as usual would crash it then."""
 
 
 class NotStarted(FedactorsError):
@@ -123,6 +128,7 @@ def _loopback_only() -> Iterator[None]:
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
     """Keep this process's handlers of signals: Ray would put one in their place that ends it without a word."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     utils = ray._private.utils
     before = utils.set_sigterm_handler
     utils.set_sigterm_handler = lambda handler: None
@@ -130,6 +136,10 @@ def _own_signals() -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = before
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                if handler is not None:
+                    signal.signal(number, handler)  # below Python, Ray's library has put one that Python does not see
 
 
 def _keep_output_clean() -> None:
@@ -275,6 +285,7 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
     leaving.start()
     leaving.join(_SICK_LEAVE_SECONDS if is_sick else _LEAVE_SECONDS)
     if leaving.is_alive():
+        held.set()
         atexit.unregister(ray.shutdown)  # it would wait again
     if joined.folder is not None:
         leftovers.end_processes_of(joined.folder)
