@@ -229,6 +229,8 @@ def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list
     names = list(dict.fromkeys(name for group in groups for name in group["metrics"]))
     # what is free in every run says nothing
     names = [name for name in names if name != "money" or any(g["metrics"].get(name, {}).get("mean") for g in groups)]
+    said = {_means(groups, name) for name in names if name not in USAGE}
+    names = [name for name in names if name not in USAGE or _means(groups, name) not in said]  # each figure once
     rows = [
         [group["label"], str(len(group["runs"])), *(_mean_text(group["metrics"].get(name)) for name in names)]
         for group in groups
@@ -241,6 +243,10 @@ def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list
         ]
         tables.append((["difference [95 % interval]", *names], rows))
     return tables
+
+
+def _means(groups: Sequence[Mapping[str, Any]], name: str) -> tuple[float | None, ...]:
+    return tuple(group["metrics"].get(name, {}).get("mean") for group in groups)
 
 
 def _labels(representatives: Sequence[LoadedRun]) -> list[str]:
