@@ -50,7 +50,8 @@ Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]
 """``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which casts the parties' actors with
 their trained states and gives `fedactors.prediction.Outcomes`; ``asked`` is a `fedactors.prediction.Application`."""
 Export = Callable[[Any, str, Mapping[str, bytes]], Any]
-"""``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`."""
+"""``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`, or its
+parts by name where it has several."""
 
 
 @dataclass(frozen=True, kw_only=True)

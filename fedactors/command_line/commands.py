@@ -283,12 +283,14 @@ def export_command(args: argparse.Namespace) -> int:
     written: dict[str, list[str]] = {}
     for party in parties if args.party is None else [args.party]:
         try:
-            part = protocol.export(config, party, states)
+            found = protocol.export(config, party, states)
         except NoPart:
             if args.party is not None:
                 raise
             continue  # a broker, say
-        written[party] = [str(path) for path in write_part(part, target / party.replace("/", "-"))]
+        parts = found if isinstance(found, Mapping) else {"": found}
+        paths = [path for name, part in parts.items() for path in write_part(part, target / party / name)]
+        written[party] = [str(path) for path in paths]
     if args.format == "json":
         print_json({"run": str(folder.path), "files": written})
     else:

@@ -193,6 +193,8 @@ class RelationalPartition:
     table: str
     partition: int
     source: TableSource
+    id_column: str = ""
+    """What rows are called in predictions; none: by the columns on which they join."""
 
 
 @plain
