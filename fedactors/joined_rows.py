@@ -16,7 +16,9 @@ Legend: n rows of a table, N joined rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +32,7 @@ from fedactors.data.blocks import PartyBlock, check_block
 from fedactors.data.catalogue import Task
 from fedactors.data.files import Column
 from fedactors.data.held_tables import OwnRows, RowsChangedError, Seat, held_partitions, read_rows
+from fedactors.data.own import load_own
 from fedactors.data.partitions import RelationalData, VerticalData, VerticalPart
 from fedactors.data.preprocessing import ColumnRule, FittedColumn
 from fedactors.data.sources import FileSource, HeldSource
@@ -287,6 +290,31 @@ def _seats(data: RelationalData) -> list[Seat]:
         Seat(name=f"{own.party}/table", table=table, index=index, own=own)
         for table, index, own in held_partitions(data)
     ]
+
+
+def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
+    """Read a ``parties.toml`` of files with ids, or of tables that a query joins.
+
+    Args:
+        path: of it.
+        config: of the run, for what it says of `accounts`.
+        accounts: by setting, whether it asks for noise; none is allowed where rows are joined.
+
+    Raises:
+        BadInput: as `load_own`; another layout; or noise whose account would not count how often a row occurs.
+    """
+    own = load_own(path)
+    if isinstance(own, VerticalData):
+        return own
+    if not isinstance(own, RelationalData):
+        raise BadInput("task.layout: 'horizontal' is not allowed: give vertical, or relational")
+    for name, is_on in accounts.items():
+        if is_on:
+            raise BadInput(
+                f"{name}: {getattr(config, name)} is not allowed where a query joins the rows: a row of a table may "
+                "stand in many joined rows, and the account is of rows that occur once"
+            )
+    return joined_vertical(own)
 
 
 def with_joining(costs: Costs) -> Costs:

@@ -197,6 +197,8 @@ class LazyProtocol:
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
+    takes_queries: bool = False
+    """Whether it trains on a query's joined rows as well as on files (`fedactors.joined_rows`)."""
     problem: str = ""
     """Whose data, lying where, it is for; `fedactors list` says so."""
     emulate: float | None = None

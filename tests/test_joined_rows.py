@@ -110,12 +110,13 @@ def materialise(folder, states, kinds):
             table, (Partition(table, where),), tuple(Feature(c, "float") for c in features), keys, label
         )
         rows = read_rows(source, read, 0, np.random.default_rng(state["row_order"])).data.to_pylist()
-        joined[party] = [rows[place] for place in state["places"]]
+        nobody = dict.fromkeys((*keys, *features))
+        joined[party] = [rows[place] if place >= 0 else nobody for place in state["places"]]
     lengths = {len(rows) for rows in joined.values()}
     assert len(lengths) == 1
-    for order, item, card in zip(joined["shop"], joined["supplier"], joined["bank"], strict=True):
+    for order, item, *cards in zip(*joined.values(), strict=True):
         assert order["item"] == item["item"]
-        assert item["card"] == card["card"]
+        assert [card["card"] for card in cards if card["card"] is not None] == [item["card"]]
     return joined
 
 
@@ -126,12 +127,12 @@ KINDS = {
 }
 
 
-def in_the_clear(folder, joined, parts):
+def in_the_clear(folder, joined, parts, kinds=None):
     """Write what a party would have had to have: the join, cut by columns, and a description of it."""
     names = np.array(["train", "validation", "test"])
     text = TASK
     for party, rows in joined.items():
-        _, _, features, label = KINDS[party]
+        _, _, features, label = (kinds or KINDS)[party]
         kept = [{name: row[name] for name in (*features, *([label] if label else []))} for row in rows]
         if label:
             kept = [{**row, "part": part} for row, part in zip(kept, names[parts], strict=True)]
@@ -162,6 +163,41 @@ def test_pubsub_vfl_on_a_query_is_pubsub_vfl_on_the_materialised_join(folder):
     assert found.extra["notes"] == ["shop: " + told(joined)]
 
 
+@pytest.mark.slow
+def test_mtcd_on_a_query_is_mtcd_on_the_materialised_join(folder):
+    settings = {"num_clients": 3, "num_rounds": 3, "topology": "complete", "num_tokens": 1, "relaxed_protocol": True,
+                "min_cluster_size": 1, "problem": "ridge"}  # fmt: skip
+    found, states, _, _ = train("mtcd", settings, folder / "parties.toml")
+    joined = materialise(folder, states, KINDS)
+    in_the_clear(folder, joined, actor_state(states, "shop")["rows"]["parts"])
+    clear, clear_states, _, _ = train("mtcd", settings, folder / "joined.toml")
+    assert found.metrics == clear.metrics
+    for party in KINDS:
+        assert np.array_equal(actor_state(states, party)["theta"], actor_state(clear_states, party)["theta"])
+    assert found.extra["notes"] == ["shop: " + told(joined)]
+
+
+@pytest.mark.slow
+def test_a_table_in_two_partitions_is_a_block_of_missing_values_at_each(folder):
+    cards = tables()["cards"]
+    for party, rows in (("north", cards[::2]), ("south", cards[1::2])):
+        save(folder / f"{party}.csv", rows)
+    union = "JOIN (SELECT * FROM north UNION ALL SELECT * FROM south) cards ON"
+    text = QUERY[: QUERY.index("[parties.bank]")].replace("JOIN cards ON", union)
+    text += "".join(f'[parties.{party}]\npath = "{party}.csv"\n' for party in ("north", "south"))
+    (folder / "parties.toml").write_text(text)
+    found, states, _, _ = train("pubsub-vfl", SETTINGS, folder / "parties.toml")
+    kinds = {party: kind for party, kind in KINDS.items() if party != "bank"}
+    kinds |= {party: (party, ("card",), ("age",), None) for party in ("north", "south")}
+    joined = materialise(folder, states, kinds)
+    assert all((a["age"] is None) != (b["age"] is None) for a, b in zip(joined["north"], joined["south"], strict=True))
+    rule = '[parties.{}.columns]\nage = {{ missing = "indicator" }}\n'
+    in_the_clear(folder, joined, actor_state(states, "shop/worker-0")["rows"]["drawn"]["parts"], kinds)
+    described = (folder / "joined.toml").read_text() + "".join(rule.format(party) for party in ("north", "south"))
+    (folder / "joined.toml").write_text(described)
+    assert found.metrics == train("pubsub-vfl", SETTINGS, folder / "joined.toml")[0].metrics
+
+
 def told(joined):
     orders = tables()["orders"]
     without_item = sum(order["item"] != "" and order["item"] not in range(7) for order in orders)
@@ -185,6 +221,7 @@ def test_nobody_but_its_owner_is_sent_a_row_or_a_place(folder):
     assert Places.__message__.reveals.startswith("which of its rows")  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_reads_its_rows_again_and_notices_others(folder):
     whole, _, _, recorder = train("pubsub-vfl", SETTINGS, folder / "parties.toml")
     resume = recorder.all[1]  # after the alignment and one epoch

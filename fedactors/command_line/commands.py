@@ -210,15 +210,16 @@ def plan_command(args: argparse.Namespace) -> int:
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
     from fedactors.config import build, parse_words
-    from fedactors.inspection import describe_messages, describe_predictions, describe_protections
+    from fedactors.inspection import describe_joins, describe_messages, describe_predictions, describe_protections
     from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
     config = build(protocol.Config, parse_words(args.words))
     messages, protections = describe_messages(protocol, config), describe_protections(protocol, config)
-    predictions = describe_predictions(protocol, config)
+    predictions, joins = describe_predictions(protocol, config), describe_joins(protocol)
     if args.format == "json":
         told = {"protections": jsonable(protections), "messages": messages, "predictions": predictions}
+        told |= {"joins": joins} if joins else {}
         print_json({"protocol": protocol.name, **told})
         return 0
     print("Protection\n")
@@ -229,6 +230,7 @@ def inspect_command(args: argparse.Namespace) -> int:
     headings = {
         "Between parties": [entry for entry in messages if not entry["control"]],
         "What the run's driver learns": [entry for entry in messages if entry["control"]],
+        "Before training, where a query joins the rows": joins,
         "In predictions with the trained model": predictions,
     }
     for heading, entries in headings.items():

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, draw_parts, prepare, split
-from fedactors.data.own import load_own, load_own_as
 from fedactors.data.partitioners import VerticalSizePartitioner
-from fedactors.data.partitions import RelationalData, VerticalData, VerticalPart, vertical
+from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
-from fedactors.joined_rows import joined_vertical
+from fedactors.joined_rows import load_own_rows
 from fedactors.learning.own_models import check_name
 from fedactors.privacy.mechanisms import randomised_response
 from fedactors.privacy.standardisation import private_scale
@@ -40,29 +39,18 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
 
 def _described(config: PubSubVflConfig, name: str) -> VerticalData:
     if name.endswith(".toml"):
-        own = load_own(Path(name))
-        return _of_query(config, own) if isinstance(own, RelationalData) else load_own_as(Path(name), VerticalData)
+        accounts = {
+            "privacy_mu": math.isfinite(config.privacy_mu),
+            "embedding_mu": math.isfinite(config.embedding_mu),
+            "gradient_mu": math.isfinite(config.gradient_mu),
+            "label_epsilon": math.isfinite(config.label_epsilon),
+            "bottom_training": config.bottom_training == "private",
+            "standardisation": config.standardisation == "private",
+        }
+        return load_own_rows(Path(name), config, accounts)
     passive = ["passive"] if config.num_parties == 2 else [f"passive-{i}" for i in range(1, config.num_parties)]
     partitioner = VerticalSizePartitioner(partition_sizes=config.feature_split) if config.feature_split else None
     return vertical(name, ("active", *passive), partitioner=partitioner, alignment=config.alignment)
-
-
-def _of_query(config: PubSubVflConfig, own: RelationalData) -> VerticalData:
-    accounts = {
-        "privacy_mu": math.isfinite(config.privacy_mu),
-        "embedding_mu": math.isfinite(config.embedding_mu),
-        "gradient_mu": math.isfinite(config.gradient_mu),
-        "label_epsilon": math.isfinite(config.label_epsilon),
-        "bottom_training": config.bottom_training == "private",
-        "standardisation": config.standardisation == "private",
-    }
-    for name, is_on in accounts.items():
-        if is_on:
-            raise BadInput(
-                f"{name}: {getattr(config, name)} is not allowed where a query joins the rows: a row of a table may "
-                "stand in many joined rows, and the account is of rows that occur once"
-            )
-    return joined_vertical(own)
 
 
 def batches(num_rows: int, batch_size: int, seed: int, epoch: int) -> list[Index]:
