@@ -44,6 +44,18 @@ def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]
     return [] if made is None else _described(made(config), {}, None)
 
 
+def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
+    """Return every message that is sent before training where a query joins the rows, as `describe_messages`.
+
+    None where the protocol takes no queries.
+    """
+    if not getattr(protocol, "takes_queries", False):
+        return []
+    from fedactors.joined_rows import RowHolder, RowMapper
+
+    return _described({"tables' owners": RowHolder, "mapper": RowMapper}, {}, None)
+
+
 def _described(
     actors: Mapping[str, type], shapes: Mapping[str, Mapping[str, Any]], sent: set[type] | None
 ) -> list[dict[str, Any]]:

@@ -50,7 +50,8 @@ Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]
 """``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which casts the parties' actors with
 their trained states and gives `fedactors.prediction.Outcomes`; ``asked`` is a `fedactors.prediction.Application`."""
 Export = Callable[[Any, str, Mapping[str, bytes]], Any]
-"""``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`."""
+"""``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`, or its
+parts by name where it has several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +197,8 @@ class LazyProtocol:
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
+    takes_queries: bool = False
+    """Whether it trains on a query's joined rows as well as on files (`fedactors.joined_rows`)."""
     problem: str = ""
     """Whose data, lying where, it is for; `fedactors list` says so."""
     emulate: float | None = None

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.actor import Actor
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.predictions import write_predictions
 from fedactors.errors import BadInput
@@ -126,6 +127,27 @@ Outcomes = tuple[Outcome, ...]
 """Of all parties that have predictions."""
 
 
+def released(actor: Actor, part: Part, values: NDArray[Any], message_type: str) -> NDArray[Any]:
+    """Return what a party's model makes of its rows as it may leave, once: under the noise that training had."""
+    if part.sigma <= 0:
+        return values
+    noised = clip_and_noise(values, part.clip_norm, part.sigma, actor.noise_rng("contribution"), message_type)
+    note = "one new row replaced; which rows are shared is not covered"
+    made = GaussianReleases(message_type, clip_norm=part.clip_norm, sigma=part.sigma, delta=part.delta, note=note)
+    made.add()
+    actor.record_privacy(made.record(actor.party))
+    return noised
+
+
+def files_of(owners: Sequence[str], to: str) -> dict[str, str]:
+    """Return the file of each of those who have predictions: `to` itself, or of several one with the owner's name."""
+    path = Path(to)
+    return {
+        name: to if len(owners) == 1 else str(path.with_stem(f"{path.stem}-{name.replace('/', '-')}"))
+        for name in owners
+    }
+
+
 class PredictingParty(Client):
     """A party with its part of a trained model and the rows to predict.
 
@@ -194,16 +216,7 @@ class PredictingParty(Client):
     async def contribute(self) -> Contribution:
         """Return what the own model makes of the shared rows, once, under the noise that training had."""
         rows, self._rows = self._rows, np.zeros(0, np.int64)
-        values = await self._embed(rows)
-        part = self.part
-        if part.sigma > 0:
-            values = clip_and_noise(values, part.clip_norm, part.sigma, self.noise_rng("contribution"), "Contribution")
-            note = "one new row replaced; which rows are shared is not covered"
-            made = GaussianReleases(
-                "Contribution", clip_norm=part.clip_norm, sigma=part.sigma, delta=part.delta, note=note
-            )
-            made.add()
-            self.record_privacy(made.record(self.party))
+        values = released(self, self.part, await self._embed(rows), "Contribution")
         return Contribution(values, np.isin(rows, list(self._new.unusable)))
 
     async def _embed(self, rows: NDArray[np.int64]) -> NDArray[Any]:

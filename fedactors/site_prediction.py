@@ -23,7 +23,7 @@ from fedactors.learning.averaging import weighted_mean
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.network.codec import message
-from fedactors.prediction import COSTS, Application, Outcome, Outcomes, Predicted, PredictOrder
+from fedactors.prediction import COSTS, Application, Outcome, Outcomes, Predicted, PredictOrder, files_of
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Runtime, Work
@@ -167,11 +167,10 @@ async def predict_sites(
         runtime.spawn(cls, name, config, asked.state_of(name))
     rows: dict[str, Rows] = dict(zip(data.parties, data.files, strict=True))
     rows = rows or {next(iter(keepers)).partition("/")[0]: data.test()}
-    to, sites = Path(asked.to), {}
+    sites, files = {}, files_of(tuple(rows), asked.to)
     for name, own in rows.items():
         names = own.classes if isinstance(own, HorizontalFile) else ()
         sites[name] = runtime.spawn(site, f"{name}/predictions", config, own, data.task, names, tuple(keepers))
-    files = {name: str(to if len(rows) == 1 else to.with_stem(f"{to.stem}-{name}")) for name in rows}
     await runtime.start()
     async with runtime.clock.timeout(_LONGEST):
         found = await asyncio.gather(*(one.predict(PredictOrder(files[name])) for name, one in sites.items()))

@@ -15,12 +15,15 @@ import pytest
 from fedactors.config import build
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
+from fedactors.prediction import Application
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.serving import StoredState
 from tests.openers import may_watch, openers
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.slow,
     pytest.mark.usefixtures("ray_cluster"),
     pytest.mark.skipif(not may_watch(), reason="needs CAP_SYS_ADMIN"),
 ]
@@ -98,6 +101,7 @@ CASES: dict[str, Any] = {
     ),
     "glasu": (graph, {"num_clients": 2, "num_rounds": 1, "hidden_size": 4, "evaluate_every": 1}),
     "tablepuppet": (relational, {"rounds": 1}),
+    "pubsub-vfl on a query": (relational, {"num_epochs": 1, "num_layers": 2, "batch_size": 16}),
 }
 
 
@@ -107,15 +111,33 @@ def test_a_partys_process_opens_its_own_file_alone(name, tmp_path):
     text, owners = make(tmp_path)
     described = tmp_path / "parties.toml"
     described.write_text(text)
-    protocol = find_protocol(name)
+    protocol = find_protocol(name.partition(" ")[0])
     config = build(protocol.Config, settings)
-    with openers([tmp_path / file for file in owners]) as found:
-        data = load_data(protocol, config, str(described), 0)
-        runtime = RayRuntime(seed=0, recorder=MemoryRecorder(), call_timeout=60.0)
-        runtime.execute(lambda: protocol.run(config, data, runtime))
-    parties = {process: actor.partition("/")[0] for actor, process in runtime.processes.items()}
-    opened = {file: {parties.get(process, "driver") for process in processes} for file, processes in found.items()}
+    recorder = MemoryRecorder()
+
+    def opened_by(use: Any) -> dict[str, set[str]]:
+        """Load the data and use them on Ray: by file, the parties whose processes opened it."""
+        with openers([tmp_path / file for file in owners]) as found:
+            data = load_data(protocol, config, str(described), 0)
+            runtime = RayRuntime(seed=0, recorder=recorder, call_timeout=60.0)
+            runtime.execute(lambda: use(data, runtime))
+        parties = {process: actor.partition("/")[0] for actor, process in runtime.processes.items()}
+        return {file: {parties.get(process, "driver") for process in processes} for file, processes in found.items()}
+
+    in_training = opened_by(lambda data, runtime: protocol.run(config, data, runtime))
+    holders = owners
     if name == "nebulafl":  # a center holds several clients' files: the first two, and the others
-        centers = [actor for actor in runtime.processes if actor not in ("auditor", "exchange")]
-        owners = dict(zip(owners, [one for one in centers for _ in range(2)], strict=True))
-    assert opened == {file: {owner} for file, owner in owners.items()}
+        holders = dict(zip(owners, ["oregon"] * 2 + ["virginia"] * 2, strict=True))
+    assert in_training == {file: {holder} for file, holder in holders.items()}
+
+    if name.endswith("on a query"):
+        return  # its parts predict rows of files
+
+    states = list(recorder.checkpoints.values())[-1].actors
+    stored = {actor: StoredState(actor=actor, frame=frame) for actor, frame in states.items()}
+    asked = Application(stored=stored, to=str(tmp_path / "predictions.csv"))
+    predict = protocol.predict
+    assert predict is not None
+    in_prediction = opened_by(lambda data, runtime: predict(config, data, runtime, asked))
+    assert in_prediction == {file: {owner} for file, owner in owners.items()}
+    assert list(tmp_path.glob("predictions*.csv"))

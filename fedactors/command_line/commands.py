@@ -210,15 +210,16 @@ def plan_command(args: argparse.Namespace) -> int:
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
     from fedactors.config import build, parse_words
-    from fedactors.inspection import describe_messages, describe_predictions, describe_protections
+    from fedactors.inspection import describe_joins, describe_messages, describe_predictions, describe_protections
     from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
     config = build(protocol.Config, parse_words(args.words))
     messages, protections = describe_messages(protocol, config), describe_protections(protocol, config)
-    predictions = describe_predictions(protocol, config)
+    predictions, joins = describe_predictions(protocol, config), describe_joins(protocol)
     if args.format == "json":
         told = {"protections": jsonable(protections), "messages": messages, "predictions": predictions}
+        told |= {"joins": joins} if joins else {}
         print_json({"protocol": protocol.name, **told})
         return 0
     print("Protection\n")
@@ -229,6 +230,7 @@ def inspect_command(args: argparse.Namespace) -> int:
     headings = {
         "Between parties": [entry for entry in messages if not entry["control"]],
         "What the run's driver learns": [entry for entry in messages if entry["control"]],
+        "Before training, where a query joins the rows": joins,
         "In predictions with the trained model": predictions,
     }
     for heading, entries in headings.items():
@@ -283,12 +285,14 @@ def export_command(args: argparse.Namespace) -> int:
     written: dict[str, list[str]] = {}
     for party in parties if args.party is None else [args.party]:
         try:
-            part = protocol.export(config, party, states)
+            found = protocol.export(config, party, states)
         except NoPart:
             if args.party is not None:
                 raise
             continue  # a broker, say
-        written[party] = [str(path) for path in write_part(part, target / party.replace("/", "-"))]
+        parts = found if isinstance(found, Mapping) else {"": found}
+        paths = [path for name, part in parts.items() for path in write_part(part, target / party / name)]
+        written[party] = [str(path) for path in paths]
     if args.format == "json":
         print_json({"run": str(folder.path), "files": written})
     else:

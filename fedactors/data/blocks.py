@@ -42,6 +42,8 @@ class PartyBlock:
     """What the numbers were made of; those to be filled are NaN."""
     parts: NDArray[np.uint8] | None = None
     """For each row the index in `PARTS` that a column of the label party's file says."""
+    groups: NDArray[np.integer[Any]] | None = None
+    """At the label party: rows of one number are in one part of the split, as they are one row of its table."""
     rejected: tuple[tuple[str, str], ...] = ()
     """Ids of rows that are left out of training, and why."""
     unusable: Mapping[int, str] = dataclasses.field(default_factory=dict)
@@ -241,6 +243,12 @@ def draw_parts(
     """
     if block.parts is not None:
         return block.parts[order_N]
+    if block.groups is not None:
+        found, member_N = np.unique(block.groups[order_N], return_inverse=True)
+        drawn = split(len(found), seed=seed, test_share=test_share, validation_share=validation_share)
+        made = np.zeros(len(found), np.uint8)
+        made[drawn.validation], made[drawn.test] = PARTS.index("validation"), PARTS.index("test")
+        return made[member_N]
     if how == "random" or block.labels is None:
         return np.zeros(0, np.uint8)
     made = np.zeros(len(order_N), np.uint8)

@@ -73,8 +73,8 @@ class Column:
             found = self.values.astype(object).tolist()
         return [None if value is None or value != value else value_text(value) for value in found]
 
-    def numbers(self, where: str) -> NDArray[np.float32]:
-        """Return numbers; NaN where there is none.
+    def numbers(self, where: str, dtype: Any = np.float32) -> NDArray[Any]:
+        """Return numbers of a type of numpy's floats; NaN where there is none.
 
         Raises:
             BadInput: text, dates or lists; names the column and one of them.
@@ -88,7 +88,7 @@ class Column:
             if values.ndim != 1:
                 raise ValueError("lists are not numbers")
             with np.errstate(over="ignore"):  # what overflows becomes infinite, and infinite values are refused
-                return values.astype(np.float32)
+                return values.astype(dtype)
         except (ValueError, TypeError):
             kind = "text" if values.dtype.kind in "OUS" else "values"
             raise BadInput(

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedactors.data.partitions import VerticalData
-from fedactors.data.sources import EditedSource
+from fedactors.data.sources import EditedSource, HeldSource
+from fedactors.errors import BadInput
 from fedactors.plugins import Neighbour
 
 _HUGE = 1e6
@@ -75,6 +76,8 @@ def _other_label(data: VerticalData, labels: np.ndarray, row: int, other: int) -
 def _edited(data: VerticalData, party: str, row: int, values: np.ndarray, label: float | None) -> VerticalData:
     index = data.parties.index(party)
     source = data.sources[index]
+    if isinstance(source, HeldSource):
+        raise BadInput("data: rows that a query joins are not allowed here: a neighbour has one row otherwise")
     assert not isinstance(source, EditedSource)
     edited = EditedSource(source=source, row=row, features=values.astype(np.float32), label=label)
     return dataclasses.replace(data, sources=(*data.sources[:index], edited, *data.sources[index + 1 :]))

@@ -53,7 +53,7 @@ _PARTY_KEYS = {
         *{"path", "id", "features", "label", "categorical", "columns", "csv", "split", "state", "state_key"},
     },
     "horizontal": {"path", "features", "label", "csv"},
-    "relational": {"path", "kind", "table", "source_table", "state", "state_key"},
+    "relational": {"path", "kind", "table", "source_table", "id", "state", "state_key"},
 }
 _KINDS = {
     ".duckdb": "duckdb",
@@ -237,7 +237,8 @@ def _relational(
             table=_text(party.get("source_table", table), f"parties.{name}.source_table"),
         )
         number = sum(partition.table == table for partition in made)
-        made.append(RelationalPartition(party=name, table=table, partition=number, source=source))
+        ids = _text(party["id"], f"parties.{name}.id") if "id" in party else ""
+        made.append(RelationalPartition(party=name, table=table, partition=number, source=source, id_column=ids))
     different_files({one.party: (one.source.where, one.source.table) for one in made})
     missing = [table for table in wanted if table not in {partition.table for partition in made}]
     if missing:

@@ -111,6 +111,8 @@ class VerticalData:
     alignment: Alignment = "already-aligned"
     split: SplitKind = "random"
     """How training, validation and test rows are drawn; a column of the label party's file has precedence."""
+    query: RelationalData | None = None
+    """Where rows are what a query joins: its tables and who holds them (`fedactors.joined_rows`)."""
 
     def part(self, party: str) -> VerticalPart:
         """Return what the actors of `party` are built with.
@@ -193,6 +195,8 @@ class RelationalPartition:
     table: str
     partition: int
     source: TableSource
+    id_column: str = ""
+    """What rows are called in predictions; none: by the columns on which they join."""
 
 
 @plain

@@ -1,6 +1,7 @@
 """The file of predictions that a party keeps: a row for each of its rows, in their order.
 
-Columns: ``id``, ``prediction``, for classes ``probability_NAME`` of each, and ``reason``: why there is no prediction.
+Columns: ``id`` (or what else a row is called by),
+``prediction``, for classes ``probability_NAME`` of each, and ``reason``: why there is no prediction.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,7 @@ def check_ending(to: str) -> str:
 def write_predictions(
     path: Path,
     *,
-    ids: NDArray[np.generic],
+    ids: NDArray[np.generic] | Mapping[str, Sequence[Any]],
     rows: NDArray[np.int64],
     values: NDArray[np.float64],
     class_names: Sequence[str],
@@ -43,7 +45,7 @@ def write_predictions(
 
     Args:
         path: ends with ``.parquet`` or ``.csv``.
-        ids: of all rows of the party (N of them).
+        ids: of all rows of the party (N of them); by column where a row is called by several.
         rows: those that were computed, in the order of `values`.
         values: the probability of each class, or the value of a regression in a single column.
         class_names: names of the columns.
@@ -57,11 +59,13 @@ def write_predictions(
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pa_parquet
 
-    whole = np.full((len(ids), values.shape[1]), np.nan)
+    called = ids if isinstance(ids, Mapping) else {"id": ids.tolist()}
+    num_rows = len(next(iter(called.values())))
+    whole = np.full((num_rows, values.shape[1]), np.nan)
     whole[rows] = values
-    is_known = np.ones(len(ids), np.bool_)
+    is_known = np.ones(num_rows, np.bool_)
     is_known[list(reasons)] = False
-    columns = {"id": pa.array(ids.tolist())}
+    columns = {name: pa.array(values) for name, values in called.items()}
     if is_regression:
         columns["prediction"] = pa.array(whole[:, 0], mask=~is_known)
     else:
@@ -69,7 +73,7 @@ def write_predictions(
         columns["prediction"] = pa.array([class_names[index] for index in best], mask=~is_known)
         for index, name in enumerate(class_names):
             columns[f"probability_{name}"] = pa.array(whole[:, index], mask=~is_known)
-    columns["reason"] = pa.array([reasons.get(row) for row in range(len(ids))], pa.string())
+    columns["reason"] = pa.array([reasons.get(row) for row in range(num_rows)], pa.string())
     buffer = io.BytesIO()
     if path.suffix == ".csv":
         pa_csv.write_csv(pa.table(columns), buffer)

@@ -141,7 +141,7 @@ _WAVES = {"sine": np.sin, "cosine": np.cos}
 class Encoded:
     """Rows as numbers, with NaN where what training measured is to be filled in."""
 
-    features: Float32
+    features: NDArray[Any]
     """(N, D)."""
     rejected: dict[int, str]
     """Rows that cannot be used, with the reason; their numbers mean nothing."""
@@ -179,7 +179,9 @@ def fit(columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: s
     return tuple(made)
 
 
-def encode(columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where: str, *, new: bool) -> Encoded:
+def encode(
+    columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where: str, *, new: bool, dtype: Any = np.float32
+) -> Encoded:
     """Return rows as numbers.
 
     Args:
@@ -187,6 +189,7 @@ def encode(columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where:
         fitted: what training saw.
         where: party and file, for errors.
         new: rows to predict: a row with a value that is missing or not allowed is rejected by itself.
+        dtype: of the numbers: single precision, or double where the model is of that.
 
     Raises:
         BadInput: text where numbers must be, dates that are none, or, if not `new`, values that may not be missing.
@@ -194,14 +197,14 @@ def encode(columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where:
     rejected: dict[int, str] = {}
     parts = []
     for one in fitted:
-        made, problems = _encode_one(columns[one.name], one, where, new=new)
+        made, problems = _encode_one(columns[one.name], one, where, new, dtype)
         if problems and one.rule.missing != "drop" and not new:
             raise BadInput(f"{where}: column {one.name}: {_told(problems)}")
         for row, reason in problems.items():
             rejected.setdefault(row, f"{one.name}: {reason}")
         parts.append(made)
     num_rows = len(next(iter(columns.values()))) if columns else 0
-    features = np.concatenate(parts, axis=1) if parts else np.zeros((num_rows, 0), np.float32)
+    features = np.concatenate(parts, axis=1) if parts else np.zeros((num_rows, 0), dtype)
     return Encoded(features, rejected)
 
 
@@ -210,9 +213,11 @@ def _told(problems: Mapping[int, str]) -> str:
     return f"{reasons.count(reasons[0])} values are missing" if reasons[0] == "missing" else reasons[0]
 
 
-def _encode_one(column: Column, one: FittedColumn, where: str, *, new: bool) -> tuple[Float32, dict[int, str]]:
+def _encode_one(
+    column: Column, one: FittedColumn, where: str, new: bool, dtype: Any
+) -> tuple[NDArray[Any], dict[int, str]]:
     rule, problems = one.rule, dict[int, str]()
-    made = np.zeros((len(column), len(one.names)), np.float32)
+    made = np.zeros((len(column), len(one.names)), dtype)
     if rule.is_category:
         place = {text: index for index, text in enumerate(one.categories)}
         for row, text in enumerate(_texts(column, rule)):
@@ -228,11 +233,11 @@ def _encode_one(column: Column, one: FittedColumn, where: str, *, new: bool) -> 
     if rule.type == "datetime":
         made[:, : len(one.names)], missing = _dates(column, one, where)
     else:
-        values = column.numbers(where)
+        values = column.numbers(where, dtype)
         missing = np.isnan(values)
         if rule.range is not None:
             low, high = rule.range
-            values = ((np.clip(values.astype(np.float64), low, high) - low) / (high - low)).astype(np.float32)
+            values = ((np.clip(values.astype(np.float64), low, high) - low) / (high - low)).astype(dtype)
         made[:, 0] = values
         if rule.missing == "constant":
             fill = float(rule.fill)  # type: ignore[arg-type]
@@ -317,16 +322,21 @@ class Preprocessing:
     columns: tuple[FittedColumn, ...]
     feature_names: tuple[str, ...]
     """Of the D numbers."""
-    fill: Float32
+    fill: NDArray[Any]
     """What stands for a missing number (D)."""
-    mean: Float32
+    mean: NDArray[Any]
     """What is taken off (D)."""
-    deviation: Float32
+    deviation: NDArray[Any]
     """What it is divided by (D)."""
 
-    def finish(self, features_ND: Float32) -> Float32:
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers: single precision, or double where the model is of that."""
+        return self.mean.dtype
+
+    def finish(self, features_ND: NDArray[Any]) -> NDArray[Any]:
         """Return encoded rows as the model sees them (N, D)."""
-        made = np.where(np.isnan(features_ND), self.fill, features_ND).astype(np.float32)
+        made: NDArray[Any] = np.where(np.isnan(features_ND), self.fill, features_ND).astype(self.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # a row may hold any number; what noise must hide is clipped
             made -= self.mean
             made /= self.deviation
@@ -339,6 +349,7 @@ class Preprocessing:
         return {
             "columns": adapter.dump_python(self.columns, mode="json"),
             "feature_names": list(self.feature_names),
+            **({"double": True} if self.dtype == np.float64 else {}),
             **{name: [float(number) for number in array] for name, array in arrays.items()},
         }
 
@@ -356,7 +367,8 @@ class Preprocessing:
         try:
             columns = TypeAdapter(tuple[FittedColumn, ...]).validate_python(given["columns"])
             names = tuple(str(name) for name in given["feature_names"])
-            arrays = {name: np.asarray(given[name], np.float32) for name in ("fill", "mean", "deviation")}
+            dtype = np.float64 if given.get("double") else np.float32
+            arrays = {name: np.asarray(given[name], dtype) for name in ("fill", "mean", "deviation")}
         except (KeyError, TypeError, ValueError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else first_line(error)
             raise BadInput(f"{where}: its preprocessing is damaged: {reason}") from None

@@ -116,7 +116,7 @@ class FileSource:
             BadInput: the file cannot be read, a column is absent, text stands where numbers must, or ids are missing.
         """
         self._check_roles()
-        where, rules = f"{self.party}: {self.path}", self._rules
+        rules = self._rules
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         is_training = trained is None and self.needs_label
         roles = [self.id_column, *((self.label, self.split_column) if is_training else ())]
@@ -131,6 +131,13 @@ class FileSource:
             as_text=[*as_text, *(column for column in roles[:1] if column is not None)],
             csv=self.csv,
         )
+        return self.block_of(table, trained)
+
+    def block_of(self, table: Mapping[str, Column], trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
+        """Return rows that were read, by column; see `load`."""
+        where, rules = f"{self.party}: {self.path}", self._rules
+        wanted = self.features if trained is None else tuple(one.name for one in trained)
+        is_training = trained is None and self.needs_label
         self._check_columns(table, wanted or (), is_training)
         names = wanted if wanted is not None else self._remaining(tuple(table))
         self._check_rules(names if trained is None else ())
@@ -288,7 +295,22 @@ class EditedSource:
         return dataclasses.replace(block, features=features, labels=labels)
 
 
-Source = NamedSource | FileSource | ArraySource | EditedSource
+@plain
+class HeldSource:
+    """Rows that another actor of the party holds: its columns of a query's joined rows; see `fedactors.joined_rows`."""
+
+    holder: str
+
+    def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
+        """Refuse: rows to predict that a query joins are asked of their holder by nobody yet.
+
+        Raises:
+            BadInput: always.
+        """
+        raise BadInput("data: rows that a query joins are not allowed here: give each party's file, with ids")
+
+
+Source = NamedSource | FileSource | ArraySource | EditedSource | HeldSource
 
 
 def named_sources(

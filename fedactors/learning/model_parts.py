@@ -71,7 +71,7 @@ class Part:
     class_names: tuple[str, ...]
     """In the order of the outputs; empty where the party knows none."""
     parties: tuple[str, ...]
-    """Who contributes, in the order in which contributions are fused."""
+    """Who contributes, in the order in which contributions are fused: parties, or tables where they have several."""
     fusion: Literal["concatenate", "sum"] = "concatenate"
     activation: Literal["none", "relu"] = "none"
     """Of what was fused, before the top."""
@@ -134,7 +134,7 @@ class Part:
         absent = [one.name for one in fitted if one.name not in columns]
         if absent:
             raise BadInput(f"{where}: column {absent[0]!r}, which the model was trained on, is absent")
-        encoded = encode(columns, fitted, where, new=True)
+        encoded = encode(columns, fitted, where, new=True, dtype=self.preprocessing.dtype)
         if encoded.rejected:
             row, reason = next(iter(encoded.rejected.items()))
             raise BadInput(f"{where}: row {row + 1} cannot be used: {reason}")

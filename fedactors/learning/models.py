@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Literal
 
@@ -107,7 +108,9 @@ def normalisation(norm: Norm, channels: int) -> nn.Module:
 
 
 def _linear(spec: ModelSpec) -> nn.Module:
-    return nn.Linear(_width(spec), spec.outputs, bias=spec.bias)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # of no column
+        return nn.Linear(_width(spec), spec.outputs, bias=spec.bias)
 
 
 def _mlp(spec: ModelSpec) -> nn.Module:
@@ -292,7 +295,8 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
         raise BadInput(
             f"model: {spec.name!r} is not known (known: {', '.join(MODEL_NAMES)}; your own: package.module:function)"
         )
-    if spec.outputs < 1 or spec.hidden < 1 or spec.layers < 1 or any(size < 1 for size in spec.inputs):
+    least = 0 if spec.name == "linear" else 1  # a linear model of no column is its bias
+    if spec.outputs < 1 or spec.hidden < 1 or spec.layers < 1 or any(size < least for size in spec.inputs):
         raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
     if spec.norm not in ("group", "batch", "none"):
         raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")

@@ -20,6 +20,7 @@ import numpy as np
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput, Refused
+from fedactors.joined_rows import load_block
 from fedactors.parties import surviving_loss
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand
@@ -80,7 +81,7 @@ class Party(Client):
 
     async def load(self) -> None:
         """Load the own part."""
-        self.rows.load()
+        self.rows.load(await load_block(self, self._part) if isinstance(self._part, VerticalPart) else None)
 
     async def open(self) -> None:
         """Build the block where rows and labels are there: public ones, and those of a snapshot."""

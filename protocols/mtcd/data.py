@@ -21,13 +21,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import PreparedBlock, draw_parts
+from fedactors.data.blocks import PartyBlock, PreparedBlock, draw_parts
 from fedactors.data.blocks import prepare as prepare_block
 from fedactors.data.blocks import split as split_rows
 from fedactors.data.catalogue import describe
-from fedactors.data.own import load_own_as
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
+from fedactors.joined_rows import load_own_rows
 from fedactors.learning.own_models import check_name
 from fedactors.network.codec import plain
 from protocols.mtcd.algorithm import LinearBlock
@@ -180,7 +180,7 @@ def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
     """
     check_name(config.own_network)
     if name.endswith(".toml"):
-        own = load_own_as(Path(name), VerticalData)
+        own = load_own_rows(Path(name), config, {"noise": config.noise is not None})
         require_relaxed_protocol(config)
         return _fitting(config, own)
     if name == GENERATED:
@@ -262,14 +262,14 @@ class PartyRows:
         self._input_shape: tuple[int, ...] = ()
         self.labels: Labels | None = None
 
-    def load(self) -> None:
-        """Load the own part; public data bring the labels along."""
+    def load(self, block: PartyBlock | None = None) -> None:
+        """Load the own part, unless it is given; public data bring the labels along."""
         part = self._part
         if isinstance(part, PublicPart):
             self._loaded = part.data.load(part.client)
             self.labels = Labels(*part.data.labels())
         else:
-            self._loaded = part.load()
+            self._loaded = part.load() if block is None else block
 
     @property
     def client(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput, Diverged, PartyLost
+from fedactors.joined_rows import join_rows, with_joining
 from fedactors.learning.metrics import of_split
 from fedactors.network import routes, topology
 from fedactors.parties import Parties
@@ -70,6 +71,8 @@ class MtcdState(RunState):
     lost: list[str] = field(default_factory=list)
     found: dict[str, float] = field(default_factory=dict)
     """The last measurements."""
+    notes: list[str] = field(default_factory=list)
+    """What the label party's rows lost in a query's join."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ class Federation:
 
 async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult:
     """Train on vertically partitioned data; return the last measurements."""
-    runtime.use_costs(default_costs(config))
+    runtime.use_costs(with_joining(default_costs(config)))
+    notes = await join_rows(data, runtime) if isinstance(data, VerticalData) else []
     solvable = data if isinstance(data, GeneratedData) and data.is_linear and config.measure_gap else None
     watch = Watch("gap", "min", target=config.target_gap) if config.target_gap > 0 and solvable else None
     name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
@@ -120,6 +124,7 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
     is_fresh = await rounds.start()
     optimum = None if solvable is None else solve(problem_of(config), *stack(solvable))[1]
     if is_fresh:
+        state.notes = notes
         for line in warnings:
             print(f"warning: {line}", file=sys.stderr)
         await prepare(federation)
@@ -144,6 +149,7 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
         "learning_rate": None if config.algorithm == "dcpa" else state.step,
         "privacy": budgets(runtime.privacy_records),
         "warnings": warnings,
+        **({"notes": state.notes} if state.notes else {}),
     }
     return await rounds.result(state.found, extra)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
+from fedactors.joined_rows import load_block
 from fedactors.learning.devices import Held, find_device
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import Network
@@ -82,7 +83,8 @@ class PartyWorker(Client):
 
     async def load(self) -> None:
         """Load the party's own rows and build its bottom model."""
-        self.rows = PartyRows(self.config, self._data, self._run_seed)
+        block = await load_block(self, self._data)
+        self.rows = PartyRows(self.config, self._data, self._run_seed, block)
         spec = algorithm.bottom_spec(self.config, self.rows.num_features)
         self._held = Held(find_device(self.config.device))
         self._bottom = Network(spec, self.bottom_rule, self.party_seed("bottom"), self._held.device)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, draw_parts, prepare, split
-from fedactors.data.own import load_own_as
 from fedactors.data.partitioners import VerticalSizePartitioner
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
+from fedactors.joined_rows import load_own_rows
 from fedactors.learning.own_models import check_name
 from fedactors.privacy.mechanisms import randomised_response
 from fedactors.privacy.standardisation import private_scale
@@ -39,7 +39,15 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
 
 def _described(config: PubSubVflConfig, name: str) -> VerticalData:
     if name.endswith(".toml"):
-        return load_own_as(Path(name), VerticalData)
+        accounts = {
+            "privacy_mu": math.isfinite(config.privacy_mu),
+            "embedding_mu": math.isfinite(config.embedding_mu),
+            "gradient_mu": math.isfinite(config.gradient_mu),
+            "label_epsilon": math.isfinite(config.label_epsilon),
+            "bottom_training": config.bottom_training == "private",
+            "standardisation": config.standardisation == "private",
+        }
+        return load_own_rows(Path(name), config, accounts)
     passive = ["passive"] if config.num_parties == 2 else [f"passive-{i}" for i in range(1, config.num_parties)]
     partitioner = VerticalSizePartitioner(partition_sizes=config.feature_split) if config.feature_split else None
     return vertical(name, ("active", *passive), partitioner=partitioner, alignment=config.alignment)
@@ -65,16 +73,19 @@ class PartyRows:
         config: the run's settings.
         part: the party's own part of the data.
         run_seed: shared by all parties, for the split and the batches.
+        block: the rows, where they are not to be loaded.
     """
 
-    def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int) -> None:
+    def __init__(
+        self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, block: PartyBlock | None = None
+    ) -> None:
         self._config = config
         self._data = part
         self._run_seed = run_seed
         self._prepared: PreparedBlock | None = None
         self._drawn: RowOrder | None = None
         self._batches: tuple[int, list[Index]] = (0, [])
-        self.block: PartyBlock = part.load()
+        self.block: PartyBlock = part.load() if block is None else block
 
     def follow(self, drawn: RowOrder) -> None:
         """Bring the rows into the common order, with the scale and the labels that were drawn for all workers."""

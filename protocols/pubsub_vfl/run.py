@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from fedactors.data.alignment import rows_told
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
+from fedactors.joined_rows import join_rows, with_joining
 from fedactors.learning.metrics import Split, of_split
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
@@ -55,7 +56,8 @@ class TrainingState(RunState):
 
 async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> RunResult:
     """Train on vertically partitioned data and return the test metrics of the best epoch."""
-    runtime.use_costs(default_costs(config))
+    runtime.use_costs(with_joining(default_costs(config)))
+    notes = await join_rows(data, runtime)
     federation = assemble(config, data, runtime)
     workers, (metric, mode) = federation.workers, HEADLINE[data.task]
     watch = Watch(metric, mode, patience=config.patience, target=config.target)
@@ -70,7 +72,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
                 await federation.average(0)
         counts = (aligned.num_own, aligned.num_rejected, aligned.num_shared)
         state.num_rows = aligned.num_rows
-        state.notes = rows_told(data.label_party, *counts, dict(aligned.absent))
+        state.notes = notes or rows_told(data.label_party, *counts, dict(aligned.absent))
         await rounds.checkpoint()
     async for epoch in rounds:
         with runtime.phase("training"):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
 
+from fedactors.joining import COSTS as JOIN_COSTS
 from fedactors.privacy.accounting import (
     PrivacyRecord,
     dpsgd_epsilon,
@@ -262,10 +263,8 @@ def default_costs(config: TablePuppetConfig) -> Costs:
         passes = float(config.lbfgs_iterations)
     return Costs(
         {
-            "read-table": (0.1, 0.0),
+            **JOIN_COSTS,
             "encode": (_OVERHEAD, 2e-8),
-            "hash-keys": (_OVERHEAD, 5e-7),
-            "join": (0.01, 2e-7),
             "factorise": (_OVERHEAD, 5e-10),
             "predict": (_OVERHEAD, 1e-9),
             "gradient": (_OVERHEAD, 2e-9),

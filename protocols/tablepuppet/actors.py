@@ -7,16 +7,15 @@ waits for nobody, but for the other clients at the start, to agree on the hash k
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.held_tables import OwnRows, RowsChangedError, Schemas, Seat, read_rows
 from fedactors.data.partitions import RelationalQuery
-from fedactors.data.relational import SourceError
-from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.errors import BadInput, Refused
+from fedactors.joining import JoinMember
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import without_guarantee
@@ -36,7 +35,6 @@ from protocols.tablepuppet.algorithm import (
     score_rows,
 )
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.mapping import hash_rows
 from protocols.tablepuppet.messages import (
     AggregatedGradient,
     Agreement,
@@ -46,16 +44,12 @@ from protocols.tablepuppet.messages import (
     DesignMatrix,
     DuplicateCounts,
     Facts,
-    HashSecret,
     JoinedRows,
     JoinPlaces,
-    KeyHashes,
     Labels,
     LocalParameters,
     PartialGradient,
     Predictions,
-    Schema,
-    Schemas,
     Score,
     TestOutputs,
     TestPredictions,
@@ -63,7 +57,7 @@ from protocols.tablepuppet.messages import (
 )
 
 
-class TableClient(SecureSummand):
+class TableClient(JoinMember, SecureSummand):
     """One client with one horizontal partition of one table.
 
     Args:
@@ -75,24 +69,27 @@ class TableClient(SecureSummand):
     """
 
     state: ClassVar[tuple[str, ...]] = (
-        "schemas", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows", "theta", "local_theta",
-        "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise_state", "places", *SecureSummand.state,
+        *JoinMember.state, "meaning", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows",
+        "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise_state", "places",
+        *SecureSummand.state,
     )  # fmt: skip
 
     def __init__(
         self,
         config: TablePuppetConfig,
         query: RelationalQuery,
-        seat: data.Seat,
+        seat: Seat,
         partners: tuple[str, ...],
         clients: tuple[str, ...],
     ) -> None:
-        super().__init__(clients)
-        self._config, self._query, self._seat = config, query, seat
+        JoinMember.__init__(self, query, seat, clients)
+        SecureSummand.__init__(self, clients)
+        self._config = config
         self.places: JoinPlaces | None = None
         self._partners = partners
-        self._loss = data.loss_of(config, query)
-        self.schemas: Schemas | None = None
+        self._loss = data.loss_of(config, query.task)
+        self.meaning: dict[str, Any] = {}
+        """What the query means for the own table, for whoever predicts later."""
         self.fingerprint = b""
         self.row_order: tuple[int, ...] = ()
         self.agreement: Agreement | None = None
@@ -102,25 +99,14 @@ class TableClient(SecureSummand):
         self.theta = self.local_theta = self.auxiliary = np.zeros(0)
         self.num_updates = self.num_releases = 0
         self.noise_multiplier = 0.0
-        self._secret = b""
         self._told: Labels | None = None
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: models.LinearSystem | None = None
 
     async def load(self) -> None:
-        """Look at the table's columns in its database; the rows are read when the query's names are resolved."""
+        """Look at the table's columns, and take a noise generator of this process."""
         self.noise = self.noise_rng("noise")
-        with self._named():
-            columns = self._seat.own.source.describe()
-        self._schema = Schema(tuple(columns), tuple(columns.values()))
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name the party whose database is at fault."""
-        try:
-            yield
-        except SourceError as error:
-            raise SourceError(f"{self.name}: {error}") from None
+        await super().load()
 
     async def open(self) -> None:
         """After a resume, read the rows again and rebuild what follows from them and the restored state.
@@ -130,9 +116,9 @@ class TableClient(SecureSummand):
         """
         if self.schemas is not None:
             self._resolve(self.schemas)
-            self._own = data.read_rows(self._seat.own.source, self._table, self._seat.index, self._shuffle)
+            self._own = read_rows(self._seat.own.source, self._table, self._seat.index, self._shuffle)
             if self._own.fingerprint != self.fingerprint:
-                raise data.RowsChangedError(
+                raise RowsChangedError(
                     f"{self.name}: the rows of table {self._seat.table!r} are others than when the run began; a run is"
                     " resumed with the rows it began with, in any order"
                 )
@@ -155,34 +141,6 @@ class TableClient(SecureSummand):
         return self._partners[0]
 
     # --- before training: names, rows, keys, labels ---
-
-    @remote(caller=SERVER)
-    async def describe(self) -> Schema:
-        """Return the columns of the table."""
-        return self._schema
-
-    @remote(caller=SERVER)
-    async def prepare(self, schemas: Schemas) -> None:
-        """Resolve the query over all schemas, and read the own rows."""
-        self._resolve(schemas)
-        if self._config.feature_dp or self._config.label_dp:
-            self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
-        with self._named():
-            args = (self._seat.own.source, self._table, self._seat.index, self._shuffle)
-            self._own = await self.compute(data.read_rows, *args, work=Work("read-table"))
-        self.schemas, self.fingerprint = schemas, self._own.fingerprint
-
-    @remote(caller=DRIVER)
-    async def share_secret(self) -> None:
-        """Draw the key of the hashes and give it to the other clients, never to the server."""
-        self._secret = self.noise_rng("hash key").bytes(32)
-        others = [self.peer(name, TableClient) for name in self.clients if name != self.name]
-        await asyncio.gather(*(other.receive_secret(HashSecret(self._secret)) for other in others))
-
-    @remote(caller=CLIENT, only="clients")
-    async def receive_secret(self, secret: HashSecret) -> None:
-        """Take the key of the hashes."""
-        self._secret = secret.key
 
     @remote(caller=SERVER)
     async def tell_facts(self) -> None:
@@ -213,16 +171,6 @@ class TableClient(SecureSummand):
     def _agree_on(self, agreement: Agreement) -> None:
         self.agreement = agreement
         self._encode(agreement)
-
-    @remote(caller=SERVER)
-    async def send_keys(self) -> KeyHashes:
-        """Return the keyed hashes of the join keys; the key is then forgotten."""
-        if not self._secret:
-            raise FedactorsError(f"{self.name}: no hash key was shared")
-        args = (self._own.data, self._plan.edges_of(self._seat.table), self._seat.table, self._secret)
-        hashes = await self.compute(hash_rows, *args, work=self._work("hash-keys"))
-        self._secret = b""
-        return KeyHashes(self._own.data.num_rows, self._own.num_null, hashes)
 
     @remote(caller=SERVER)
     async def send_labels(self) -> Labels:
@@ -410,9 +358,16 @@ class TableClient(SecureSummand):
         return Work(kind, float(count * max(len(self._table.features), 1)))
 
     def _resolve(self, schemas: Schemas) -> None:
-        self._plan = data.resolve_plan(self._query, schemas)
-        self._table = self._plan.table(self._seat.table)
+        super()._resolve(schemas)
+        self.meaning = data.meaning_of(self._plan, self._table, self._query, schemas)
         self._found: dict[str, Facts] = {}
+
+    async def _read(self) -> OwnRows:
+        if self._config.feature_dp or self._config.label_dp:
+            self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
+        own = await super()._read()
+        self.fingerprint = own.fingerprint
+        return own
 
     async def _facts(self) -> Facts:
         rows, table = self._own.data, self._table

@@ -2,7 +2,9 @@
 
     parties.toml, a named data set or a scenario's `stated` --> RelationalData        (the driver)
     --seat_clients--> Seat: a client with one partition and its source                (the driver)
-    --read_rows--> OwnRows --column_facts--> Facts --design_matrix--> x_nD, y_n       (that client alone)
+    --column_facts--> Facts --design_matrix--> x_nD, y_n                              (that client alone)
+
+What a query means over tables that others hold, and how a client's rows are read: `fedactors.data.held_tables`.
 
 Partitions of one vertical table must agree on categories, means and deviations: each tells its `Facts`, which the
 first of them merges.
@@ -12,9 +14,7 @@ Legend: n rows of a client, D columns of the design matrix.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,20 @@ import pyarrow.compute
 from numpy.typing import NDArray
 from sqlglot import exp
 
+from fedactors.data.catalogue import Task
+from fedactors.data.files import Column
+from fedactors.data.held_tables import Schemas, Seat, held_partitions
 from fedactors.data.own import load_own_as
 from fedactors.data.partitions import RelationalData, RelationalPartition, RelationalQuery, relational
-from fedactors.data.relational import TableSource, in_memory, parse_address
+from fedactors.data.preprocessing import ColumnRule, Encoded, FittedColumn, Preprocessing, encode
+from fedactors.data.query import Feature, FeatureTypeError, JoinPlan, LabelError, VerticalTable
+from fedactors.data.relational import TableSource, parse_address
 from fedactors.errors import BadInput
-from fedactors.network.codec import plain
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
+from fedactors.privacy.secure_sessions import FEWEST
 from protocols.tablepuppet.algorithm import Loss
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.messages import Facts, Schemas
-from protocols.tablepuppet.query import (
-    Encoding,
-    Feature,
-    FeatureTypeError,
-    JoinPlan,
-    LabelError,
-    Query,
-    UnknownTableError,
-    VerticalTable,
-    make_plan,
-    parse_query,
-)
+from protocols.tablepuppet.messages import Facts
 
 Array = NDArray[np.float64]
 
@@ -110,7 +103,29 @@ def stated(
     )
 
 
-def loss_of(config: TablePuppetConfig, query: RelationalQuery) -> Loss:
+def name_tables(config: TablePuppetConfig, seats: Sequence[Seat]) -> tuple[dict[str, tuple[str, ...]], str]:
+    """Return the names of each table's clients, and the server's: a party of its own, or an actor of `server_in`'s.
+
+    Raises:
+        BadInput: sums under masks of too few tables, no such table, or a client that is called like the server.
+    """
+    tables: dict[str, tuple[str, ...]] = {}
+    for seat in seats:
+        tables[seat.table] = (*tables.get(seat.table, ()), seat.name)
+    if config.secure_sums and (len(tables) < FEWEST or any(len(own) > 1 for own in tables.values())):
+        sizes = ", ".join(f"{table} {len(own)}" for table, own in tables.items())
+        raise BadInput(f"secure_sums: {FEWEST} tables of one partition each are needed at least, there are {sizes}")
+    server = "server"
+    if config.server_in is not None:
+        if config.server_in not in tables:
+            raise BadInput(f"server_in: {config.server_in!r} is not allowed: one of the tables {', '.join(tables)}")
+        server = f"{tables[config.server_in][0].partition('/')[0]}/server"
+    if any(seat.name == server for seat in seats):
+        raise BadInput(f"parties: the name {server!r} is the server's")
+    return tables, server
+
+
+def loss_of(config: TablePuppetConfig, task: Task) -> Loss:
     """Return the loss that the model and the task imply.
 
     Raises:
@@ -118,23 +133,12 @@ def loss_of(config: TablePuppetConfig, query: RelationalQuery) -> Loss:
     """
     by_task: dict[str, Loss] = {"regression": "squared", "binary": "logistic", "multiclass": "softmax"}
     by_model: dict[str, Loss] = {"linear": "squared", "logistic": "logistic", "softmax": "softmax"}
-    loss = by_model.get(config.model, by_task[query.task])
-    if loss == "softmax" and query.task == "regression":
+    loss = by_model.get(config.model, by_task[task])
+    if loss == "softmax" and task == "regression":
         raise BadInput("model: 'softmax' is not allowed: the labels of a regression are numbers, no classes")
     if config.label_dp is not None and loss == "squared" and config.label_range is None:
         raise BadInput("label_dp: numeric labels need a declared label_range=LOW,HIGH to be clipped to")
     return loss
-
-
-@plain
-class Seat:
-    """One client: the actor's name, its table and partition in the query, and its own partition of the data."""
-
-    name: str
-    table: str
-    index: int
-    """Of the partition, in the order of the query's."""
-    own: RelationalPartition
 
 
 def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Seat, ...]:
@@ -147,14 +151,13 @@ def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Seat,
         QueryError: the SQL is at fault, or names a table that nobody holds.
         BadInput: partitions where the algorithm needs whole tables.
     """
-    by_source = {_source_name(data.query, p.table, p.partition): p for p in data.partitions}
-    query = held_query(data.query)
-    taken = [(t, i, by_source[source]) for t, parts in query.tables.items() for i, (source, _) in enumerate(parts)]
-    for table, partitions in query.tables.items():
-        if len(partitions) > 1 and config.algorithm in ("rfl-sgd-v", "rfl-admm-v", "vfl-sgd", "vfl-admm"):
+    taken = held_partitions(data)
+    for table in dict.fromkeys(table for table, _, _ in taken):
+        num_partitions = sum(other == table for other, _, _ in taken)
+        if num_partitions > 1 and config.algorithm in ("rfl-sgd-v", "rfl-admm-v", "vfl-sgd", "vfl-admm"):
             allowed = "rfl-admm" if config.is_admm else "rfl-sgd"
             raise BadInput(
-                f"algorithm: {config.algorithm!r} is not allowed: table {table!r} has {len(partitions)}"
+                f"algorithm: {config.algorithm!r} is not allowed: table {table!r} has {num_partitions}"
                 f" partitions; use {allowed} or centralised"
             )
     seats = []
@@ -167,93 +170,7 @@ def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Seat,
     return tuple(seats)
 
 
-def held_query(stated_query: RelationalQuery) -> Query:
-    """Return the query over one source for each partition that somebody holds.
-
-    Raises:
-        QueryError: the SQL is at fault, or names a table that nobody holds.
-    """
-    query = parse_query(stated_query.sql)
-    sources: dict[str, list[str]] = {}
-    for source in {source for parts in query.tables.values() for source, _ in parts}:
-        held = [(t, p) for _, t, p in stated_query.holders if t == source]
-        held = held or [(t, p) for _, t, p in stated_query.holders if t.lower() == source.lower()]
-        if not held:
-            known = ", ".join(stated_query.tables) or "none"
-            raise UnknownTableError(f"sql: unknown table {source!r} (known: {known})")
-        held.sort(key=lambda one: one[1])
-        sources[source] = [_source_name(stated_query, table, partition) for table, partition in held]
-    return query.held_in(sources)
-
-
-def resolve_plan(stated_query: RelationalQuery, schemas: Schemas) -> JoinPlan:
-    """Return what the query means over the columns of all sources; see `query.make_plan`."""
-    kinds = {name: dict(zip(s.columns, s.kinds, strict=True)) for name, s in schemas.by_source.items()}
-    encodings: dict[str, Encoding] = dict.fromkeys(stated_query.categorical, "one_hot")
-    return make_plan(held_query(stated_query), kinds, stated_query.label, encodings)
-
-
-def _source_name(query: RelationalQuery, table: str, partition: int) -> str:
-    return table if sum(t == table for _, t, _ in query.holders) == 1 else f"{table}#{partition}"
-
-
 # --- a client's own rows -------------------------------------------------------------------------------------------
-
-
-class RowsChangedError(BadInput):
-    """A table's rows are others than when the run began, so a resumed run would train on the wrong ones."""
-
-
-@dataclass(frozen=True)
-class OwnRows:
-    """The rows of one client in the order of this run."""
-
-    data: pa.Table
-    num_null: int
-    """Rows left out because a key was NULL."""
-    fingerprint: bytes
-    """SHA-256 of the rows, whatever their order in the database."""
-
-
-def read_rows(source: TableSource, table: VerticalTable, index: int, order: np.random.Generator) -> OwnRows:
-    """Read the columns and rows that the plan needs from the client's own database, and shuffle them.
-
-    They are ordered by their content first, keys before features: a database may give them in another order each
-    time, and row k must be the same row after a resume.
-    """
-    found = source.load(table.needed_columns(), table.partitions[index].where)
-    kept = rows_with_keys(found.select(table.keys)) if table.keys else np.ones(found.num_rows, dtype=bool)
-    data = _ordered(found if kept.all() else found.filter(pa.array(kept)))
-    fingerprint = hashlib.sha256(in_memory(data).rows).digest()
-    shuffled = data.take(pa.array(order.permutation(data.num_rows)))
-    return OwnRows(shuffled, int(np.count_nonzero(~kept)), fingerprint)
-
-
-def rows_with_keys(keys: pa.Table) -> NDArray[np.bool_]:
-    """Return which rows have no NULL in any key column; the others join with nothing and are left out."""
-    complete = np.ones(keys.num_rows, dtype=bool)
-    for column in keys.columns:
-        if column.null_count:
-            complete &= column.is_valid().to_numpy(zero_copy_only=False)
-    return complete
-
-
-def _ordered(data: pa.Table) -> pa.Table:
-    if not data.num_columns:
-        return data
-    columns = {f"c{i}": _sortable(column) for i, column in enumerate(data.columns)}
-    places = pyarrow.compute.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
-    return data.take(places).combine_chunks()
-
-
-def _sortable(column: pa.ChunkedArray) -> Any:
-    """Return a column that Arrow can sort: itself, or what it holds as texts (categories, intervals, lists)."""
-    kind, types = column.type, pa.types
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
-        return column
-    if types.is_decimal(kind) or types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind):
-        return column
-    return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
 
 
 def secret_order(numbers: Sequence[int]) -> np.random.Generator:
@@ -443,14 +360,108 @@ def design_matrix(
         else:
             values = _numbers(data, feature)
             if standardise:
-                count = max(int(facts.counts[i]), 1)
-                mean = float(facts.totals[i]) / count
-                deviation = np.sqrt(max(float(facts.squares[i]) / count - mean * mean, 0.0))
-                values = (values - mean) / deviation if deviation > 1e-12 * (1.0 + abs(mean)) else np.zeros(len(values))
+                mean, deviation = scale_of(facts, i)
+                values = (values - mean) / deviation if deviation else np.zeros(len(values))
             columns.append(values[:, None])
     if bias:
         columns.append(np.ones((data.num_rows, 1)))
     return np.hstack(columns) if columns else np.zeros((data.num_rows, 0))
+
+
+def scale_of(facts: Facts, feature: int) -> tuple[float, float]:
+    """Return mean and deviation of a numeric feature over the vertical table; deviation 0: it is constant."""
+    count = max(int(facts.counts[feature]), 1)
+    mean = float(facts.totals[feature]) / count
+    deviation = float(np.sqrt(max(float(facts.squares[feature]) / count - mean * mean, 0.0)))
+    return mean, deviation if deviation > 1e-12 * (1.0 + abs(mean)) else 0.0
+
+
+# --- rows to predict --------------------------------------------------------------------------------------------------
+
+
+def meaning_of(plan: JoinPlan, table: VerticalTable, query: RelationalQuery, schemas: Schemas) -> dict[str, Any]:
+    """Return what a query means for one of its tables, as plain values: rows to predict must have the same."""
+    label = plan.label_table
+    kinds = schemas.by_source[label.partitions[0].source]
+    joins = [" = ".join(sorted((f"{e.left}.{a}", f"{e.right}.{b}"))) for e in plan.edges for a, b in e.keys]
+    return {
+        "table": table.name,
+        "tables": [one.name for one in plan.tables],
+        "features": [[one.column, one.kind, one.encoding] for one in table.features],
+        "joins": sorted(joins),
+        "label": f"{label.name}.{label.label}",
+        "label_column": label.label if table == label else None,
+        "label_kind": kinds.kinds[kinds.columns.index(str(label.label))],
+        "task": query.task,
+        "num_classes": query.num_classes,
+    }
+
+
+def check_meaning(trained: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a query of rows to predict means for a table what the query of training meant.
+
+    Raises:
+        BadInput: other features, joins, label or task; names both.
+    """
+
+    def told(meaning: Mapping[str, Any], key: str) -> str:
+        found = meaning[key]
+        if key == "features":
+            found = [column if how == "numeric" else f"{column} (categories)" for column, _, how in found]
+        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+
+    for key, field in (("features", f"features of {now['table']}"), ("joins", "joins"), ("label", "label"),
+                       ("task", "task.type"), ("num_classes", "task.classes")):  # fmt: skip
+        if told(trained, key) != told(now, key):
+            raise BadInput(
+                f"{field}: {told(now, key) or 'none'} is not allowed: the model was trained on "
+                f"{told(trained, key) or 'none'}"
+            )
+
+
+def encoding_of(features: Sequence[Feature], facts: Facts, standardise: bool) -> Preprocessing:
+    """Return what `design_matrix` does, without the column of ones, as what a part of a model keeps."""
+    columns, mean, deviation = [], [], []
+    for i, feature in enumerate(features):
+        if feature.encoding == "one_hot":
+            rule = ColumnRule(type="categorical", missing="constant", fill="")
+            columns.append(FittedColumn(name=feature.column, rule=rule, categories=facts.categories[i]))
+            mean += [0.0] * len(facts.categories[i])
+            deviation += [1.0] * len(facts.categories[i])
+        else:
+            columns.append(FittedColumn(name=feature.column, rule=ColumnRule()))
+            measured = scale_of(facts, i) if standardise else (0.0, 1.0)
+            mean.append(measured[0])
+            deviation.append(measured[1] or _CONSTANT)
+    return Preprocessing(
+        columns=tuple(columns),
+        feature_names=tuple(name for one in columns for name in one.names),
+        fill=np.zeros(len(mean)),
+        mean=np.asarray(mean, np.float64),
+        deviation=np.asarray(deviation, np.float64),
+    )
+
+
+_CONSTANT = 1e300
+"""Divides a column that was constant in training, which was 0 there, so that any other value is 0 as well."""
+
+
+def encode_new(rows: pa.Table, features: Sequence[Feature], fitted: Preprocessing, where: str) -> Encoded:
+    """Return rows to predict as the model sees them (n, D), without a column of ones; rejected ones are zeros."""
+    columns = {}
+    for feature in features:
+        if feature.encoding == "one_hot":
+            values: NDArray[Any] = np.array(_texts(rows, feature), dtype=object)
+        else:
+            numbers = pyarrow.compute.cast(rows.column(feature.column), pa.float64())
+            values = np.asarray(numbers.to_numpy(), dtype=np.float64)
+        columns[feature.column] = Column(feature.column, values)
+    if not columns:
+        return Encoded(np.zeros((rows.num_rows, 0)), {})
+    encoded = encode(columns, fitted.columns, where, new=True, dtype=fitted.dtype)
+    x_nD = fitted.finish(encoded.features)
+    x_nD[list(encoded.rejected)] = 0.0
+    return Encoded(x_nD, encoded.rejected)
 
 
 def _texts(data: pa.Table, feature: Feature) -> list[str]:

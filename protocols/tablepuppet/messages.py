@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors import joining
 from fedactors.inspection import Protection
 from fedactors.network.codec import message
 from fedactors.privacy.secure_sums import MESSAGES
@@ -22,28 +23,6 @@ from protocols.tablepuppet.config import TablePuppetConfig
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
-
-
-@message(reveals="names and types of the table's columns; no row")
-class Schema:
-    """The columns of one partition and their kinds."""
-
-    columns: tuple[str, ...]
-    kinds: tuple[str, ...]
-
-
-@message(reveals="names and types of all tables' columns; no row")
-class Schemas:
-    """The schema of each source of the query, by the source's name."""
-
-    by_source: dict[str, Schema]
-
-
-@message(reveals="the key of the hashes, to those who hash with it")
-class HashSecret:
-    """The random key under which all clients hash their join keys."""
-
-    key: bytes
 
 
 @message(
@@ -65,18 +44,6 @@ class Agreement:
 
     facts: Facts
     seed: int
-
-
-@message(
-    reveals="which rows have equal keys, with which rows of other tables they join, and how often each key occurs; "
-    "not the keys themselves, unless the receiver gets the secret from a client",
-)
-class KeyHashes:
-    """A keyed hash of each row's join key for each edge (n x 16 bytes), and how many rows had NULL keys."""
-
-    num_rows: int
-    num_null: int
-    hashes: tuple[NDArray[np.uint8], ...]
 
 
 @message(
@@ -233,6 +200,50 @@ class DesignMatrix:
     theta: Floats
 
 
+# --- rows to predict ---
+
+
+@message(reveals="which clients have the table of the label, which the query says anyway")
+class LabelOwners:
+    """To whom the predictions belong, in the order of their partitions."""
+
+    names: tuple[str, ...]
+
+
+@message(reveals="which of the own rows miss values that the model needs")
+class UnusableRows:
+    """For each row (n) whether it cannot be used."""
+
+    values: NDArray[np.bool_]
+
+
+@message(
+    reveals="which of its rows have partners in all tables; where predictions are summed under masks also how often",
+)
+class WantedRows:
+    """Rows to predict: each once, or under masks one for each joined row, in random order."""
+
+    rows: NDArray[np.int32]
+
+
+@message(
+    reveals="the model's output for each of its rows that joins, how often it joins, and why the others do not: in "
+    "which table they find no partner, or in which one the partner misses values",
+)
+class JoinedOutputs:
+    """What the owner of the label's table is told of its n rows, which occur in N joined rows.
+
+    `rows`: its row of each joined row (N); `values`: h of each (N x C, zeros where a partner misses values); `misses`:
+    the table in which it does (N); `lacks`: the one in which a row finds no partner (n). Places in `tables`; -1: none.
+    """
+
+    tables: tuple[str, ...]
+    rows: NDArray[np.int32]
+    values: Floats
+    misses: NDArray[np.int16]
+    lacks: NDArray[np.int16]
+
+
 # --- orders of the run's driver, and what it learns ---
 
 
@@ -272,7 +283,7 @@ class TestScore:
 
 def sent(config: TablePuppetConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
-    found = [Schema, Schemas, HashSecret, KeyHashes, Labels, TestRows, TestOutputs, Score]
+    found = [*joining.MESSAGES, Labels, TestRows, TestOutputs, Score]
     found += [JoinFacts, RoundOrder, TrainingLoss, TestScore]
     found += [JoinedRows] if config.is_vertical else [DuplicateCounts]
     may_be_partitioned = config.algorithm in ("rfl-admm", "rfl-sgd", "centralised")

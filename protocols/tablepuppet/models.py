@@ -82,7 +82,7 @@ def predict(model: TableModel, theta_P: Array, x_nD: Array) -> Array:
     """Return h_nC = f_i(theta; x)."""
     if model.kind == "linear":
         return x_nD @ theta_P.reshape(model.num_columns, model.num_outputs)
-    w1_DH, b1_H, w2_HC, b2_C = _layers(model, theta_P)
+    w1_DH, b1_H, w2_HC, b2_C = layers(model, theta_P)
     return np.maximum(x_nD @ w1_DH + b1_H, 0.0) @ w2_HC + b2_C
 
 
@@ -90,7 +90,7 @@ def pull_back(model: TableModel, theta_P: Array, x_nD: Array, dh_nC: Array) -> A
     """Return the gradient of sum(dh * f(theta; x)) with respect to theta, flat."""
     if model.kind == "linear":
         return (x_nD.T @ dh_nC).ravel()
-    w1_DH, b1_H, w2_HC, _ = _layers(model, theta_P)
+    w1_DH, b1_H, w2_HC, _ = layers(model, theta_P)
     a_nH = np.maximum(x_nD @ w1_DH + b1_H, 0.0)
     da_nH = (dh_nC @ w2_HC.T) * (a_nH > 0)
     pieces = [(x_nD.T @ da_nH).ravel(), da_nH.sum(axis=0), (a_nH.T @ dh_nC).ravel()]
@@ -105,7 +105,7 @@ def row_gradients(model: TableModel, theta_P: Array, x_nD: Array, dh_nC: Array) 
     if model.kind == "linear":
         made: Array = (x_nD[:, :, None] * dh_nC[:, None, :]).reshape(n, model.num_parameters)
         return made
-    w1_DH, b1_H, w2_HC, _ = _layers(model, theta_P)
+    w1_DH, b1_H, w2_HC, _ = layers(model, theta_P)
     a_nH = np.maximum(x_nD @ w1_DH + b1_H, 0.0)
     da_nH = (dh_nC @ w2_HC.T) * (a_nH > 0)
     pieces = [
@@ -118,7 +118,8 @@ def row_gradients(model: TableModel, theta_P: Array, x_nD: Array, dh_nC: Array) 
     return np.concatenate(pieces, axis=1)
 
 
-def _layers(model: TableModel, theta_P: Array) -> tuple[Array, Array, Array, Array]:
+def layers(model: TableModel, theta_P: Array) -> tuple[Array, Array, Array, Array]:
+    """Return weights and biases of a network: D x H, H, H x C, C."""
     D, H, C = model.num_columns, model.num_hidden, model.num_outputs
     w1, b1, w2, b2 = np.split(theta_P, [D * H, D * H + H, D * H + H + H * C])
     return w1.reshape(D, H), b1, w2.reshape(H, C), b2 if model.output_bias else np.zeros(C)

@@ -12,15 +12,15 @@ Who waits for whom: the server waits for every table in each batch or round; tab
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.partitions import RelationalQuery
+from fedactors.joining import KeyHashes, agree_on_plan, ask_all, ask_each
 from fedactors.network.codec import plain
 from fedactors.parties import Parties
 from fedactors.privacy.fixed_point import FixedPoint
@@ -44,11 +44,9 @@ from protocols.tablepuppet.messages import (
     JoinedRows,
     JoinFacts,
     JoinPlaces,
-    KeyHashes,
     Labels,
     Predictions,
     RoundOrder,
-    Schemas,
     Score,
     TestOutputs,
     TestPredictions,
@@ -57,20 +55,8 @@ from protocols.tablepuppet.messages import (
     TrainingLoss,
 )
 
-C = TypeVar("C")
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _NOTHING = np.zeros(0, dtype=np.int32)
-
-
-async def _all(called: Iterable[C], call: Callable[[C], Awaitable[T]]) -> list[T]:
-    """Call everybody at once, and return their replies in order."""
-    return list(await asyncio.gather(*(call(one) for one in called)))
-
-
-async def _each(called: Iterable[C], call: Callable[[C, Any], Awaitable[T]], messages: Iterable[Any]) -> list[T]:
-    """Call everybody at once, each with a message of its own."""
-    return list(await asyncio.gather(*(call(one, given) for one, given in zip(called, messages, strict=True))))
 
 
 class UnionOperator:
@@ -99,7 +85,7 @@ class UnionOperator:
     @remote(caller=SERVER)
     async def send_keys(self) -> KeyHashes:
         """Return the key hashes of all partitions, one after the other."""
-        parts = await _all(self._clients, lambda client: client.send_keys())
+        parts = await ask_all(self._clients, lambda client: client.send_keys())
         self.memory["sizes"] = [part.num_rows for part in parts]
         hashes = tuple(algorithm.gather_union(columns) for columns in zip(*(p.hashes for p in parts), strict=True))
         return KeyHashes(sum(p.num_rows for p in parts), sum(p.num_null for p in parts), hashes)
@@ -107,7 +93,7 @@ class UnionOperator:
     @remote(caller=SERVER)
     async def send_labels(self) -> Labels:
         """Return the labels of all partitions."""
-        parts = await _all(self._clients, lambda client: client.send_labels())
+        parts = await ask_all(self._clients, lambda client: client.send_labels())
         train, is_test = (
             algorithm.gather_union(column) for column in zip(*((p.train, p.is_test) for p in parts), strict=True)
         )
@@ -121,7 +107,7 @@ class UnionOperator:
         sent = [
             DuplicateCounts(a, b, counts.num_joined, counts.num_classes) for a, b in zip(train, in_test, strict=True)
         ]
-        await _each(self._clients, lambda client, given: client.receive_counts(given), sent)
+        await ask_each(self._clients, lambda client, given: client.receive_counts(given), sent)
 
     @remote(caller=SERVER)
     async def receive_test_rows(self, test_rows: TestRows) -> None:
@@ -129,14 +115,14 @@ class UnionOperator:
         found = algorithm.split_rows(test_rows.rows, self.memory["sizes"])
         self.memory["test_places"] = [places for places, _ in found]
         sent = [TestRows(own) for _, own in found]
-        await _each(self._clients, lambda client, given: client.receive_test_rows(given), sent)
+        await ask_each(self._clients, lambda client, given: client.receive_test_rows(given), sent)
 
     # --- training ---
 
     @remote(caller=SERVER)
     async def predict_all(self) -> Predictions:
         """Gather the predictions of all partitions."""
-        return _gather(await _all(self._clients, lambda client: client.predict_all()))
+        return _gather(await ask_all(self._clients, lambda client: client.predict_all()))
 
     @remote(caller=SERVER)
     async def exchange(self, derivatives: Derivatives) -> Predictions:
@@ -146,14 +132,14 @@ class UnionOperator:
             split = algorithm.split_rows(self._batch, self.memory["active"])
             sizes = [derivatives.batch_size, *[0] * (len(split) - 1)]  # beta R once in the sum over the partitions
             sent = [Derivatives(derivatives.values[p], n, _NOTHING) for (p, _), n in zip(split, sizes, strict=True)]
-            found = await _each(self._clients, lambda client, given: client.partial(given), sent)
+            found = await ask_each(self._clients, lambda client, given: client.partial(given), sent)
             parts = [part.values for part in found]
             work = Work("coordinate", float(len(parts) * len(parts[0])))
             total = await self._compute(algorithm.combine_gradients, parts, derivatives.batch_size, work=work)
         self._batch = derivatives.next_rows
         split = algorithm.split_rows(self._batch, self.memory["active"])
         steps = [AggregatedGradient(total, own.astype(np.int32)) for _, own in split]
-        replies = await _each(self._clients, lambda client, given: client.apply(given), steps)
+        replies = await ask_each(self._clients, lambda client, given: client.apply(given), steps)
         merged = np.empty((len(self._batch), replies[0].values.shape[1]))
         for (places, _), reply in zip(split, replies, strict=True):
             merged[places] = reply.values
@@ -164,38 +150,38 @@ class UnionOperator:
         """Run the inner rounds of consensus (Eq. 20-22) and gather the predictions of the agreed theta."""
         config, memory, clients = self._config, self.memory, self._clients
         if "w" not in memory:
-            first = (await _all(clients, lambda client: client.first_theta()))[0].theta
+            first = (await ask_all(clients, lambda client: client.first_theta()))[0].theta
             memory["w"], memory["u"] = first, [np.zeros_like(first) for _ in clients]
         parts = algorithm.scatter_union(auxiliary.values, memory["active"])
-        await _each(clients, lambda client, given: client.receive_auxiliary(given), map(Auxiliary, parts))
+        await ask_each(clients, lambda client, given: client.receive_auxiliary(given), map(Auxiliary, parts))
         for _ in range(config.inner_rounds):
             sent = [Consensus(memory["w"], u) for u in memory["u"]]
-            found = await _each(clients, lambda client, given: client.consensus(given), sent)
+            found = await ask_each(clients, lambda client, given: client.consensus(given), sent)
             thetas = [part.theta for part in found]
             args = (thetas, memory["u"], config.beta, config.inner_rho or config.rho)
             work = Work("coordinate", float(2 * len(thetas) * len(thetas[0])))
             memory["w"], memory["u"] = await self._compute(algorithm.consensus_step, *args, work=work)
         agreed = [Consensus(memory["w"], u) for u in memory["u"]]
-        return _gather(await _each(clients, lambda client, given: client.adopt(given), agreed))
+        return _gather(await ask_each(clients, lambda client, given: client.adopt(given), agreed))
 
     # --- evaluation ---
 
     @remote(caller=SERVER)
     async def predict_test(self) -> TestPredictions:
         """Gather the test predictions of all partitions."""
-        return TestPredictions(_gather(await _all(self._clients, lambda client: client.predict_test())).values)
+        return TestPredictions(_gather(await ask_all(self._clients, lambda client: client.predict_test())).values)
 
     @remote(caller=SERVER)
     async def score(self, outputs: TestOutputs) -> Score:
         """Let each partition score the joined test rows that it has labels of."""
         sent = [TestOutputs(outputs.values[places]) for places in self.memory["test_places"]]
-        found = await _each(self._clients, lambda client, given: client.score(given), sent)
+        found = await ask_each(self._clients, lambda client, given: client.score(given), sent)
         return Score(sum(s.total for s in found), sum(s.loss for s in found), sum(s.count for s in found))
 
     @remote(caller=SERVER)
     async def give_rows(self) -> DesignMatrix:
         """Gather every feature (centralised baseline)."""
-        parts = await _all(self._clients, lambda client: client.give_rows())
+        parts = await ask_all(self._clients, lambda client: client.give_rows())
         train, test = (
             algorithm.gather_union(column) for column in zip(*((p.train, p.test) for p in parts), strict=True)
         )
@@ -253,7 +239,7 @@ class JoinServer(Server):
         self, config: TablePuppetConfig, query: RelationalQuery, sides: tuple[Side, ...], batch_seed: int
     ) -> None:
         self._config, self._query, self._sides, self._batch_seed = config, query, sides, batch_seed
-        self._loss = data.loss_of(config, query)
+        self._loss = data.loss_of(config, query.task)
         self.train_rows: list[NDArray[np.int32]] = []
         self.test_rows: list[NDArray[np.int32]] = []
         self.num_rows: list[int] = []
@@ -289,24 +275,18 @@ class JoinServer(Server):
     @remote(caller=DRIVER)
     async def agree(self) -> None:
         """Check the query against everybody's columns, then let each table's partitions agree on their encoding."""
-        everybody = [client for clients in self._clients.values() for client in clients]
-        found = await _all(everybody, lambda client: client.describe())
-        held = data.held_query(self._query)
-        sources = [source for partitions in held.tables.values() for source, _ in partitions]
-        schemas = Schemas(dict(zip(sources, found, strict=True)))
-        self._plan = data.resolve_plan(self._query, schemas)
+        self._plan, _ = await agree_on_plan(self._query, self._clients)
         self.label_index = self._plan.tables.index(self._plan.label_table)
-        await _all(everybody, lambda client: client.prepare(schemas))
         if not self._config.declared_facts:
             rest = [client for clients in self._clients.values() for client in clients[1:]]
-            await _all(rest, lambda client: client.tell_facts())
-        await _all([clients[0] for clients in self._clients.values()], lambda client: client.agree())
+            await ask_all(rest, lambda client: client.tell_facts())
+        await ask_all([clients[0] for clients in self._clients.values()], lambda client: client.agree())
 
     @remote(caller=DRIVER)
     async def map_tables(self) -> JoinFacts:
         """Join the hashed keys, split the join into training and test rows, and give every table its G_i."""
         config, tables, label_table = self._config, self._tables, self._tables[self.label_index]
-        keys = await _all(tables, lambda table: table.send_keys())
+        keys = await ask_all(tables, lambda table: table.send_keys())
         labels = await label_table.send_labels()
         names = [side.table for side in self._sides]
         hashes = {name: list(k.hashes) for name, k in zip(names, keys, strict=True)}
@@ -320,10 +300,10 @@ class JoinServer(Server):
         if config.is_vertical:
             whole = [clients[0] for clients in self._clients.values()]
             given = [JoinedRows(a, b, self.num_outputs) for a, b in zip(split.train, split.test, strict=True)]
-            await _each(whole, lambda client, rows: client.receive_joined_rows(rows), given)
+            await ask_each(whole, lambda client, rows: client.receive_joined_rows(rows), given)
         else:
             sent = [DuplicateCounts(c, t, len(self.y), self.num_outputs) for c, t in split.counts()]
-            await _each(tables, lambda table, counts: table.receive_counts(counts), sent)
+            await ask_each(tables, lambda table, counts: table.receive_counts(counts), sent)
         self._scored = split.test[self.label_index]
         await label_table.receive_test_rows(TestRows(self._scored))
         joined = split.vertical_slices() if config.is_vertical else split.renumbered()
@@ -333,12 +313,12 @@ class JoinServer(Server):
         self._index()
         self.dual = np.zeros((len(self.y), self.num_outputs)) if config.is_admm else np.zeros((0, 1))
         if config.algorithm == "centralised":
-            self.matrices = await _all(tables, lambda table: table.give_rows())
+            self.matrices = await ask_all(tables, lambda table: table.give_rows())
             self.thetas = [matrix.theta for matrix in self.matrices]
         elif config.secure_sums and config.is_admm:
             self.total = await self._ask_sum(lambda table, _: table.predict_all(), tables)
         elif config.is_admm:
-            self.predictions = _bare(await _all(tables, lambda table: table.predict_all()))
+            self.predictions = _bare(await ask_all(tables, lambda table: table.predict_all()))
         return JoinFacts(
             joined_rows=len(self.y),
             joined_test_rows=len(self.test_rows[0]),
@@ -358,13 +338,13 @@ class JoinServer(Server):
         await self._clients[self._sides[self.label_index].table][0].receive_test_rows(TestRows(self._scored[test]))
         given = [JoinPlaces(a, b) for a, b in zip(ordered.train, ordered.test, strict=True)]
         whole = [clients[0] for clients in self._clients.values()]
-        await _each(whole, lambda client, places: client.receive_places(places), given)
+        await ask_each(whole, lambda client, places: client.receive_places(places), given)
         return ordered, self.y[train]
 
     async def _ask_sum(self, call: Callable[[Any, Any], Awaitable[Any]], messages: Iterable[Any]) -> Array:
         """Call every table and return the sum of their predictions, in which the parts do not show."""
         await self._sums.prepare(1)
-        found = await _each(self._tables, call, messages)
+        found = await ask_each(self._tables, call, messages)
         parts = {side.clients[0]: part for side, part in zip(self._sides, found, strict=True)}
         point = FixedPoint(limit=self._config.secure_range, num_clients=len(parts))
         return (await self._sums.total(parts, point, self._work("server-step")))[0]
@@ -392,7 +372,7 @@ class JoinServer(Server):
         for i, h_nC in enumerate(self.predictions):
             args_i = (config.admm, shared_NC, self._rows[i], self._G[i], h_nC, config.rho, len(self._tables))
             sent.append(Auxiliary(await self.compute(algorithm.scatter_auxiliary, *args_i, work=self._work("scatter"))))
-        found = await _each(self._tables, lambda table, auxiliary: table.solve(auxiliary), sent)
+        found = await ask_each(self._tables, lambda table, auxiliary: table.solve(auxiliary), sent)
         self.predictions = _bare(found)
         total_NC = await self._join(self.predictions)
         return algorithm.mean_loss(loss, total_NC, self.y)
@@ -424,13 +404,13 @@ class JoinServer(Server):
                 args = (self._loss, await self._ask_sum(exchange, sent), touched, self.y[batch])
                 value, Y = await self.compute(algorithm.sgd_sum_step, *args, work=work)
             else:
-                bare: Any = (self._loss, _bare(await _each(self._tables, exchange, sent)), touched, self.y[batch])
+                bare: Any = (self._loss, _bare(await ask_each(self._tables, exchange, sent)), touched, self.y[batch])
                 value, Y = await self.compute(algorithm.sgd_server_step, *bare, work=work)
             loss_sum += value
             touched = await self._touch(batches[index + 1], scratch) if index + 1 < len(batches) else []
             following = self._rows_of(batches[index + 1], touched) if touched else [_NOTHING] * len(Y)
             sent = [Derivatives(y, len(batch), rows) for y, rows in zip(Y, following, strict=True)]
-        await (self._ask_sum(exchange, sent) if self._config.secure_sums else _each(self._tables, exchange, sent))
+        await (self._ask_sum(exchange, sent) if self._config.secure_sums else ask_each(self._tables, exchange, sent))
         return loss_sum / len(self.y)
 
     async def _train_centralised(self, number: int) -> float:
@@ -460,7 +440,7 @@ class JoinServer(Server):
         else:
             if self._config.secure_sums:
                 return await self._score(await self._ask_sum(lambda table, _: table.predict_test(), self._tables))
-            predictions = _bare(await _all(self._tables, lambda table: table.predict_test()))
+            predictions = _bare(await ask_all(self._tables, lambda table: table.predict_test()))
         work = self._work("gather", len(self._test_rows[0]))
         return await self._score(await self.compute(algorithm.gather_join, predictions, self._test_rows, work=work))
 

@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute
 from numpy.typing import NDArray
 
+from fedactors.data.held_tables import Schema, Schemas, Seat, held_query, read_rows, resolve_plan
 from fedactors.data.partitions import RelationalData
+from fedactors.data.query import JoinPlan, VerticalTable
 from fedactors.data.relational import in_memory
+from fedactors.data.table_mapping import hash_rows, table_mapping
 from fedactors.errors import BadInput
 from fedactors.plugins import Neighbour
 from fedactors.runtime.base import derived_rng, noise_rng
 from protocols.tablepuppet import data as tables
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.mapping import hash_rows, table_mapping
-from protocols.tablepuppet.messages import Schema, Schemas
-from protocols.tablepuppet.query import JoinPlan, VerticalTable
 
 _WAYS = ("another row's values", "a million each", "zeros", "minus a million each")
 _HUGE = 1e6
@@ -39,7 +39,7 @@ _MOST_TRIES = 20_000
 class _Part:
     """One client's rows in the order that they have in a reproducible run."""
 
-    seat: tables.Seat
+    seat: Seat
     table: VerticalTable
     rows: pa.Table
     whole: pa.Table
@@ -90,10 +90,10 @@ def neighbours(
 def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[JoinPlan, list[_Part]]:
     """Read every client's rows, shuffled as its actor shuffles them where noise is reproducible."""
     seats = tables.seat_clients(config, data)
-    sources = [source for partitions in tables.held_query(data.query).tables.values() for source, _ in partitions]
+    sources = [source for partitions in held_query(data.query).tables.values() for source, _ in partitions]
     kinds = [seat.own.source.describe() for seat in seats]
     found = {source: Schema(tuple(k), tuple(k.values())) for source, k in zip(sources, kinds, strict=True)}
-    plan = tables.resolve_plan(data.query, Schemas(found))
+    plan = resolve_plan(data.query, Schemas(found))
     parts = []
     for seat, described in zip(seats, kinds, strict=True):
         table, whole = plan.table(seat.table), seat.own.source.load()
@@ -103,7 +103,7 @@ def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[J
         if config.feature_dp or config.label_dp:
             drawn = noise_rng(seed, seat.name, "row order", True).integers(0, 2**63, 4).tolist()
             order = tables.secret_order(drawn)
-        rows = tables.read_rows(seat.own.source, table, seat.index, order).data
+        rows = read_rows(seat.own.source, table, seat.index, order).data
         is_test = np.zeros(rows.num_rows, dtype=bool)
         if table.label is not None:
             is_test = tables.choose_test(rows.num_rows, config.test_share, derived_rng(seed, seat.name, "test rows"))
@@ -159,7 +159,7 @@ def _other_label(config: TablePuppetConfig, data: RelationalData, part: _Part, r
     """Return the label that is farthest from a row's."""
     column = part.rows[part.table.label]
     own = column[row].as_py()
-    if tables.loss_of(config, data.query) != "squared":
+    if tables.loss_of(config, data.task) != "squared":
         return next(value for value in sorted(column.unique().to_pylist(), key=str) if value != own)
     low, high = config.label_range or (-_HUGE, _HUGE)
     far = low if own > (low + high) / 2 else high

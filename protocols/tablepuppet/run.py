@@ -19,19 +19,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.data.partitions import RelationalData
-from fedactors.errors import BadInput
 from fedactors.learning.metrics import of_split
 from fedactors.plugins import RunResult
 from fedactors.privacy.claims import EVERYBODY, JOINED, claims
 from fedactors.privacy.releases import budgets
-from fedactors.privacy.secure_sessions import FEWEST
 from fedactors.rounds import Remedy, Rounds, RunState
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.tablepuppet.accounts import account_communication, default_costs
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import loss_of, seat_clients
+from protocols.tablepuppet.data import loss_of, name_tables, seat_clients
 from protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
 from protocols.tablepuppet.operators import JoinServer, Side, UnionCoordinator
 
@@ -49,7 +47,7 @@ class State(RunState):
 async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime) -> RunResult:
     """Train over the join that the data's query states, and return the score on the joined test rows."""
     runtime.use_costs(default_costs(config))
-    loss = loss_of(config, data.query)
+    loss = loss_of(config, data.task)
     server, clients = assemble(config, data, runtime)
     rounds = Rounds(runtime, State(), num_rounds=num_rounds(config, loss), remedy=remedy(config))
     state = rounds.state
@@ -104,19 +102,7 @@ def assemble(
     """
     seats, query = seat_clients(config, data), data.query
     names = tuple(seat.name for seat in seats)
-    tables: dict[str, tuple[str, ...]] = {}
-    for seat in seats:
-        tables[seat.table] = (*tables.get(seat.table, ()), seat.name)
-    if config.secure_sums and (len(tables) < FEWEST or any(len(own) > 1 for own in tables.values())):
-        sizes = ", ".join(f"{table} {len(own)}" for table, own in tables.items())
-        raise BadInput(f"secure_sums: {FEWEST} tables of one partition each are needed at least, there are {sizes}")
-    server_name = "server"
-    if config.server_in is not None:
-        if config.server_in not in tables:
-            raise BadInput(f"server_in: {config.server_in!r} is not allowed: one of the tables {', '.join(tables)}")
-        server_name = f"{_party(tables[config.server_in][0])}/server"
-    if server_name in names:
-        raise BadInput(f"parties: the name {server_name!r} is the server's")
+    tables, server_name = name_tables(config, seats)
     clients = {
         seat.name: runtime.spawn(TableClient, seat.name, config, query, seat, tables[seat.table], names)
         for seat in seats
@@ -125,7 +111,7 @@ def assemble(
     for table, own in tables.items():
         coordinator = None
         if config.lou_coordinator == "organisation" and len(own) > 1:
-            coordinator = f"{_party(own[0])}/union-{table}"
+            coordinator = f"{own[0].partition('/')[0]}/union-{table}"
             runtime.spawn(UnionCoordinator, coordinator, config, own)
         sides.append(Side(table=table, clients=own, coordinator=coordinator))
     batch_seed = derived_seed(runtime.seed, "all parties", "batches")
@@ -173,7 +159,3 @@ def num_rounds(config: TablePuppetConfig, loss: Loss) -> int:
     """Return the rounds to run; the closed form of the ridge needs one."""
     is_closed = config.centralised == "exact" and loss == "squared" and config.model != "neural"
     return 1 if config.algorithm == "centralised" and is_closed else config.rounds
-
-
-def _party(name: str) -> str:
-    return name.partition("/")[0]

@@ -26,10 +26,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedactors.data.query import make_plan, parse_query
+from fedactors.data.table_mapping import TableMapping, hash_keys, table_mapping
 from fedactors.errors import DataMissing
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.baselines.centralised import JoinedTable, predict_tables, solve_ridge
-from protocols.tablepuppet.mapping import TableMapping, hash_keys, table_mapping
 from protocols.tablepuppet.models import (
     Subproblem,
     TableModel,
@@ -39,7 +40,6 @@ from protocols.tablepuppet.models import (
     solve_linear,
     solve_sgd,
 )
-from protocols.tablepuppet.query import make_plan, parse_query
 
 QUERY = "SELECT r.rating FROM ratings r JOIN movies m ON r.movie = m.movie JOIN users u ON r.user = u.user"
 SCHEMAS = {

@@ -12,7 +12,7 @@ from tests.bad_inputs.cases import Case, Change, command, cut, loop, make_folder
 from tests.bad_inputs.world import NAMED, SMALL
 
 _RUN = "run"
-_PARTY = {"pubsub-vfl": "active", "nebulafl": "oregon"}
+_PARTY = {"pubsub-vfl": "active", "nebulafl": "oregon", "tablepuppet": "orders"}
 _READERS = ("compare", "report", "predict", "export", "resume")
 
 
@@ -273,10 +273,6 @@ def _readers() -> Iterator[Case]:
         yield command(["submit", "mtcd", "--resume", path, "--address", "http://127.0.0.1:9"], "")
     for protocol in SMALL:
         base = f"finished/{protocol}"
-        if protocol == "tablepuppet":
-            yield command(["predict", _RUN, "--data", "orders"], "tablepuppet", base=base)
-            yield command(["export", _RUN, "--party", "server"], "tablepuppet", base=base)
-            continue
         for data in ("no-such", "nowhere.toml", "", "x\0.toml", "..", "cora" if protocol != "glasu" else "digits"):
             yield command(["predict", _RUN, "--data", data], "data", base=base)
         yield command(["predict", _RUN, "--data", NAMED[protocol], "--checkpoint", "r99"], "'r99'", base=base)
@@ -286,6 +282,10 @@ def _readers() -> Iterator[Case]:
         yield command(["predict", _RUN], "--data", base=base)
         for party in ("nobody", "", "..", "driver", "_driver"):
             yield command(["export", _RUN, "--party", party], "--party", repr(party), base=base)
+    tables = "finished/tablepuppet"
+    yield command(["export", _RUN, "--party", "server"], "'server'", base=tables)
+    yield command(["predict", _RUN, "--data", "orders", "--to", "said.txt"], "--to", "'said.txt'", base=tables)
+    yield command(["predict", _RUN, "--data", "parties.toml"], "features of", base=(tables, "relational"))
     yield command(["export", _RUN, "--party", "client-0", "--to", "file"], "--to", base=mtcd, change=write("file", ""))
     yield command(["export", _RUN, "--party", "client-0", "--to", "s3://b"], "--to", base=mtcd)
     yield command(["export", _RUN, "--party", "client-0", "--to", "/proc/x"], "--to", base=mtcd)

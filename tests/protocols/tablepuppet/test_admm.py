@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedactors.data.table_mapping import TableMapping
 from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.mapping import TableMapping
 from protocols.tablepuppet.models import (
     Subproblem,
     TableModel,

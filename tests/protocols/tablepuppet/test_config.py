@@ -40,14 +40,14 @@ def test_what_is_not_allowed_is_named(words, part):
 )  # fmt: skip
 def test_the_loss_follows_the_model_and_the_task(words, task, loss):
     data = stated("SELECT a.x FROM a", {"a": "a.csv"}, label="x", task=task)
-    assert loss_of(build(TablePuppetConfig, words), data.query) == loss
+    assert loss_of(build(TablePuppetConfig, words), data.task) == loss
 
 
 def test_label_noise_on_numbers_needs_their_range():
     data = stated("SELECT a.x FROM a", {"a": "a.csv"}, label="x")
     with pytest.raises(BadInput, match="label_range"):
-        loss_of(build(TablePuppetConfig, {"label_dp": "0.5"}), data.query)
-    assert loss_of(build(TablePuppetConfig, {"label_dp": "0.5", "label_range": "1,5"}), data.query) == "squared"
+        loss_of(build(TablePuppetConfig, {"label_dp": "0.5"}), data.task)
+    assert loss_of(build(TablePuppetConfig, {"label_dp": "0.5", "label_range": "1,5"}), data.task) == "squared"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedactors.data.held_tables import read_rows, rows_with_keys
+from fedactors.data.query import Feature, FeatureTypeError, LabelError, Partition, VerticalTable
 from fedactors.data.relational import in_memory
 from protocols.tablepuppet.data import (
     column_facts,
@@ -13,10 +15,7 @@ from protocols.tablepuppet.data import (
     label_values,
     merge_classes,
     merge_facts,
-    read_rows,
-    rows_with_keys,
 )
-from protocols.tablepuppet.query import Feature, FeatureTypeError, LabelError, Partition, VerticalTable
 
 FEATURES = (Feature("age", "integer"), Feature("town", "text", "one_hot"), Feature("same", "float"))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedactors import joining
 from fedactors.config import build
+from fedactors.data import held_tables
 from fedactors.errors import BadInput, Refused
 from fedactors.privacy.accounting import dpsgd_epsilon
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.tablepuppet import data, models
+from protocols.tablepuppet import models
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data
@@ -102,14 +104,14 @@ def test_noise_is_fresh_in_every_run_unless_made_reproducible():
 )
 def test_under_privacy_nobody_can_derive_the_order_of_rows(monkeypatch, reproducible, words, is_secret):
     """Rows are shuffled from the order of their keys: whoever could derive it would know the ranks of hashed keys."""
-    read, found = data.read_rows, []
+    read, found = held_tables.read_rows, []
 
     def listen(*args):
         rows = read(*args)
         found.append(rows.data.to_pylist())
         return rows
 
-    monkeypatch.setattr(data, "read_rows", listen)
+    monkeypatch.setattr(joining, "read_rows", listen)
     for _ in range(2):
         execute(
             reproducible=reproducible, model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5, rounds=1, **words

@@ -7,10 +7,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from fedactors.data.held_tables import rows_with_keys
+from fedactors.data.query import make_plan, parse_query
 from fedactors.data.relational import TableSource
-from protocols.tablepuppet.data import rows_with_keys
-from protocols.tablepuppet.mapping import hash_keys, table_mapping
-from protocols.tablepuppet.query import make_plan, parse_query
+from fedactors.data.table_mapping import hash_keys, table_mapping
 
 pytestmark = pytest.mark.data
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
+from fedactors.data import query as faults
+from fedactors.data.query import Feature, make_plan, parse_query
 from fedactors.data.sql import NotASelectError, QueryError, QuerySyntaxError
 from fedactors.errors import BadInput
-from protocols.tablepuppet import query as faults
-from protocols.tablepuppet.query import Feature, make_plan, parse_query
 
 SCHEMAS = {
     "ratings": {"uid": "integer", "mid": "integer", "rating": "integer"},

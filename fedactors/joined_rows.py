@@ -1,0 +1,388 @@
+"""A query's joined rows for protocols of vertical data: each party holds its own columns of them, nobody the others'.
+
+    owners of tables ──keyed hashes──▶ mapper: `fedactors.data.table_mapping`, joined rows in random order
+    mapper ──Places──▶ each owner: which of its rows stands in which joined row
+    owner ──TableSlice──▶ its own party's actors alone: the rows as they are, and their places
+
+After that the parties' rows are aligned: joined row j is row j at every party. One-to-one ids, that private set
+intersection aligns without a server, are the special case of keys that occur once.
+
+Joined rows of one row of the label's table are in one part of the split. A table that several parties hold in
+partitions is a column block of each of them: in joined rows that are another's its values are missing, as
+columns tell.
+
+Legend: n rows of a table, N joined rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from fedactors.actor import Actor
+from fedactors.data.blocks import PartyBlock, check_block
+from fedactors.data.catalogue import Task
+from fedactors.data.files import Column
+from fedactors.data.held_tables import OwnRows, RowsChangedError, Seat, held_partitions, read_rows
+from fedactors.data.own import load_own
+from fedactors.data.partitions import RelationalData, VerticalData, VerticalPart
+from fedactors.data.preprocessing import ColumnRule, FittedColumn
+from fedactors.data.sources import FileSource, HeldSource
+from fedactors.data.table_mapping import EmptyJoinError, partners_of
+from fedactors.errors import BadInput
+from fedactors.joining import COSTS, JoinMember, agree_on_plan, ask_each, collect_keys
+from fedactors.network.codec import message, plain
+from fedactors.remote import DRIVER, OWN_PARTY, SERVER, remote
+from fedactors.roles import Server
+from fedactors.runtime.base import Costs, Runtime, Work
+
+MAPPER = "mapper"
+
+
+@message(
+    reveals="which of its rows stands in which joined row, in random order: how often each of its rows occurs, and for "
+    "one partition of several how many joined rows are another's",
+)
+class Places:
+    """p_i: the own row of each joined row (N); -1 where it is another partition's."""
+
+    rows: NDArray[np.int32]
+
+
+@message(reveals="nothing: it stays within the party")
+class TableSlice:
+    """A party's rows (n x D), their labels (n, or none), and the row of each joined row (N)."""
+
+    features: NDArray[np.float32]
+    feature_names: tuple[str, ...]
+    keeps_scale: NDArray[np.bool_]
+    columns: bytes
+    """The fitted columns, as JSON."""
+    labels: NDArray[Any]
+    has_labels: bool
+    class_names: tuple[str, ...]
+    places: NDArray[np.int32]
+
+
+@message(
+    reveals="how large the label's table and the join are, how many of its rows miss a key, and how many find no "
+    "partner in which other table",
+)
+class JoinTold:
+    """Of the label's table: its rows, those without a key, and by table those that find no partner in it."""
+
+    num_joined: int
+    num_rows: int
+    num_null: int
+    lacks: tuple[tuple[str, int], ...]
+
+
+@plain
+class TableOwners:
+    """A table and the actors that hold its partitions."""
+
+    table: str
+    names: tuple[str, ...]
+
+
+class RowHolder(JoinMember):
+    """The owner of one table, or of one partition, which keeps its place in every joined row.
+
+    Args:
+        query, seat, members: see `JoinMember`.
+        task, num_classes: of the data.
+        label: the label's column, where it is in this table.
+        is_alone: whether nobody else holds partitions of the table.
+    """
+
+    state: ClassVar[tuple[str, ...]] = (*JoinMember.state, "fingerprint", "row_order", "places")
+
+    def __init__(self, query: Any, seat: Seat, members: tuple[str, ...], task: Task, num_classes: int, label: str,
+                 is_alone: bool) -> None:  # fmt: skip
+        super().__init__(query, seat, members)
+        self._task, self._num_classes = task, num_classes
+        self._label, self._is_alone = label or None, is_alone
+        self.fingerprint = b""
+        self.row_order: tuple[int, ...] = ()
+        self.places: NDArray[Any] | None = None
+
+    async def open(self) -> None:
+        """After a resume, or in the place of a process that was lost, read the rows again.
+
+        Raises:
+            RowsChangedError: they are others than when the run began.
+        """
+        if self.schemas is not None:
+            self._resolve(self.schemas)
+            self._own = read_rows(self._seat.own.source, self._table, self._seat.index, self._shuffle)
+            if self._own.fingerprint != self.fingerprint:
+                raise RowsChangedError(
+                    f"{self.name}: the rows of table {self._seat.table!r} are others than when the run began"
+                )
+
+    async def _read(self) -> OwnRows:
+        self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
+        own = await super()._read()
+        self.fingerprint = own.fingerprint
+        return own
+
+    @property
+    def _shuffle(self) -> np.random.Generator:
+        return np.random.default_rng(self.row_order)
+
+    @remote(caller=SERVER)
+    async def take_places(self, places: Places) -> None:
+        """Take the own row of each joined row."""
+        self.places = places.rows
+
+    @remote(caller=OWN_PARTY)
+    async def give_slice(self) -> TableSlice:
+        """Return the own rows and their places to an actor of the own party."""
+        assert self.places is not None
+        block = self._block()
+        return TableSlice(
+            block.features,
+            block.feature_names,
+            block.keeps_scale,
+            _COLUMNS.dump_json(block.columns),
+            np.zeros(0) if block.labels is None else block.labels,
+            block.labels is not None,
+            block.class_names,
+            self.places.astype(np.int32),
+        )
+
+    def _block(self) -> PartyBlock:
+        """Return the own rows as a file of them would be read; where others have some, with an empty one at the end."""
+        rows, table = self._own.data, self._table
+        missing = "refuse" if self._is_alone else "indicator"
+        rules, columns = {}, {}
+        for feature in table.features:
+            kind = "categorical" if feature.encoding == "one_hot" else "numeric"
+            rules[feature.column] = ColumnRule(type=kind, missing=missing)  # type: ignore[arg-type]
+            columns[feature.column] = _column(rows, feature.column, is_text=kind == "categorical")
+        if self._label is not None:
+            columns[self._label] = Column(self._label, rows.column(self._label).to_numpy())
+        if not self._is_alone:
+            columns = {name: _with_one_missing(column) for name, column in columns.items()}
+        source = FileSource(
+            party=self.party,
+            path=self._seat.table,
+            task=self._task,
+            num_classes=self._num_classes,
+            features=tuple(feature.column for feature in table.features),
+            label=self._label,
+            rules=tuple(rules.items()),
+        )
+        return source.block_of(columns)
+
+
+_COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
+
+
+def _column(rows: pa.Table, name: str, *, is_text: bool) -> Column:
+    if is_text:
+        return Column(name, np.array(rows.column(name).cast(pa.string()).to_pylist(), dtype=object))
+    return Column(name, np.asarray(pyarrow.compute.cast(rows.column(name), pa.float64()).to_numpy(), np.float64))
+
+
+def _with_one_missing(column: Column) -> Column:
+    nothing = np.array([None], object) if column.values.dtype == object else np.array([np.nan])
+    return Column(column.name, np.concatenate([column.values, nothing]))
+
+
+class RowMapper(Server):
+    """Joins the hashed keys, and tells each owner its places.
+
+    Args:
+        query: what everybody knows of the join.
+        tables: their owners, in the order of the query.
+    """
+
+    def __init__(self, query: Any, tables: tuple[TableOwners, ...]) -> None:
+        self._query, self._owners = query, tables
+
+    async def open(self) -> None:
+        """Make handles of the owners."""
+        self._members = {one.table: [self.peer(name, RowHolder) for name in one.names] for one in self._owners}
+
+    @remote(caller=DRIVER)
+    async def agree(self) -> None:
+        """Check the query against everybody's columns, and let everybody read its rows."""
+        self._plan, _ = await agree_on_plan(self._query, self._members)
+
+    @remote(caller=DRIVER)
+    async def map_rows(self) -> JoinTold:
+        """Join, and tell each owner which of its rows stands in which joined row.
+
+        Raises:
+            EmptyJoinError: no rows join.
+        """
+        keys = await collect_keys(self._members)
+        hashes = {table: found.hashes for table, found in keys.items()}
+        sizes = {table: found.num_rows for table, found in keys.items()}
+        side = self._plan.tables.index(self._plan.label_table)
+        args = (self._plan, hashes, side, None, None, sizes)
+        found = await self.compute(partners_of, *args, work=Work("join", float(sum(sizes.values()))))
+        num_joined = found.mapping.num_joined
+        if not num_joined:
+            raise EmptyJoinError(f"join: no row of {', '.join(sizes)} joins (are the keys of the same kind of thing?)")
+        order = self.noise_rng("order of joined rows").permutation(num_joined)
+        for (table, members), rows in zip(self._members.items(), found.mapping.rows, strict=True):
+            ends = np.cumsum(keys[table].sizes)
+            own = [rows[order] - (end - size) for end, size in zip(ends, keys[table].sizes, strict=True)]
+            places = [
+                Places(np.where((row >= 0) & (row < size), row, -1).astype(np.int32))
+                for row, size in zip(own, keys[table].sizes, strict=True)
+            ]
+            await ask_each(members, lambda member, given: member.take_places(given), places)
+        names = list(sizes)
+        lacks = [(names[place], int(np.count_nonzero(found.lacks == place))) for place in range(len(names))]
+        label = keys[names[side]]
+        return JoinTold(num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in lacks if count))
+
+
+# --- what a protocol of vertical data needs ---------------------------------------------------------------------------
+
+
+def joined_vertical(data: RelationalData) -> VerticalData:
+    """Return a query's joined rows as vertical data: the parties that hold tables, and who has the label.
+
+    Raises:
+        BadInput: the label's table is not told, or held by several parties; or a party holds several tables.
+        QueryError: the SQL is at fault, or names a table that nobody holds.
+    """
+    seats = _seats(data)
+    table, dot, _ = data.label.rpartition(".")
+    known = {seat.table.lower(): seat.table for seat in seats}
+    if not dot or table.lower() not in known:
+        raise BadInput(
+            f"task.label: {data.label!r} is not allowed here: write TABLE.COLUMN, the table as the query names it "
+            f"({', '.join(known.values())})"
+        )
+    owners = [seat.own.party for seat in seats if seat.table == known[table.lower()]]
+    if len(owners) > 1:
+        raise BadInput(f"task.label: {data.label!r} is with {', '.join(owners)}: one party must have all labels")
+    for name in data.parties:
+        held = [seat.table for seat in seats if seat.own.party == name]
+        if len(held) != 1:
+            raise BadInput(f"parties.{name}: {len(held)} tables of the query are not allowed here: one table a party")
+    return VerticalData(
+        name=data.name,
+        task=data.task,
+        num_classes=data.num_classes,
+        parties=tuple(seat.own.party for seat in seats),
+        sources=tuple(HeldSource(holder=seat.name) for seat in seats),
+        label_party=owners[0],
+        query=data,
+    )
+
+
+def _seats(data: RelationalData) -> list[Seat]:
+    return [
+        Seat(name=f"{own.party}/table", table=table, index=index, own=own)
+        for table, index, own in held_partitions(data)
+    ]
+
+
+def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
+    """Read a ``parties.toml`` of files with ids, or of tables that a query joins.
+
+    Args:
+        path: of it.
+        config: of the run, for what it says of `accounts`.
+        accounts: by setting, whether it asks for noise; none is allowed where rows are joined.
+
+    Raises:
+        BadInput: as `load_own`; another layout; or noise whose account would not count how often a row occurs.
+    """
+    own = load_own(path)
+    if isinstance(own, VerticalData):
+        return own
+    if not isinstance(own, RelationalData):
+        raise BadInput("task.layout: 'horizontal' is not allowed: give vertical, or relational")
+    for name, is_on in accounts.items():
+        if is_on:
+            raise BadInput(
+                f"{name}: {getattr(config, name)} is not allowed where a query joins the rows: a row of a table may "
+                "stand in many joined rows, and the account is of rows that occur once"
+            )
+    return joined_vertical(own)
+
+
+def with_joining(costs: Costs) -> Costs:
+    """Return a run's cost model with what a join costs."""
+    return replace(costs, kinds={**COSTS, **costs.kinds})
+
+
+async def join_rows(data: VerticalData, runtime: Runtime) -> list[str]:
+    """Where data are a query's, bring its tables' owners to life and let them join, before a run casts its actors.
+
+    Args:
+        data: of the run; nothing is done if they are no query's.
+        runtime: where the owners' actors run.
+
+    Returns:
+        What became of the rows of the label's table, to be told; nothing in a run that goes on.
+    """
+    if data.query is None:
+        return []
+    query, seats = data.query.query, _seats(data.query)
+    names = tuple(seat.name for seat in seats)
+    label = data.query.label.rpartition(".")[2]
+    holders, owners = {}, dict[str, tuple[str, ...]]()
+    for seat in seats:
+        is_alone = sum(other.table == seat.table for other in seats) == 1
+        own_label = label if seat.own.party == data.label_party else ""
+        facts = (query, seat, names, data.task, data.num_classes, own_label, is_alone)
+        holders[seat.name] = runtime.spawn(RowHolder, seat.name, *facts)
+        owners[seat.table] = (*owners.get(seat.table, ()), seat.name)
+    tables = tuple(TableOwners(table=table, names=own) for table, own in owners.items())
+    mapper = runtime.spawn(RowMapper, MAPPER, query, tables)
+    await runtime.start()
+    if runtime.resumed:
+        return []
+    await mapper.agree()
+    await holders[names[0]].share_secret()
+    told = await mapper.map_rows()
+    gone = [f"{count} without a partner in {table}" for table, count in told.lacks]
+    gone += [f"{told.num_null} without a key"] if told.num_null else []
+    used = told.num_rows - sum(count for _, count in told.lacks)
+    lost = f" ({', '.join(gone)})" if gone else ""
+    return [
+        f"{data.label_party}: {used} of {told.num_rows + told.num_null} rows are used{lost}; "
+        f"{told.num_joined} joined rows"
+    ]
+
+
+async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
+    """Load and check a party's rows, in the process of its actor: from its file, or its columns of joined rows.
+
+    Raises:
+        BadInput: rows that cannot be trained on.
+    """
+    if not isinstance(part.source, HeldSource):
+        return part.load()
+    found = await actor.peer(part.source.holder, RowHolder).give_slice()
+    block = PartyBlock(
+        origin=part.name,
+        ids=np.arange(len(found.places)),
+        features=found.features[found.places],
+        feature_names=found.feature_names,
+        keeps_scale=found.keeps_scale,
+        labels=found.labels[found.places] if found.has_labels else None,
+        class_names=found.class_names,
+        columns=_COLUMNS.validate_json(found.columns),
+        groups=found.places if found.has_labels else None,
+    )
+    check_block(block, part.party, part.task, part.num_classes)
+    if part.party == part.label_party and block.labels is None:
+        raise BadInput(f"{part.party}: {block.origin}: label: the label party holds no labels")
+    return block

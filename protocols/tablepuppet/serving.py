@@ -1,0 +1,386 @@
+"""What comes after training: the tables' clients predict rows of the same query together, and each client's part.
+
+    server ──describe, prepare, send_keys──▶ clients, as in training: the server joins hashed keys
+    server ──WantedRows──▶ clients ──Predictions, or Masked──▶ server: sum over the tables, by joined row
+    server ──JoinedOutputs──▶ clients with the label's table: probabilities, a file of its own each
+
+Each client's process reads its own table and its own part. The label's column need not be there: what the query asks of
+it is left out. A run with ``secure_sums`` is predicted with under masks too.
+
+Legend: n rows of a client, N joined rows, C outputs, D columns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.held_tables import OwnRows, Schemas, Seat, read_rows_to_predict, without_label
+from fedactors.data.partitions import RelationalData, RelationalQuery
+from fedactors.data.predictions import write_predictions
+from fedactors.data.query import Feature
+from fedactors.data.table_mapping import partners_of
+from fedactors.errors import BadInput, Refused
+from fedactors.joining import JoinMember, TableKeys, agree_on_plan, ask_all, ask_each, collect_keys
+from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
+from fedactors.learning.models import ModelSpec
+from fedactors.parties import Parties
+from fedactors.prediction import Application, Outcome, Outcomes, Predicted, PredictOrder, files_of, released
+from fedactors.privacy.fixed_point import FixedPoint
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import SecureSummand, SecureSums
+from fedactors.remote import DRIVER, SERVER, remote
+from fedactors.roles import Server
+from fedactors.runtime.base import Runtime, Work
+from fedactors.serving import ActorState, NoPart, StoredState, actor_state
+from protocols.tablepuppet import data, models
+from protocols.tablepuppet.accounts import default_costs
+from protocols.tablepuppet.algorithm import Array, split_rows
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.messages import (
+    DuplicateCounts,
+    JoinedOutputs,
+    JoinedRows,
+    LabelOwners,
+    Predictions,
+    UnusableRows,
+    WantedRows,
+)
+from protocols.tablepuppet.operators import Side
+
+_LONGEST = 86_400.0
+
+
+# --- a client's part --------------------------------------------------------------------------------------------------
+
+
+def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
+    """Return the part of the client `name`: f_i with its encoding. What all tables' parts give is summed.
+
+    Raises:
+        BadInput: the run was stopped before there was a model, or the server has the model.
+    """
+    if config.algorithm == "centralised":
+        raise BadInput("algorithm: 'centralised' is not allowed: the server was given all rows, and has the model")
+    told: DuplicateCounts | JoinedRows | None = state["counts"] or state["joined"]
+    if told is None:
+        raise BadInput("the run was stopped before its tables were joined: it has no trained model")
+    meaning, facts = state["meaning"], state["agreement"].facts
+    features = [Feature(*feature) for feature in meaning["features"]]
+    encoding = data.encoding_of(features, facts, config.standardise)
+    is_owner = meaning["label_column"] is not None
+    loss = data.loss_of(config, meaning["task"])
+    tasks: dict[str, Literal["regression", "binary", "multiclass"]] = {
+        "squared": "regression",
+        "logistic": "binary",
+        "softmax": "multiclass",
+    }
+    names = {"squared": (), "logistic": ("0", "1"), "softmax": facts.classes}[loss]
+    num_columns = len(encoding.feature_names)
+    model = models.describe_model(config, num_columns + is_owner, told.num_classes, is_owner)
+    noise = config.prediction_noise if config.feature_dp is not None else 0.0
+    return Part(
+        protocol="tablepuppet",
+        party=name,
+        task=tasks[loss],
+        num_classes={"squared": 1, "logistic": 2, "softmax": told.num_classes}[loss],
+        class_names=names if is_owner else (),
+        parties=tuple(meaning["tables"]),
+        fusion="sum",
+        models={"bottom": _module_of(model, np.asarray(state["theta"]), num_columns)},
+        settings={key: meaning[key] for key in ("table", "joins", "label")},
+        preprocessing=encoding,
+        clip_norm=config.prediction_clip or 0.0,
+        sigma=noise * (config.prediction_clip or 0.0),
+        delta=config.feature_delta,
+    )
+
+
+def _module_of(model: models.TableModel, theta_P: Array, num_columns: int) -> TrainedModel:
+    """Return f_i without the design matrix's column of ones, which becomes a bias."""
+    outputs, has_ones = model.num_outputs, model.num_columns > num_columns
+    shape: dict[str, Any] = {"inputs": (num_columns,), "outputs": outputs, "float64": True}
+    if not num_columns:
+        constant_1C = models.predict(model, theta_P, np.ones((1, model.num_columns)))
+        return TrainedModel(ModelSpec(name="linear", **shape), constant_1C[0])
+    if model.kind == "linear":
+        theta_DC = theta_P.reshape(model.num_columns, outputs)
+        weights = [theta_DC[:num_columns].T, theta_DC[num_columns:]]
+        return TrainedModel(ModelSpec(name="linear", bias=has_ones, **shape), _flat(weights))
+    w1_DH, b1_H, w2_HC, b2_C = models.layers(model, theta_P)
+    hidden = [w1_DH[:num_columns].T, b1_H + w1_DH[num_columns:].sum(axis=0), w2_HC.T, b2_C]
+    return TrainedModel(ModelSpec(name="mlp", layers=2, hidden=model.num_hidden, **shape), _flat(hidden))
+
+
+def _flat(arrays: Sequence[Array]) -> Array:
+    return np.concatenate([array.ravel() for array in arrays])
+
+
+def part(config: TablePuppetConfig, party: str, states: Mapping[str, bytes]) -> Part | dict[str, Part]:
+    """Return a party's part of the trained model, or its parts by table where it has several.
+
+    Raises:
+        NoPart: the party has none.
+        BadInput: see `make_part`.
+    """
+    found: dict[str, Part] = {}
+    for name in states:
+        if name.partition("/")[0] == party and "meaning" in (state := actor_state(states, name)):
+            found[name.partition("/")[2]] = make_part(config, name, state)
+    if not found:
+        raise NoPart(f"--party: {party!r} is not allowed: it has no table")
+    return found.get("", found)
+
+
+# --- the actors -------------------------------------------------------------------------------------------------------
+
+
+class PredictingTable(JoinMember, SecureSummand):
+    """A table's client with its part of the trained model, for rows to predict.
+
+    Args:
+        config: of the run that trained.
+        query, seat, members: see `JoinMember`.
+        stored: its state in the run's checkpoint.
+    """
+
+    def __init__(
+        self,
+        config: TablePuppetConfig,
+        query: RelationalQuery,
+        seat: Seat,
+        members: tuple[str, ...],
+        stored: StoredState,
+    ) -> None:
+        JoinMember.__init__(self, query, seat, members)
+        SecureSummand.__init__(self, members)
+        self._config, self._stored = config, stored
+        self._has_predicted = False
+
+    async def load(self) -> None:
+        """Build the own part of the model, and look at the table's columns."""
+        state = self._stored.read()
+        self.part = make_part(self._config, self.name, state)
+        self._trained = state["meaning"]
+        await super().load()
+
+    def _columns(self) -> dict[str, str]:
+        found, label = super()._columns(), self._trained["label_column"]
+        if label is not None and label not in found:
+            found[label] = self._trained["label_kind"]  # only its name is asked for: it is never read
+        return found
+
+    def _resolve(self, schemas: Schemas) -> None:
+        super()._resolve(schemas)
+        data.check_meaning(self._trained, data.meaning_of(self._plan, self._table, self._query, schemas))
+        self._table = without_label(self._table)
+
+    async def _read(self) -> OwnRows:
+        seat, table = self._seat, self._table
+        self._ids = (seat.own.id_column,) if seat.own.id_column else table.keys
+        for name in self._ids:
+            if name in ("prediction", "reason") or name.startswith("probability_"):
+                raise BadInput(f"{self.name}: rows called by {name!r} are not allowed: name another column as id")
+        args = (seat.own.source, table, seat.index, self._ids, self._shuffle)
+        self._new = await self.compute(read_rows_to_predict, *args, work=Work("read-table"))
+        whole, order = self._new.whole, self._new.order
+        rows, fitted = whole.take(order), self.part.preprocessing
+        assert fitted is not None
+        work = Work("encode", float(rows.num_rows * max(len(table.features), 1)))
+        self._encoded = await self.compute(data.encode_new, rows, table.features, fitted, self.name, work=work)
+        return OwnRows(rows, whole.num_rows - len(order), b"")
+
+    @remote(caller=SERVER)
+    async def tell_unusable(self) -> UnusableRows:
+        """Return which rows miss values."""
+        return UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
+
+    @remote(caller=SERVER)
+    async def predict(self, wanted: WantedRows) -> Predictions | Masked:
+        """Return h_i of these rows under the noise that training had, and under masks if training had them.
+
+        Raises:
+            Refused: it is asked again, which noise would not withstand.
+        """
+        if self._has_predicted:
+            raise Refused(self.caller, f"asks {self.name} for predictions a second time")
+        self._has_predicted = True
+        rows_u, place = np.unique(wanted.rows, return_inverse=True)
+        x_uD = self._encoded.features[rows_u]
+        work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))
+        values = await self.compute(contribution, self.part, x_uD, work=work)
+        values = released(self, self.part, values, "Predictions")[place]
+        if not self._config.secure_sums:
+            return Predictions(values)
+        limit = self._config.secure_range
+        try:
+            return self.masked(values, FixedPoint(limit=limit, num_clients=len(self.clients)))
+        except ValueError as error:
+            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+
+    @remote(caller=SERVER)
+    async def take(self, outputs: JoinedOutputs) -> None:
+        """Take the model's outputs for the own rows, to be written."""
+        self._outputs = outputs
+
+    @remote(caller=DRIVER)
+    async def write(self, order: PredictOrder) -> Predicted:
+        """Write the file of predictions: a row for each joined row, and for each own row that joins with nothing."""
+        given, whole, order_n = self._outputs, self._new.whole, self._new.order
+        missing, no_key = "misses values that the model needs", np.ones(whole.num_rows, np.bool_)
+        no_key[order_n] = False
+        lines = [(row, -1, "a key is missing", "a key is missing") for row in np.flatnonzero(no_key)]
+        for own in np.flatnonzero(given.lacks >= 0):
+            reason = f"no partner in {given.tables[given.lacks[own]]}"
+            lines.append((order_n[own], -1, reason, reason))
+        for joined, (own, table) in enumerate(zip(given.rows.tolist(), given.misses.tolist(), strict=True)):
+            # what misses which value is its owner's own affair
+            if own in self._encoded.rejected:
+                lines.append((order_n[own], -1, self._encoded.rejected[own], "missing values"))
+            elif table >= 0:
+                reason = f"its partner in {given.tables[table]} {missing}"
+                lines.append((order_n[own], -1, reason, reason))
+            else:
+                lines.append((order_n[own], joined, "", ""))
+        lines.sort(key=lambda line: line[0])
+        used = np.array([joined for _, joined, _, _ in lines if joined >= 0], np.int64)
+        outputs = given.values[used] if len(used) else np.zeros((0, self.part.models["bottom"].spec.outputs))
+        rows = np.array([row for row, _, _, _ in lines], np.int64)
+        ids = whole.select(self._ids).take(rows).to_pydict() if self._ids else {"row": rows.tolist()}
+        write_predictions(
+            Path(order.to),
+            ids=ids,
+            rows=np.flatnonzero([joined >= 0 for _, joined, _, _ in lines]),
+            values=probabilities(self.part, outputs),
+            class_names=self.part.class_names,
+            is_regression=self.part.task == "regression",
+            reasons={place: reason for place, (_, _, reason, _) in enumerate(lines) if reason},
+        )
+        told = Counter(known for _, _, _, known in lines if known)
+        return Predicted(len(lines), len(used), tuple(sorted(told.items())))
+
+
+class PredictingServer(Server):
+    """Joins the hashed keys of rows to predict, and sums what the tables' models make of them.
+
+    Args:
+        config: of the run that trained.
+        query: what every party knows.
+        sides: the tables with their clients, in the order of the query.
+    """
+
+    def __init__(self, config: TablePuppetConfig, query: RelationalQuery, sides: tuple[Side, ...]) -> None:
+        self._config, self._query, self._sides = config, query, sides
+
+    async def open(self) -> None:
+        """Make handles of the clients."""
+        self._clients = {
+            side.table: [self.peer(name, PredictingTable) for name in side.clients] for side in self._sides
+        }
+        names = [name for side in self._sides for name in side.clients]
+        self._sums = SecureSums(self, Parties(self, names, timeout=600.0), num_sums=1)
+
+    @remote(caller=DRIVER)
+    async def agree(self) -> LabelOwners:
+        """Check the query against everybody's columns, and let everybody read its rows."""
+        self._plan, _ = await agree_on_plan(self._query, self._clients)
+        self._side = self._plan.tables.index(self._plan.label_table)
+        return LabelOwners(self._sides[self._side].clients)
+
+    @remote(caller=DRIVER)
+    async def predict(self) -> None:
+        """Join, ask for predictions, and tell those who have the label's table what comes of their rows."""
+        config, side = self._config, self._side
+        keys = await collect_keys(self._clients)
+        sizes = {table: found.num_rows for table, found in keys.items()}
+        hashes = {table: found.hashes for table, found in keys.items()}
+        args = (self._plan, hashes, side, config.threads, config.memory_limit, sizes)
+        found = await self.compute(partners_of, *args, work=Work("join", float(sum(sizes.values()))))
+        rows, tables = found.mapping.rows, tuple(self._clients)
+        misses_N = np.full(len(rows[0]), -1, np.int16)
+        for place, clients in reversed(list(enumerate(self._clients.values()))):
+            told = await ask_all(clients, lambda client: client.tell_unusable())
+            misses_N[np.concatenate([one.values for one in told])[rows[place]]] = place
+        usable = np.flatnonzero(misses_N < 0)
+        values = await self._sum([row[usable] for row in rows], keys)
+        values_NC = np.zeros((len(misses_N), values.shape[1]))
+        values_NC[usable] = values
+        own = self._plan.tables[side].name
+        pieces = split_rows(rows[side], keys[own].sizes)
+        lacks = np.split(found.lacks, np.cumsum(keys[own].sizes)[:-1])
+        sent = [
+            JoinedOutputs(tables, row.astype(np.int32), values_NC[places], misses_N[places], lack)
+            for (places, row), lack in zip(pieces, lacks, strict=True)
+        ]
+        await ask_each(self._clients[own], lambda client, given: client.take(given), sent)
+
+    async def _sum(self, rows: Sequence[NDArray[np.int32]], keys: Mapping[str, TableKeys]) -> Array:
+        """Return the outputs of joined rows (N x C), the sums over the tables; nothing is asked for no row."""
+        if not len(rows[0]):
+            return np.zeros((0, 1))
+        if self._config.secure_sums:
+            order = self.noise_rng("order of joined rows").permutation(len(rows[0]))
+            await self._sums.prepare(1)
+            clients = [own[0] for own in self._clients.values()]
+            sent = [WantedRows(row[order]) for row in rows]
+            masked = await ask_each(clients, lambda client, wanted: client.predict(wanted), sent)
+            parts = {side.clients[0]: part for side, part in zip(self._sides, masked, strict=True)}
+            point = FixedPoint(limit=self._config.secure_range, num_clients=len(parts))
+            total, _ = await self._sums.total(parts, point, Work("gather", float(len(order))))
+            made = np.empty_like(total)
+            made[order] = total
+            return made
+        parts_NC = []
+        for own_N, (table, clients) in zip(rows, self._clients.items(), strict=True):
+            rows_u, place = np.unique(own_N, return_inverse=True)
+            pieces = split_rows(rows_u, keys[table].sizes)
+            sent = [WantedRows(own.astype(np.int32)) for _, own in pieces]
+            found = await ask_each(clients, lambda client, wanted: client.predict(wanted), sent)
+            parts_NC.append(np.concatenate([_bare(one).values for one in found])[place])
+        return np.asarray(sum(parts_NC[1:], start=parts_NC[0]))
+
+
+async def predict(config: TablePuppetConfig, data_: RelationalData, runtime: Runtime, asked: Application) -> Outcomes:
+    """Predict the rows of the same query over other tables; each owner of the label's table has its own file.
+
+    Raises:
+        BadInput: the query means something else than in training, or a party has no part of the model.
+    """
+    runtime.use_costs(default_costs(config))
+    seats = data.seat_clients(config, data_)
+    names = tuple(seat.name for seat in seats)
+    tables, server_name = data.name_tables(config, seats)
+    clients = {
+        seat.name: runtime.spawn(
+            PredictingTable, seat.name, config, data_.query, seat, names, asked.state_of(seat.name)
+        )
+        for seat in seats
+    }
+    sides = tuple(Side(table=table, clients=own, coordinator=None) for table, own in tables.items())
+    server = runtime.spawn(PredictingServer, server_name, config, data_.query, sides)
+    await runtime.start()
+    async with runtime.clock.timeout(_LONGEST):
+        owners = (await server.agree()).names
+        await clients[names[0]].share_secret()
+        await server.predict()
+        files = files_of(owners, asked.to)
+        counts = await ask_all(owners, lambda name: clients[name].write(PredictOrder(files[name])))
+    await runtime.settle()
+    return tuple(Outcome(party=name, to=files[name], counts=told) for name, told in zip(owners, counts, strict=True))
+
+
+def predictors(config: TablePuppetConfig) -> Mapping[str, type]:
+    """Return the kinds of actors that predict; none where the server has the model."""
+    if config.algorithm == "centralised":
+        return {}
+    return {"tables' clients": PredictingTable, "server": PredictingServer}
+
+
+def _bare(found: Predictions | Masked) -> Predictions:
+    assert isinstance(found, Predictions)
+    return found
