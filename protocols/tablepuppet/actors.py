@@ -72,6 +72,7 @@ class TableClient(SecureSummand):
         seat: which table and partition it has, and where its rows lie; no other client's place is known here.
         partners: names of the clients of its table, in the order of its partitions.
         clients: names of all clients.
+        server: name of the server.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -86,11 +87,11 @@ class TableClient(SecureSummand):
         seat: data.Seat,
         partners: tuple[str, ...],
         clients: tuple[str, ...],
+        server: str,
     ) -> None:
-        super().__init__(clients)
-        self._config, self._query, self._seat = config, query, seat
+        super().__init__(clients, server)
+        self._config, self._query, self._seat, self._partners = config, query, seat, partners
         self.places: JoinPlaces | None = None
-        self._partners = partners
         self._loss = data.loss_of(config, query)
         self.schemas: Schemas | None = None
         self.fingerprint = b""
@@ -128,6 +129,7 @@ class TableClient(SecureSummand):
         Raises:
             RowsChangedError: the rows are others than those that the run began with.
         """
+        self._is_restored = self.schemas is not None
         if self.schemas is not None:
             self._resolve(self.schemas)
             self._own = data.read_rows(self._seat.own.source, self._table, self._seat.index, self._shuffle)
@@ -363,16 +365,9 @@ class TableClient(SecureSummand):
     @remote(caller=DRIVER)
     async def account(self) -> None:
         """Write what was released, and what that guarantees, to the privacy ledger."""
-        has_label, problem = self._table.label is not None, self._problem
-        released = Released(
-            party=self.party,
-            num_rows=len(self._x),
-            num_joined=problem.num_joined,
-            alone=self._alone,
-            noise_multiplier=self.noise_multiplier,
-            predictions=self.num_releases,
-            label_loss=self._loss if has_label else None,
-        )
+        rows = (self.party, len(self._x), self._problem.num_joined, self._alone)
+        label_loss = self._loss if self._table.label is not None else None
+        released = Released(*rows, self.noise_multiplier, self.num_releases, label_loss, self._is_restored)
         for record in privacy_records(self._config, released):
             self.record_privacy(without_guarantee(record) if self._context.reproducible_noise else record)
 

@@ -118,7 +118,7 @@ def assemble(
     if server_name in names:
         raise BadInput(f"parties: the name {server_name!r} is the server's")
     clients = {
-        seat.name: runtime.spawn(TableClient, seat.name, config, query, seat, tables[seat.table], names)
+        seat.name: runtime.spawn(TableClient, seat.name, config, query, seat, tables[seat.table], names, server_name)
         for seat in seats
     }
     sides = []

@@ -1,9 +1,10 @@
-"""GLASU and TablePuppet: what is claimed, what a replay of one record moves, what attackers find, off and on.
+"""GLASU, MTCD and TablePuppet: what is claimed, what a replay of one record moves, what attackers find, off and on.
 
 TablePuppet: every table's rows of some joined tuples are replaced (another row's values, a million, zeros, minus a
 million), and the label alone; `tuple` composes all tables. Movielens: the ratings of 25 users; flights: those of a day.
 GLASU claims nothing of a node; `shown_mu` is the ledger's figure of the noised representations, and `replay_mu` what
 one node's features move of them. Attacks: links from what the server reads of the first aggregation (AUC).
+MTCD: a row of the first and of the last party replaced; all rows of a release are charged, so its claims are large.
 
     python scenarios/benchmarks/privacy_audits.py       # into docs/results/privacy_audits.parquet
     python -m scenarios.results docs/results            # the tables of the page
@@ -34,6 +35,8 @@ from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, study_flags
 from protocols.glasu import auditing as graphs
 from protocols.glasu.plugin import PROTOCOL as GLASU
+from protocols.mtcd import privacy as samples
+from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.tablepuppet import privacy as joins
 from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
 
@@ -210,6 +213,42 @@ def nodes(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
     return RunRow(protocol=GLASU.name, seed=seed, data=source, config=as_dict(config), metrics=metrics)
 
 
+TABLES = ("breast-cancer", "bank", "credit")
+TOKENS: dict[str, Any] = {
+    "problem": "sparse-logistic", "num_clients": 3, "num_tokens": 1, "num_hops": 2, "num_local_steps": 5,
+    "num_rounds": 3, "learning_rate": 0.1, "noise": "gaussian",
+}  # fmt: skip
+TOKEN_NOISE: dict[str, dict[str, Any]] = {
+    "noise-4": {"noise_multiplier": 4.0},
+    "noise-400": {"noise_multiplier": 400.0},
+    "noise-4-and-sums": {"noise_multiplier": 4.0, "secure_sums": True, "secure_range": 1e4},
+    "noise-4-step-found": {"noise_multiplier": 4.0, "learning_rate": "auto"},
+}
+
+
+def rows(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
+    """Replay a row of the first and of the last party of a table."""
+    one_torch_thread()
+    source, settings = point
+    config = build(MTCD.Config, settings)
+    data = load_data(MTCD, config, source, seed)
+    audits = [
+        audit_by_replay(MTCD, config, data, party, samples.neighbours(config, data, party, 6, seed), seed=seed)
+        for party in (data.parties[0], data.parties[-1])
+    ]
+    claim = max((audit.claims["row"] for audit in audits), key=lambda one: one.mu)
+    moved = max((audit.worst["row"] for audit in audits), key=lambda one: one.mu)
+    metrics = {
+        "claimed_mu": figure(claim.mu) if claim.covered else "none",
+        "claimed_epsilon": figure(claim.epsilon) if claim.covered else "none",
+        "replay_mu": figure(moved.mu),
+        "refuted": "yes" if any(audit.refuted for audit in audits) else "no",
+        "bare": moved.bare[0].partition(" ")[0] if moved.bare else "nothing",
+        "neighbours": sum(len(audit.replays) for audit in audits),
+    }
+    return RunRow(protocol=MTCD.name, seed=seed, data=source, config=as_dict(config), metrics=metrics)
+
+
 def main() -> None:
     """Measure what is not in the table yet."""
     given: AuditStudy = study_flags(__doc__, "tablepuppet", RESULTS).parse_args(namespace=AuditStudy())
@@ -223,6 +262,9 @@ def main() -> None:
     given.protocol = "glasu"
     found = {f"{name}/{mode}": (source, guard) for name, source in GRAPHS.items() for mode, guard in GUARDS.items()}
     given.measure("glasu", found, nodes, smoke_rows=1)
+    given.protocol = "mtcd"
+    noised = {f"{name}/{mode}": (name, {**TOKENS, **more}) for name in TABLES for mode, more in TOKEN_NOISE.items()}
+    given.measure("mtcd", noised, rows, smoke_rows=1)
 
 
 if __name__ == "__main__":
