@@ -60,6 +60,7 @@ class Cost:
 GLASU = {"num_rounds": 5, "evaluate_every": 5, "hidden_size": 64}
 GLASU_NOISE = {"secure_aggregation": True, "noise_multiplier": 4.0, "clip_norm": 1.0, "max_degree": 170}
 ADMM = {"algorithm": "rfl-admm-v", "rounds": 5}
+PAPER = {"admm": "paper_sgd", "local_epochs": 1}
 SGD = {"algorithm": "rfl-sgd-v", "rounds": 2}
 NOISE = {
     "feature_dp": 8.0,
@@ -82,10 +83,12 @@ TOKEN_NOISE = {"noise": "gaussian", "noise_multiplier": 4.0}
 RUNS: dict[str, Cost] = {
     "glasu-3-clients-sums": Cost("glasu", "cora", GLASU, {"secure_aggregation": True}),
     "glasu-3-clients-sums-and-noise": Cost("glasu", "cora", GLASU, GLASU_NOISE),
+    "glasu-3-clients-noise": Cost("glasu", "cora", GLASU, {**GLASU_NOISE, "secure_aggregation": False}),
     "glasu-8-clients-sums": Cost("glasu", "cora", {**GLASU, "num_clients": 8}, {"secure_aggregation": True}),
     "tablepuppet-admm-sums": Cost("tablepuppet", "orders:20000", ADMM, {"secure_sums": True}),
     "tablepuppet-sgd-sums": Cost("tablepuppet", "orders:20000", SGD, {"secure_sums": True}),
     "tablepuppet-sgd-noise": Cost("tablepuppet", "orders:20000", SGD, NOISE),
+    "tablepuppet-admm-noise": Cost("tablepuppet", "orders:20000", {**ADMM, **PAPER}, NOISE),
     "horizontal-10-sites-sums": Cost("horizontal", "digits", AVERAGES, {"secure_sums": True}),
     "nebulafl-4-centers-sums": Cost("nebulafl", "digits", CENTERS, {"secure_sums": True}),
     "mtcd-4-clients-sums": Cost("mtcd", "bank", TOKENS, {"secure_sums": True}),

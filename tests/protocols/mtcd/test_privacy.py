@@ -46,6 +46,16 @@ def test_no_row_moves_what_is_sent_by_more_than_is_claimed(task: str, more: str)
     assert {shift.place.split()[-1] for shift in worst.shifts} == {"release"}
 
 
+@pytest.mark.parametrize(
+    "words", ["algorithm=svfl", "algorithm=stcd", "batch_size=20", "compression=top-k", "compression=quantise"]
+)
+def test_no_way_of_travelling_leaves_the_noise_behind(words: str) -> None:
+    found = audit(f"{SETS['regression']} {words}")
+    assert found.claims["row"].covered
+    assert found.refuted == []
+    assert found.worst["row"].mu > 0
+
+
 def test_the_label_partys_row_is_covered_too_though_not_its_label() -> None:
     found = audit(SETS["binary"], "binary", party=0)
     assert found.claims["row"].covered
