@@ -18,6 +18,7 @@ from fedactors.data.partitions import RelationalQuery
 from fedactors.data.relational import SourceError
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.privacy.fixed_point import FixedPoint
+from fedactors.privacy.laws import shown
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_sessions import Masked
@@ -382,6 +383,7 @@ class TableClient(SecureSummand):
         return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
 
     def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
+        shown(self.name, (values_nC, places, self._x, self.theta))
         return Predictions(values_nC) if places is None else self._mask(values_nC, places)
 
     def _mask(self, values_nC: Array, places_N: NDArray[Any]) -> Masked:

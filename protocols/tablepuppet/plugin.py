@@ -19,6 +19,7 @@ PROTOCOL = LazyProtocol(
     actors_at=f"{_HERE}.run:actors",
     load_data_at=f"{_HERE}.data:load_data",
     neighbours_at=f"{_HERE}.privacy:neighbours",
+    surface_at=f"{_HERE}.privacy:surface",
     party_loss=frozenset({"stop"}),
     default_party_loss="stop",
     smoke={"rounds": 2},

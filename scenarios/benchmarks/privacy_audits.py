@@ -4,8 +4,8 @@ TablePuppet: every table's rows of some joined tuples are replaced (another row'
 million), and the label alone; `tuple` composes all tables. Movielens: the ratings of 25 users; flights: those of a day.
 GLASU claims nothing of a node; `shown_mu` is the ledger's figure of the noised representations, and `replay_mu` what
 one node's features move of them. Attacks: links from what the server reads of the first aggregation (AUC).
-Reconstruction: the server solves for one table's rows, from 5 rounds (or one more than the table has features): with
-some rows known, and with theta given, which it never sees; a hit is a standardised feature within 0.1.
+Reconstruction: the server solves for one table's rows, from 5 rounds and the first predictions, with some
+rows known, and with theta given, which it never sees; a hit is a standardised feature within 0.1.
 MTCD: a row of the first and of the last party replaced; all rows of a release are charged, so its claims are large.
 
     python scenarios/benchmarks/privacy_audits.py       # into docs/results/privacy_audits.parquet
@@ -14,16 +14,13 @@ MTCD: a row of the first and of the last party replaced; all rows of a release a
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
@@ -32,12 +29,9 @@ from fedactors.data.partitions import RelationalData
 from fedactors.data.relational import in_memory
 from fedactors.launch import load_data
 from fedactors.privacy.accounting import compose_mu
-from fedactors.privacy.attacks.least_squares import complete_rows, reconstruct_features
-from fedactors.privacy.audit import attack_by_share
 from fedactors.privacy.replay import ReplayAudit, audit_by_replay, joined
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
-from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.pool import one_torch_thread
 from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, study_flags
@@ -46,14 +40,10 @@ from protocols.glasu.plugin import PROTOCOL as GLASU
 from protocols.mtcd import privacy as samples
 from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.tablepuppet import privacy as joins
-from protocols.tablepuppet.actors import TableClient
-from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 COUNT = 2
-NEAR = 0.1
-"""Standardised units within which a reconstructed feature counts as found."""
 AIRLINES = "|".join((
     "Endeavor Air Inc.", "American Airlines Inc.", "Alaska Airlines Inc.", "JetBlue Airways", "Delta Air Lines Inc.",
     "ExpressJet Airlines Inc.", "Frontier Airlines Inc.", "AirTran Airways Corporation", "Hawaiian Airlines Inc.",
@@ -203,79 +193,20 @@ VIEWS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass
-class Seen:
-    """What the server reads of one table in each round, and the truth: R rounds, N rows or joined rows, F features."""
-
-    values_RN: list[Any]
-    thetas_RF: list[Any]
-    places_N: Any = None
-    """Which row of the table each N is."""
-    rows_NF: Any = None
-
-
-@contextlib.contextmanager
-def listening(table: str) -> Iterator[Seen]:
-    """Keep what a server reads of a table, and that table's theta and rows, in the runs inside."""
-    seen, send, ask = Seen([], []), TableClient._send, JoinServer._ask_sum
-
-    def sent(self: TableClient, values: Any, places: Any) -> Any:
-        if self._seat.table == table and len(values) == len(self._x):
-            seen.rows_NF = self._x
-            seen.thetas_RF.append(np.asarray(self.theta).reshape(self._x.shape[1], -1)[:, 0].copy())
-            if places is None:
-                seen.places_N = np.arange(len(self._x))
-                seen.values_RN.append(values[:, 0].copy())
-        return send(self, values, places)
-
-    async def summed(self: JoinServer, call: Any, messages: Any) -> Any:
-        total = await ask(self, call, messages)
-        if len(total) == len(self.train_rows[0]):
-            place = [side.table for side in self._sides].index(table)
-            seen.places_N = self.train_rows[place]
-            seen.values_RN.append(total[:, 0].copy())
-        return total
-
-    TableClient._send, JoinServer._ask_sum = sent, summed  # type: ignore[assignment, method-assign]
-    try:
-        yield seen
-    finally:
-        TableClient._send, JoinServer._ask_sum = send, ask  # type: ignore[method-assign]
-
-
 def reconstructed(point: tuple[Tables, str, int, Mapping[str, Any]], seed: int) -> RunRow:
     """Let the server solve for the rows of one table."""
     one_torch_thread()
     source, table, num_known, settings = point
-    config = build(TABLEPUPPET.Config, {**source.settings, **settings, "declared_facts": source.declared})
-    with listening(table) as seen:
-        for rounds in (1, None):  # the first run only tells how many features there are
-            seen.values_RN, seen.thetas_RF = [], []
-            count = rounds or max(5, len(seen.rows_NF[0]) + 1)
-            config = dataclasses.replace(config, rounds=count)
-            data = cut(load_data(TABLEPUPPET, config, source.name, seed), source.keep)
-            runtime = SimulatedRuntime(seed=seed, reproducible_noise=True)
-            runtime.execute(functools.partial(TABLEPUPPET.run, config, data, runtime))
-    rows_NF, places_N = seen.rows_NF, np.asarray(seen.places_N)
-    known, others = np.flatnonzero(places_N < num_known), np.unique(places_N[places_N >= num_known])
-    chance = float((np.abs(rows_NF[others] - rows_NF[:num_known].mean(axis=0)) < NEAR).mean())
-
-    def hit(guess_NF: Any) -> Any:
-        found = np.stack([guess_NF[places_N == row].mean(axis=0) for row in others])
-        return np.abs(found - rows_NF[others]) < NEAR
-
-    values_RN, thetas_RF = np.array(seen.values_RN), np.array(seen.thetas_RF)
-    by_rows = hit(complete_rows(values_RN.T, known, rows_NF[places_N[known]]))
-    by_theta = hit(reconstruct_features(thetas_RF[: len(values_RN)], values_RN))
-    attacks = {
-        "known_rows": attack_by_share("known rows", "share of features", by_rows, chance),
-        "theta_given": attack_by_share("theta given", "share of features", by_theta, chance),
-    }
+    config = build(TABLEPUPPET.Config, {**source.settings, **settings, "declared_facts": source.declared, "rounds": 5})
+    data = cut(load_data(TABLEPUPPET, config, source.name, seed), source.keep)
+    view = joins.views(config, data, seed)[table]
+    attacks = joins.reconstructions(table, view, num_known)
     metrics: dict[str, Any] = {
         name: f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
-        for name, one in attacks.items()
+        for name, one in zip(("known_rows", "theta_given"), attacks, strict=True)
     }
-    metrics |= {"rounds": len(values_RN), "rows": len(others), "features": rows_NF.shape[1], "known": num_known}
+    num_rows, num_features = view.rows_NF.shape
+    metrics |= {"rounds": len(view.values_RN), "rows": num_rows, "features": num_features, "known": num_known}
     return RunRow(protocol=TABLEPUPPET.name, seed=seed, data=source.name, config=as_dict(config), metrics=metrics)
 
 
