@@ -19,6 +19,7 @@ SECURE = {
     "glasu": {"secure_aggregation": True},
     "horizontal": {"secure_sums": True},
     "mtcd": {"secure_sums": True, "learning_rate": 0.1},
+    "nebulafl": {"algorithm": "fedhisyn", "secure_sums": True, "on_party_loss": "stop"},
     "tablepuppet": {"secure_sums": True},
 }
 SWITCHED = [

@@ -38,9 +38,7 @@ def audit_command(args: argparse.Namespace) -> int:
     replays = _replays(folder, args) if args.replay else []
     attacks = _attacks(folder, args) if args.attacks else []
     refuted = [line for audit in replays for line in audit.refuted]
-    refuted += [
-        f"{line.record.party}/{line.record.message_type}: {line.reason}" for line in ledger.lines if not line.agrees
-    ]
+    refuted += ledger.refuted
     found = {
         "run": str(folder.path),
         "agrees": ledger.agrees,

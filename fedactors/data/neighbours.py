@@ -19,11 +19,20 @@ from fedactors.plugins import Neighbour
 _HUGE = 1e6
 
 
-def replaced_rows(data: VerticalData, party: str, count: int, seed: int) -> Sequence[Neighbour]:
+def replaced_rows(
+    data: VerticalData, party: str, count: int, seed: int, *, keep_label: bool = False
+) -> Sequence[Neighbour]:
     """Return `count` neighbours of kind ``row``; at the party with labels the label is another one too.
 
     In turn: another row's values, one value times 100, all values 0, all values a million, all signs turned, and the
     largest numbers that there are.
+
+    Args:
+        data: to be changed.
+        party: whose row is another one.
+        count: how many.
+        seed: which rows.
+        keep_label: for a protocol that tells all parties the labels.
     """
     block = data.load(party)
     rng = np.random.default_rng(seed)
@@ -48,7 +57,7 @@ def replaced_rows(data: VerticalData, party: str, count: int, seed: int) -> Sequ
         else:
             values[:] = np.finfo(np.float32).max
             what = f"row {row} by the largest numbers"
-        label = None if block.labels is None else _other_label(data, block.labels, row, other)
+        label = None if block.labels is None or keep_label else _other_label(data, block.labels, row, other)
         found.append(Neighbour(label=what, kind="row", data=_edited(data, party, row, values, label)))
     return found
 

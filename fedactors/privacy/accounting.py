@@ -53,6 +53,8 @@ class PrivacyRecord:
     """Of randomised response: how many values there are; `noise_scale` is the probability of another one."""
     nominal_mu: float | None = None
     """The Gaussian-DP parameter that the paper's formula claims, if it claims one."""
+    nominal_touched: float = 0.0
+    """How many releases, each by `sensitivity`, that formula says one record moves."""
     rigorous_mu: float | None = None
     """The Gaussian-DP parameter that holds per record."""
     epsilon: float | None = None
@@ -85,7 +87,7 @@ def compose_mu(parts: Iterable[float]) -> float:
     return math.sqrt(sum(mu**2 for mu in parts))
 
 
-def gaussian_mu(*, clip_norm: float, sigma: float, releases: int, neighbours: Neighbours = "replace") -> float:
+def gaussian_mu(*, clip_norm: float, sigma: float, releases: float, neighbours: Neighbours = "replace") -> float:
     """Return the rigorous mu of `releases` Gaussian releases of one record, ``sensitivity sqrt(releases) / sigma``.
 
     No noise or no clipping gives inf: no guarantee. No release gives 0.

@@ -11,7 +11,8 @@ A mechanism whose audit lies above its claim has a claim that is wrong. An audit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,9 @@ from fedactors.errors import BadInput
 from fedactors.privacy.claims import Checked, Claim, check_record, claims, record_from
 from fedactors.records import schemas
 from fedactors.records.metrics import read_lines
-from fedactors.records.run_folder import PRIVACY, RunFolder
+from fedactors.records.run_folder import PRIVACY, SUMMARY, RunFolder
+
+_FIGURE = re.compile(r"(^|[._/ ])(epsilon|mu)$")
 
 # --- figures recomputed ----------------------------------------------------------------------------------------------
 
@@ -33,15 +36,23 @@ class LedgerAudit:
 
     lines: tuple[Checked, ...]
     claims: tuple[Claim, ...]
+    unfounded: tuple[str, ...] = ()
+    """Sentences on figures of the run's summary that follow from no line and no claim."""
+
+    @property
+    def refuted(self) -> list[str]:
+        """Sentences on every stated figure that does not follow."""
+        lines = [line for line in self.lines if not line.agrees]
+        return [f"{one.record.party}/{one.record.message_type}: {one.reason}" for one in lines] + list(self.unfounded)
 
     @property
     def agrees(self) -> bool:
         """Whether every stated figure follows from its ingredients."""
-        return all(line.agrees for line in self.lines)
+        return not self.refuted
 
 
 def check_run(folder: RunFolder) -> LedgerAudit:
-    """Recompute every figure of the privacy ledger of a run folder.
+    """Recompute every figure of the privacy ledger of a run folder, and look for those of its summary among them.
 
     Raises:
         BadInput: the ledger cannot be read.
@@ -50,7 +61,30 @@ def check_run(folder: RunFolder) -> LedgerAudit:
         raise BadInput(f"{folder.path}: no {PRIVACY}: the run ended before its ledger was written")
     records = [record_from(line) for line in read_lines(folder, PRIVACY, schemas.PrivacyLine)]
     lines = tuple(check_record(record) for record in records)
-    return LedgerAudit(lines=lines, claims=tuple(claims(records).values()))
+    found = claims(records)
+    # what would hold if the noise were secret is stated too, with that condition beside it
+    composed = [*found.values(), *claims(records, as_if_secret=True).values()]
+    known = {figure for line in lines for figure in line.figures}
+    known |= {value for claim in composed for value in (claim.mu, claim.epsilon)}
+    summary = folder.read_json(SUMMARY, schemas.SummaryFile) if folder.listed(SUMMARY) else {}
+    unfounded = tuple(
+        f"{SUMMARY}: {place} {value:.6g} is stated and follows from no line of the ledger"
+        for place, value in _figures(summary, "")
+        if not any(math.isclose(value, one, rel_tol=1e-6, abs_tol=1e-12) for one in known)
+    )
+    return LedgerAudit(lines=lines, claims=tuple(found.values()), unfounded=unfounded)
+
+
+def _figures(tree: Any, place: str) -> Iterator[tuple[str, float]]:
+    """Yield every finite number of a tree whose name says that it is an epsilon or a mu."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from _figures(value, f"{place}.{name}" if place else str(name))
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            yield from _figures(value, place)
+    elif isinstance(tree, (int, float)) and _FIGURE.search(place) and math.isfinite(tree):
+        yield place, float(tree)
 
 
 # --- lower bounds from attacks on what is noised ---------------------------------------------------------------------

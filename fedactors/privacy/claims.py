@@ -76,6 +76,12 @@ class Checked:
     reason: str = ""
     """Why it does not agree, or could not be recomputed."""
 
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """What was recomputed and is finite."""
+        found = (self.mu, self.epsilon, nominal(self.record))
+        return tuple(value for value in found if value is not None and math.isfinite(value))
+
 
 def recompute(record: PrivacyRecord) -> Budget | None:
     """Return what a line's ingredients amount to; None when it does not state them.
@@ -118,15 +124,26 @@ def recompute(record: PrivacyRecord) -> Budget | None:
     return Budget(mu=mu, epsilon=epsilon_of_mu(mu, record.delta), delta=record.delta)
 
 
+def nominal(record: PrivacyRecord) -> float | None:
+    """Return what a paper's formula gives for a line's ingredients; None where none is stated."""
+    if record.sensitivity is None or not record.nominal_touched:
+        return None
+    if record.noise_scale <= 0:
+        return math.inf
+    return record.sensitivity * math.sqrt(record.nominal_touched) / record.noise_scale
+
+
 def check_record(record: PrivacyRecord) -> Checked:
     """Recompute one line and say whether what it states follows."""
     found = recompute(record)
     if found is None:
-        stated = [value for value in (record.rigorous_mu, record.epsilon) if value is not None and math.isfinite(value)]
+        figures = (record.nominal_mu, record.rigorous_mu, record.epsilon)
+        stated = [value for value in figures if value is not None and math.isfinite(value)]
         reason = "states a figure without sensitivity, touched releases or delta" if stated else ""
         return Checked(record=record, mu=None, epsilon=None, agrees=not stated, reason=reason)
     problems = []
     for name, told, holds in (
+        ("nominal_mu", record.nominal_mu, nominal(record)),
         ("rigorous_mu", record.rigorous_mu, found.mu),
         ("epsilon", record.epsilon, found.epsilon),
     ):

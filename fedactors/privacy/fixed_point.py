@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedactors.privacy.discrete_gaussian import LARGEST_SIGMA, SMALLEST_SIGMA
 
 Words = NDArray[np.uint32]
+MOST_COUNTED = 2.0**24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,3 +63,8 @@ class FixedPoint:
         if not SMALLEST_SIGMA <= steps <= LARGEST_SIGMA or sigma * 8 > self.limit * self.num_clients:
             raise ValueError(f"noise of deviation {sigma:g} does not fit a grid of limit {self.limit:g}")
         return steps
+
+
+def count_point(num_clients: int) -> FixedPoint:
+    """Return how counts up to `MOST_COUNTED` become words; of fewer than 64 clients whole numbers come out exactly."""
+    return FixedPoint(limit=MOST_COUNTED, num_clients=num_clients)

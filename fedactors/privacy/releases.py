@@ -5,7 +5,8 @@
     at the end: self.record_privacy(self.releases.record(self.party))
     driver:     await runtime.settle(); extra = {"privacy": budgets(runtime.privacy_records)}
 
-`GaussianReleases` has a ``state_dict``: it belongs into the actor's ``state``, so that a resumed run has counted all.
+`GaussianReleases` has a ``state_dict``: it belongs into the actor's ``state``, so that a resumed run has counted what
+it released until the checkpoint. What a killed process released after that nobody knows: a resumed line covers nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedactors.privacy.accounting import PrivacyRecord, epsilon_of_mu, gaussian_
 
 NO_GUARANTEE = "no privacy guarantee: reproducible noise"
 """Why a line with noise that can be made again from the run's seed covers nothing."""
+INTERRUPTED = "the party was restored from a checkpoint: what it released after it is not known"
 
 
 class GaussianReleases:
@@ -30,7 +32,7 @@ class GaussianReleases:
         sigma: standard deviation of the noise on each number; 0: releases are counted, and nothing is guaranteed.
         delta: for which epsilon is stated.
         sampling: how batches are drawn.
-        paper_mu: the mu that a paper's formula claims for the whole run; None: composed from ``nominal_rows``.
+        paper_touched: how many releases of a row a paper's formula counts in the whole run; None: ``nominal_rows``.
         note: neighbouring relation, and what is not covered.
     """
 
@@ -42,7 +44,7 @@ class GaussianReleases:
         sigma: float,
         delta: float,
         sampling: str = "known-batches",
-        paper_mu: float | None = None,
+        paper_touched: float | None = None,
         note: str = "",
     ) -> None:
         self.message_type = message_type
@@ -52,10 +54,11 @@ class GaussianReleases:
         self._sigma = sigma
         self._delta = delta
         self._sampling = sampling
-        self._paper_mu = paper_mu
+        self._paper_touched = paper_touched
         self._note = note
         self._rows = 0
         self._nominal_rows: int | None = None
+        self._is_restored = False
 
     def add(self, num_rows: int = 1, *, nominal_rows: int | None = None, times: int = 1) -> None:
         """Count releases.
@@ -78,9 +81,12 @@ class GaussianReleases:
     @property
     def nominal_mu(self) -> float | None:
         """The mu that holds under an assumption, or that a paper claims; None: nothing of the kind is stated."""
-        if self._paper_mu is not None or self._nominal_rows is None:
-            return self._paper_mu
-        return gaussian_mu(clip_norm=self._clip_norm, sigma=self._sigma, releases=self._nominal_rows)
+        touched = self._nominal_touched
+        return None if touched is None else gaussian_mu(clip_norm=self._clip_norm, sigma=self._sigma, releases=touched)
+
+    @property
+    def _nominal_touched(self) -> float | None:
+        return self._nominal_rows if self._paper_touched is None else self._paper_touched
 
     def record(self, party: str, *, uncovered: Sequence[str] = ()) -> PrivacyRecord:
         """Return the ledger's line.
@@ -89,6 +95,7 @@ class GaussianReleases:
             party: whose releases they are.
             uncovered: ways in which a record is read that this noise does not cover; with any, nothing is guaranteed.
         """
+        uncovered = (*uncovered, *([INTERRUPTED] if self._is_restored else ()))
         noised, mu = self._sigma > 0 and math.isfinite(self._clip_norm), self.rigorous_mu
         return PrivacyRecord(
             party=party,
@@ -101,10 +108,11 @@ class GaussianReleases:
             sensitivity=sensitivity(self._clip_norm) if noised else None,
             touched=self._rows,
             nominal_mu=self.nominal_mu,
+            nominal_touched=self._nominal_touched or 0.0,
             rigorous_mu=mu,
             epsilon=epsilon_of_mu(mu, self._delta),
             delta=self._delta,
-            uncovered=tuple(uncovered),
+            uncovered=uncovered,
             covered=noised and not uncovered,
             note=self._note,
         )
@@ -114,8 +122,9 @@ class GaussianReleases:
         return {"count": self.count, "rows": self._rows, "nominal_rows": self._nominal_rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned; what was released after that snapshot is not known."""
         self.count, self._rows, self._nominal_rows = state["count"], state["rows"], state["nominal_rows"]
+        self._is_restored = True
 
 
 def without_guarantee(record: PrivacyRecord) -> PrivacyRecord:

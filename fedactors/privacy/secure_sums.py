@@ -56,11 +56,12 @@ from fedactors.privacy.secure_sessions import (
     framed,
     threshold_of,
 )
-from fedactors.remote import CLIENT, SERVER, remote
+from fedactors.remote import CLIENT, DATA_CENTER, SERVER, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Work
 
 SECRET_BYTES = 32
+_ADDERS = (SERVER, DATA_CENTER)
 
 
 @message(reveals="nothing about data: which clients are to greet one another")
@@ -86,16 +87,18 @@ MESSAGES = (
 
 
 class SecureSummand(Client):
-    """A client with the doors of secure sums.
+    """A client with the doors of secure sums; a data center that takes part is one of this kind and of its own role.
 
     Args:
         clients: names of all clients of the run, as its driver cast them; a sum takes more than half of them.
+        adder: name of the actor that may ask for sums.
     """
 
     state: ClassVar[tuple[str, ...]] = ("common_secret", "company")
 
-    def __init__(self, clients: Sequence[str]) -> None:
+    def __init__(self, clients: Sequence[str], adder: str = "server") -> None:
         self._clients = tuple(clients)
+        self._adder = adder
         self.common_secret = b""
         """32 bytes that all clients derive alike once they have met, and that no server learns."""
         self.company: dict[str, tuple[str, ...]] = {}
@@ -108,6 +111,11 @@ class SecureSummand(Client):
     def clients(self) -> tuple[str, ...]:
         """Names of all clients of the run."""
         return self._clients
+
+    @property
+    def adder(self) -> str:
+        """Name of the one actor that may ask for sums."""
+        return self._adder
 
     @property
     def draws_reproducibly(self) -> bool:
@@ -146,7 +154,7 @@ class SecureSummand(Client):
             )
         return self._summand
 
-    @remote(caller=SERVER)
+    @remote(caller=_ADDERS, only="adder")
     async def meet(self, meeting: Meeting) -> None:
         """Greet the other clients, once."""
         if self._own_greeting is None:
@@ -158,7 +166,7 @@ class SecureSummand(Client):
         others = [name for name in meeting.members if name in self.clients and name != self.name]
         await asyncio.gather(*(self.peer(name, SecureSummand).greet(greeting) for name in others))
 
-    @remote(caller=CLIENT)
+    @remote(caller=(CLIENT, DATA_CENTER))
     async def greet(self, greeting: Greeting) -> None:
         """Take another client's identity; who it is, the connection proves.
 
@@ -170,7 +178,7 @@ class SecureSummand(Client):
         if self._greetings.setdefault(self.caller, greeting) != greeting:
             raise Refused(self.caller, f"greets {self.name} a second time, under another identity")
 
-    @remote(caller=SERVER)
+    @remote(caller=_ADDERS, only="adder")
     async def advertise_keys(self, call: SumCall) -> SumKeys:
         """Make fresh keys for several sums."""
         keys = self._sums.advertise(call)
@@ -179,22 +187,22 @@ class SecureSummand(Client):
             self.common_secret = hashlib.sha256(framed(b"common secret", *secrets)).digest()
         return keys
 
-    @remote(caller=SERVER)
+    @remote(caller=_ADDERS, only="adder")
     async def share_keys(self, roster: Roster) -> SealedShares:
         """Check everybody's keys and share the own secrets with the neighbours."""
         return self._sums.share(roster)
 
-    @remote(caller=SERVER)
+    @remote(caller=_ADDERS, only="adder")
     async def take_shares(self, delivered: DeliveredShares) -> None:
         """Take the neighbours' shares."""
         self._sums.take(delivered)
 
-    @remote(caller=SERVER)
+    @remote(caller=_ADDERS, only="adder")
     async def confirm_sum(self, arrived: Arrived) -> Confirmation:
         """Sign whose vectors arrived."""
         return self._sums.confirm(arrived)
 
-    @remote(caller=SERVER)
+    @remote(caller=_ADDERS, only="adder")
     async def unmask_sum(self, proof: Confirmations) -> Unmasking:
         """Help to remove the masks of one sum."""
         return self._sums.unmask(proof)

@@ -219,6 +219,7 @@ class PrivacyLine:
     sample_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
     num_values: Count = 0
     nominal_mu: Number | None = None
+    nominal_touched: Number = 0.0
     rigorous_mu: Number | None = None
     epsilon: Number | None = None
     delta: Annotated[float, Field(ge=0, le=1)] | None = None

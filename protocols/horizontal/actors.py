@@ -21,7 +21,7 @@ from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import initial_vector
 from fedactors.learning.own_models import check_model
 from fedactors.parties import Parties
-from fedactors.privacy.fixed_point import FixedPoint
+from fedactors.privacy.fixed_point import FixedPoint, count_point
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand, SecureSums
 from fedactors.remote import DRIVER, SERVER, remote
@@ -98,7 +98,7 @@ class Site(SecureSummand):
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
         weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
-        return self.masked(np.array([weight]), algorithm.weight_point(len(self.clients)))
+        return self.masked(np.array([weight]), count_point(len(self.clients)))
 
     @remote(caller=SERVER)
     async def take_weight(self, total: TotalWeight) -> None:
@@ -114,7 +114,8 @@ class Site(SecureSummand):
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
         try:
-            return self.masked(part, FixedPoint(limit=limit, num_clients=len(self.clients)))
+            # one id a round: what is asked for again must be summed among the same sites
+            return self.masked(part, FixedPoint(limit=limit, num_clients=len(self.clients)), f"{order.round}")
         except ValueError as error:
             raise BadInput(f"secure_range: {limit:g} is too small for a change of {self.name}: {error}") from None
 
@@ -216,7 +217,7 @@ class Coordinator(Server):
             )
         if self._config.secure_sums:
             await self._sums.prepare(1)
-            work, point = Work("aggregate", float(len(self.sizes))), algorithm.weight_point(len(self.sites.names))
+            work, point = Work("aggregate", float(len(self.sizes))), count_point(len(self.sites.names))
             total, _ = await self._sums.total(await self.sites.ask(lambda site: site.weigh()), point, work)
             weight = TotalWeight(float(total[0]))
             await self.sites.ask(lambda site: site.take_weight(weight))

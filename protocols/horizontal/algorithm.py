@@ -30,7 +30,6 @@ from fedactors.learning.devices import placed
 from fedactors.learning.metrics import known
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.together import train_clients
-from fedactors.privacy.fixed_point import FixedPoint
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -147,15 +146,8 @@ def advance(config: HorizontalConfig, model: ServerModel, changes: Sequence[Chan
 
 # --- under masks ---
 
-_MOST_SAMPLES = 2.0**24
-"""Of one site: what the secure sum of weights is set to."""
 _MOST_CLIENTS = 2.0**16
 """That answer, of one site."""
-
-
-def weight_point(num_sites: int) -> FixedPoint:
-    """Return how weights become words; of fewer than 64 sites whole numbers come out exactly."""
-    return FixedPoint(limit=_MOST_SAMPLES, num_clients=num_sites)
 
 
 def summand(change: Change, total_weight: float, order: TrainOrder, limit: float) -> Doubles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from fedactors.actor import Actor
@@ -43,6 +44,13 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     if config.secure_sums and len(sites) < FEWEST:
         raise BadInput(
             f"secure_sums: {len(sites)} sites are too few: of a sum of two each knows the other's part; use {FEWEST}"
+        )
+    most = max(map(len, sites.values()))
+    if config.secure_sums and config.clients_per_round and config.clients_per_round <= (FEWEST - 1) * most:
+        raise BadInput(
+            f"clients_per_round: {config.clients_per_round} is not allowed with secure_sums: they may all be at "
+            f"{math.ceil(config.clients_per_round / most)} of the sites, and the others add zeros; use more than "
+            f"{(FEWEST - 1) * most}"
         )
     for name, clients in sites.items():
         runtime.spawn(

@@ -50,6 +50,7 @@ from protocols.mtcd.messages import (
     Token,
     seal_of,
 )
+from protocols.mtcd.privacy import uncovered
 from protocols.mtcd.roaming import next_client, walk_seed
 from protocols.mtcd.transforms import Estimates, Transforms, releases_of, unpack
 
@@ -269,7 +270,7 @@ class ServedParty(Party):
     async def account(self) -> None:
         """Record what noised releases cost this party."""
         for releases in (self.representations, self.changes):
-            self.record_privacy(releases.record(self.party))
+            self.record_privacy(releases.record(self.party, uncovered=uncovered(self._config)))
 
     def _rows_of(self, round_: int) -> Rows | None:
         return batch_rows(self._seed, round_, self._block.num_samples, self._config.batch_size)

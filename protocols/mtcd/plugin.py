@@ -19,6 +19,7 @@ PROTOCOL = LazyProtocol(
     actors_at=f"{_HERE}.run:actors",
     load_data_at=f"{_HERE}.data:load_data",
     takes_queries=True,
+    neighbours_at=f"{_HERE}.privacy:neighbours",
     predict_at=f"{_HERE}.serving:predict",
     predictors_at=f"{_HERE}.serving:predictors",
     export_at=f"{_HERE}.serving:part",

@@ -20,8 +20,8 @@ Ablation = Literal[
 ResourcePolicy = Literal["nebulafl", "random", "cheapest", "fastest"]
 BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
 """Baselines that aggregate center by center; the others send every container's model across."""
-
-
+SUMMED = ("fedavg-hierarchical", "fedhisyn")
+"""Those of them whose exchange averages one model of each center, in one go."""
 _MOST_INSTANTS = 1e6
 """Measurements, rotations or aggregations in one run."""
 
@@ -61,6 +61,7 @@ class NebulaFLConfig:
         "target_accuracy": "Time and measurements",
         "on_party_loss": "Lost parties",
         "attestation": "Trust and placement",
+        "secure_sums": "Privacy",
     }
 
     algorithm: Algorithm = "nebulafl"
@@ -144,6 +145,11 @@ class NebulaFLConfig:
     """Share of a GPU that each center's process, and the auditor's, asks Ray for."""
     place_by_label: bool = False
     """Ray: ask for the label ``dc-<center>`` on the host of each center."""
+    secure_sums: bool = False
+    """Whether the exchange sees only the sum of the centers' models, under masks; for fedavg-hierarchical and
+    fedhisyn, where it averages three centers or more in one go."""
+    secure_range: float = Field(default=100.0, gt=0, le=1e9)
+    """Largest absolute number under masks; a sum over M centers is off by at most M^2 2^-32 times that."""
 
     @model_validator(mode="after")
     def _check(self) -> NebulaFLConfig:
@@ -175,12 +181,35 @@ class NebulaFLConfig:
             raise ValueError(
                 f"outages: {self.outages!r} is not allowed: write center/number@from-to, separated by spaces"
             ) from None
+        if self.secure_sums:
+            self._check_secure_sums()
         if self.ablation in ("random", "random-resource") and self.resource_policy not in ("nebulafl", "random"):
             raise ValueError(
                 f"resource_policy: {self.resource_policy!r} is not allowed with ablation={self.ablation}, "
                 "which draws hardware at random"
             )
         return self
+
+    def _check_secure_sums(self) -> None:
+        """Refuse methods that take single models as they arrive: there is no sum that could hide them."""
+        from fedactors.privacy.secure_sessions import FEWEST  # it loads cryptography
+
+        why = "its exchange takes each container's model by itself, as it arrives"
+        if self.algorithm == "nebulafl":
+            why = "its masters go one by one from center to center, and to the auditor"
+        elif self.algorithm == "fedhkt":
+            why = "its exchange weighs each cluster's predictions by that cluster's labels"
+        for name, is_wrong, reason in (
+            ("algorithm", self.algorithm not in SUMMED, f"{why}; use {' or '.join(SUMMED)}"),
+            ("num_centers", self.num_centers < FEWEST, f"of a sum of two each knows the other's part; use {FEWEST}"),
+            (
+                "on_party_loss",
+                self.on_party_loss == "restart",
+                "a center that is brought back would give a round that was summed without it; use stop or continue",
+            ),
+        ):
+            if is_wrong:
+                raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_sums: {reason}")
 
     def container_outages(self) -> list[tuple[str, int, float, float]]:
         """Return (center, container, from, to) of each outage."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedactors.inspection import Protection
 from fedactors.network.codec import message
+from fedactors.privacy.secure_sums import MESSAGES
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 
 Floats = NDArray[np.floating[Any]]
@@ -119,6 +120,21 @@ class RoundResult:
     num_samples: int
     num_models: int
     parameters: Floats
+
+
+@message(reveals="that a center's share of a round is ready to be summed under masks")
+class RoundDone:
+    """A center's answer with `secure_sums`: the model itself leaves as `Masked`."""
+
+    center: str
+    round: int
+
+
+@message(reveals="what all containers of all centers weigh together")
+class TotalWeight:
+    """What a center's model is weighted against under masks: samples, or containers where all count alike."""
+
+    value: float
 
 
 @message(reveals="mean predictions of clusters of containers on public samples, and their label counts")
@@ -252,7 +268,8 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
         return (*found, MasterModel, *([SharedModel] if config.ablation == "aggregation" else []))
     found += [SharedModel, Progress, Columns]
     if config.algorithm in BY_CENTER:
-        return (*found, RoundOrder, ClusterLogits if config.algorithm == "fedhkt" else RoundResult)
+        answer = ClusterLogits if config.algorithm == "fedhkt" else RoundResult
+        return (*found, RoundOrder, *((RoundDone, TotalWeight, *MESSAGES) if config.secure_sums else (answer,)))
     found += [CenterFacts, TrainingOrder, TrainingResult]
     if config.outages:
         found.append(ContainerNews)
@@ -263,11 +280,17 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
 
 def protections(config: NebulaFLConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
+    summed = "the exchange reads the weighted mean of the centers' models only"
     alone = "each center's model crosses by itself, to its partner, the exchange and the auditor"
     counted = config.algorithm == "fedhkt"
     labels = "label counts of clusters leave" if counted else "they stay in their container; models depend on them"
     return (
-        Protection(kind="secure sums", on=False, means=alone),
+        Protection(
+            kind="secure sums",
+            settings=("secure_sums",),
+            on=config.secure_sums,
+            means=summed if config.secure_sums else alone,
+        ),
         Protection(kind="noise", on=False, means="models leave without noise, and no budget is promised"),
         Protection(kind="labels", settings=("algorithm",), on=not counted, means=labels),
         Protection(kind="standardisation", on=True, means="none is done: rows are taken as they are given"),

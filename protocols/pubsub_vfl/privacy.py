@@ -30,7 +30,7 @@ from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.attacks.suite import SeenEmbeddings, SeenGradients, SeenScores, Surface
 from fedactors.privacy.laws import mu_of_epsilon
 from fedactors.privacy.mechanisms import clip_and_noise, flip_probability
-from fedactors.privacy.releases import GaussianReleases
+from fedactors.privacy.releases import INTERRUPTED, GaussianReleases
 from fedactors.runtime.base import derived_seed
 from protocols.pubsub_vfl.algorithm import bottom_spec, embed_rows, embedding_sigma, gaussian_sigma, top_spec
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -40,7 +40,6 @@ from protocols.pubsub_vfl.serving import trained
 _NEIGHBOURS = "one row replaced, known batches and categories; who takes part and row order are not covered"
 _NOMINAL = "; nominal mu is the paper's, whose amplification known batch ids do not give"
 _MOST_ROWS = 2000
-_INTERRUPTED = "the party was restored from a checkpoint: what it released after it is not known"
 
 
 def neighbours(config: PubSubVflConfig, data: VerticalData, party: str, count: int, seed: int) -> Sequence[Neighbour]:
@@ -187,8 +186,10 @@ def passive_records(
         sigma: noise deviation of its embeddings.
         num_scaled: columns that are standardised.
     """
-    why = _reads_rows(config) + ([_INTERRUPTED] if counts.interrupted else [])
-    nominal = None if math.isinf(config.privacy_mu) else config.privacy_mu
+    why = _reads_rows(config) + ([INTERRUPTED] if counts.interrupted else [])
+    nominal = None
+    if math.isfinite(config.privacy_mu):  # Eq. 17: c N_m sqrt(K) / (sigma N), K = T N / N_m, at sensitivity 2c
+        nominal = config.batch_size * config.num_epochs / (4 * len(counts.embedded))
     # a row is in one part of the split only
     embedded = max(counts.embedded.max(initial=0), counts.validation, counts.test)
     yield _gaussian(
@@ -250,11 +251,11 @@ def _gaussian(
     sigma: float,
     released: int,
     why: Sequence[str],
-    paper_mu: float | None = None,
+    paper_touched: float | None = None,
     more: str = "",
 ) -> PrivacyRecord:
     made = GaussianReleases(
-        name, clip_norm=clip_norm, sigma=sigma, delta=config.delta, paper_mu=paper_mu, note=_NEIGHBOURS + more
+        name, clip_norm=clip_norm, sigma=sigma, delta=config.delta, paper_touched=paper_touched, note=_NEIGHBOURS + more
     )
     made.add(times=released)
     return made.record(party, uncovered=why)

@@ -32,6 +32,7 @@ from fedactors.privacy.accounting import (
     laplace_value_epsilon,
 )
 from fedactors.privacy.claims import PRESENCE
+from fedactors.privacy.releases import INTERRUPTED
 from fedactors.runtime.base import Costs, Runtime
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.messages import JoinFacts
@@ -146,6 +147,8 @@ class Released:
     """How often each row's prediction was released."""
     label_loss: str | None
     """The loss, if the client has labels."""
+    is_restored: bool
+    """Whether it was restored from a checkpoint, after which it may have released more than it knows."""
 
 
 def privacy_records(config: TablePuppetConfig, released: Released) -> Iterator[PrivacyRecord]:
@@ -157,6 +160,11 @@ def privacy_records(config: TablePuppetConfig, released: Released) -> Iterator[P
     yield _predictions(config, released)
     if released.label_loss is not None:
         yield _labels(config, released)
+
+
+def _unknown(released: Released) -> tuple[str, ...]:
+    # labels are exchanged once, and are in every checkpoint
+    return (INTERRUPTED,) if released.is_restored else ()
 
 
 def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
@@ -171,11 +179,12 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
             note=note,
         )
     steps, rate = total_steps(config, released.num_rows, released.num_joined, released.alone)
+    is_sampled = config.is_admm and rate < 1  # a table of one batch is in every step
     epsilon = dpsgd_epsilon(
         noise_multiplier=released.noise_multiplier,
         steps=steps,
         delta=config.feature_delta,
-        sampling="poisson" if config.is_admm else "full",
+        sampling="poisson" if is_sampled else "full",
         sample_rate=rate,
     )
     return PrivacyRecord(
@@ -186,12 +195,13 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         clip_norm=config.clip,
         noise_scale=released.noise_multiplier * config.clip,
         releases=steps,
-        sampling="poisson" if config.is_admm else "known-batches",
+        sampling="poisson" if is_sampled else "known-batches",
         sensitivity=config.clip,
         touched=steps,
-        sample_rate=rate if config.is_admm else 1.0,
+        sample_rate=rate if is_sampled else 1.0,
         epsilon=epsilon,
         delta=config.feature_delta,
+        uncovered=_unknown(released),
         covered=False,
         note=f"{note}; predictions and facts read the same row: the joint account alone covers it",
     )
@@ -218,6 +228,7 @@ def _predictions(config: TablePuppetConfig, released: Released) -> PrivacyRecord
         rigorous_mu=mu,
         epsilon=epsilon,
         delta=config.feature_delta,
+        uncovered=_unknown(released),
         covered=False,
         note=f"one base row replaced; budget of its own, on top of theta's: the joint account alone covers it; {note}",
     )

@@ -17,6 +17,7 @@ from fedactors.data.partitions import RelationalQuery
 from fedactors.errors import BadInput, Refused
 from fedactors.joining import JoinMember
 from fedactors.privacy.fixed_point import FixedPoint
+from fedactors.privacy.laws import shown
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_sessions import Masked
@@ -66,6 +67,7 @@ class TableClient(JoinMember, SecureSummand):
         seat: which table and partition it has, and where its rows lie; no other client's place is known here.
         partners: names of the clients of its table, in the order of its partitions.
         clients: names of all clients.
+        server: name of the server.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -81,9 +83,10 @@ class TableClient(JoinMember, SecureSummand):
         seat: Seat,
         partners: tuple[str, ...],
         clients: tuple[str, ...],
+        server: str,
     ) -> None:
         JoinMember.__init__(self, query, seat, clients)
-        SecureSummand.__init__(self, clients)
+        SecureSummand.__init__(self, clients, server)
         self._config = config
         self.places: JoinPlaces | None = None
         self._partners = partners
@@ -114,6 +117,7 @@ class TableClient(JoinMember, SecureSummand):
         Raises:
             RowsChangedError: the rows are others than those that the run began with.
         """
+        self._is_restored = self.schemas is not None
         if self.schemas is not None:
             self._resolve(self.schemas)
             self._own = read_rows(self._seat.own.source, self._table, self._seat.index, self._shuffle)
@@ -311,16 +315,9 @@ class TableClient(JoinMember, SecureSummand):
     @remote(caller=DRIVER)
     async def account(self) -> None:
         """Write what was released, and what that guarantees, to the privacy ledger."""
-        has_label, problem = self._table.label is not None, self._problem
-        released = Released(
-            party=self.party,
-            num_rows=len(self._x),
-            num_joined=problem.num_joined,
-            alone=self._alone,
-            noise_multiplier=self.noise_multiplier,
-            predictions=self.num_releases,
-            label_loss=self._loss if has_label else None,
-        )
+        rows = (self.party, len(self._x), self._problem.num_joined, self._alone)
+        label_loss = self._loss if self._table.label is not None else None
+        released = Released(*rows, self.noise_multiplier, self.num_releases, label_loss, self._is_restored)
         for record in privacy_records(self._config, released):
             self.record_privacy(without_guarantee(record) if self._context.reproducible_noise else record)
 
@@ -335,6 +332,7 @@ class TableClient(JoinMember, SecureSummand):
         return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
 
     def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
+        shown(self.name, (values_nC, places, self._x, self.theta))
         return Predictions(values_nC) if places is None else self._mask(values_nC, places)
 
     def _mask(self, values_nC: Array, places_N: NDArray[Any]) -> Masked:

@@ -22,6 +22,7 @@ PROTOCOL = LazyProtocol(
     predictors_at=f"{_HERE}.serving:predictors",
     export_at=f"{_HERE}.serving:part",
     neighbours_at=f"{_HERE}.privacy:neighbours",
+    surface_at=f"{_HERE}.privacy:surface",
     party_loss=frozenset({"stop"}),
     default_party_loss="stop",
     smoke={"rounds": 2},

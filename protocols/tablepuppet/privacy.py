@@ -1,4 +1,4 @@
-"""What an audit of a run replays: the rows of joined tuples, otherwise.
+"""What an audit of a run replays, the rows of joined tuples otherwise; and rows reconstructed from predictions.
 
 A neighbour has another row in one table: features and label are others, its keys stay, and so does the join. Rows of
 one ``record`` are parts of one joined tuple.
@@ -6,6 +6,9 @@ one ``record`` are parts of one joined tuple.
 Only rows whose keys are unique in their table are replaced: rows of equal keys are shuffled in the order of their
 values, and would change places in the replay. Under privacy the shuffle is secret and uniform, so that the places tell
 nothing, but one replay cannot show that. Labels of test rows are left alone: their scores are no secret.
+
+Reconstruction is a server's: of a linear model's predictions of all rows in some rounds, one table's by itself or,
+where masks hide it, the sum over tables, as noise left them. Shapes: R rounds, N rows or joined rows, F features.
 """
 
 from __future__ import annotations
@@ -26,6 +29,11 @@ from fedactors.data.relational import in_memory
 from fedactors.data.table_mapping import hash_rows, table_mapping
 from fedactors.errors import BadInput
 from fedactors.plugins import Neighbour
+from fedactors.privacy.attacks.least_squares import complete_rows, reconstruct_features
+from fedactors.privacy.attacks.suite import Surface
+from fedactors.privacy.audit import Attack, attack_by_share
+from fedactors.privacy.laws import listening
+from fedactors.privacy.replay import rerun
 from fedactors.runtime.base import derived_rng, noise_rng
 from protocols.tablepuppet import data as tables
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -33,6 +41,10 @@ from protocols.tablepuppet.config import TablePuppetConfig
 _WAYS = ("another row's values", "a million each", "zeros", "minus a million each")
 _HUGE = 1e6
 _MOST_TRIES = 20_000
+
+
+NEAR = 0.1
+"""Standardised units within which a reconstructed feature counts as found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,3 +189,74 @@ def _edited(data: RelationalData, part: _Part, row: int, edits: Mapping[str, Any
     own = part.seat.own
     changed = dataclasses.replace(own, source=in_memory(whole))
     return dataclasses.replace(data, partitions=tuple(changed if p == own else p for p in data.partitions))
+
+
+# --- rows reconstructed from predictions ---
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class View:
+    """What the server reads that depends on one table, and the truth."""
+
+    values_RN: NDArray[Any]
+    thetas_RF: NDArray[Any]
+    places_N: NDArray[Any]
+    """Which row of the table each N is."""
+    rows_NF: NDArray[Any]
+
+
+def views(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[str, View]:
+    """Run once more in simulation and return what the server reads of each client, by its name.
+
+    Raises:
+        BadInput: an algorithm whose server does not read predictions of all rows in each round.
+    """
+    from protocols.tablepuppet.plugin import PROTOCOL
+
+    if config.algorithm != "rfl-admm-v" or config.model == "neural":
+        raise BadInput(
+            f"--attacks: rows are reconstructed from a linear model's predictions of all rows, as rfl-admm-v sends "
+            f"them, not with algorithm={config.algorithm} model={config.model}"
+        )
+    heard: dict[str, list[Any]] = {}
+    with listening(lambda name, sent: heard.setdefault(name, []).append(sent)):
+        rerun(PROTOCOL, config, data, seed=seed)
+    first = {name: [values[:, 0] for values, *_ in sent] for name, sent in heard.items()}
+    found = {}
+    for name, sent in heard.items():
+        _, places, rows_NF, _ = sent[0]
+        own = np.array(first[name])
+        if places is None:
+            values, places = own, np.arange(len(rows_NF))
+        else:  # what masks leave: the sum over all clients of what stands in a joined row
+            values = np.sum([np.array(first[one])[:, given[0][1]] for one, given in heard.items()], axis=0)
+        thetas = [np.asarray(theta).reshape(rows_NF.shape[1], -1)[:, 0] for *_, theta in sent]
+        found[name] = View(np.asarray(values), np.array(thetas), np.asarray(places), rows_NF)
+    return found
+
+
+def reconstructions(name: str, view: View, num_known: int) -> tuple[Attack, Attack]:
+    """Return what a server finds that knows the first rows of a table, and one that is given theta of every round."""
+    rows_NF, places_N = view.rows_NF, view.places_N
+    known, others = np.flatnonzero(places_N < num_known), np.unique(places_N[places_N >= num_known])
+    chance = float((np.abs(rows_NF[others] - rows_NF[:num_known].mean(axis=0)) < NEAR).mean())
+
+    def judged(how: str, guess_NF: NDArray[Any]) -> Attack:
+        found = np.stack([guess_NF[places_N == row].mean(axis=0) for row in others])
+        hits = np.abs(found - rows_NF[others]) < NEAR
+        return attack_by_share(f"reconstruction with {how}: {name}", f"share of features within {NEAR}", hits, chance)
+
+    by_rows = complete_rows(view.values_RN.T, known, rows_NF[places_N[known]])
+    by_theta = reconstruct_features(view.thetas_RF, view.values_RN)
+    return judged("known rows", by_rows), judged("theta", by_theta)
+
+
+def surface(config: TablePuppetConfig, data: RelationalData, states: Mapping[str, bytes], seed: int) -> Surface:
+    """Return both reconstructions of every table that has more rows than the attacker must know."""
+    attacks: list[Attack] = []
+    for name, view in views(config, data, seed).items():
+        num_rows, num_features = view.rows_NF.shape
+        num_known = max(num_features + 2, num_rows // 8)
+        if num_known < num_rows // 2:
+            attacks += reconstructions(name, view, num_known)
+    return Surface(others=attacks)

@@ -104,7 +104,7 @@ def assemble(
     names = tuple(seat.name for seat in seats)
     tables, server_name = name_tables(config, seats)
     clients = {
-        seat.name: runtime.spawn(TableClient, seat.name, config, query, seat, tables[seat.table], names)
+        seat.name: runtime.spawn(TableClient, seat.name, config, query, seat, tables[seat.table], names, server_name)
         for seat in seats
     }
     sides = []

@@ -146,6 +146,7 @@ class PredictingTable(JoinMember, SecureSummand):
     Args:
         config: of the run that trained.
         query, seat, members: see `JoinMember`.
+        server: who joins, and asks for sums.
         stored: its state in the run's checkpoint.
     """
 
@@ -155,10 +156,11 @@ class PredictingTable(JoinMember, SecureSummand):
         query: RelationalQuery,
         seat: Seat,
         members: tuple[str, ...],
+        server: str,
         stored: StoredState,
     ) -> None:
         JoinMember.__init__(self, query, seat, members)
-        SecureSummand.__init__(self, members)
+        SecureSummand.__init__(self, members, server)
         self._config, self._stored = config, stored
         self._has_predicted = False
 
@@ -357,7 +359,7 @@ async def predict(config: TablePuppetConfig, data_: RelationalData, runtime: Run
     tables, server_name = data.name_tables(config, seats)
     clients = {
         seat.name: runtime.spawn(
-            PredictingTable, seat.name, config, data_.query, seat, names, asked.state_of(seat.name)
+            PredictingTable, seat.name, config, data_.query, seat, names, server_name, asked.state_of(seat.name)
         )
         for seat in seats
     }

@@ -60,6 +60,7 @@ class Cost:
 GLASU = {"num_rounds": 5, "evaluate_every": 5, "hidden_size": 64}
 GLASU_NOISE = {"secure_aggregation": True, "noise_multiplier": 4.0, "clip_norm": 1.0, "max_degree": 170}
 ADMM = {"algorithm": "rfl-admm-v", "rounds": 5}
+PAPER = {"admm": "paper_sgd", "local_epochs": 1}
 SGD = {"algorithm": "rfl-sgd-v", "rounds": 2}
 NOISE = {
     "feature_dp": 8.0,
@@ -70,14 +71,29 @@ NOISE = {
 }
 SPLIT = {"num_epochs": 1, "num_layers": 2, "hidden_size": 32, "embedding_size": 8, "batch_size": 256}
 AVERAGES = {"num_rounds": 5, "model": "mlp", "evaluate_every": 5}
+CENTERS = {
+    "algorithm": "fedhisyn", "num_centers": 4, "num_rounds": 3, "duration": 20000.0,
+    "on_party_loss": "stop",
+}  # fmt: skip
+TOKENS = {
+    "problem": "sparse-logistic", "num_clients": 4, "num_tokens": 2, "num_hops": 2, "num_local_steps": 5,
+    "num_rounds": 20, "learning_rate": 0.1, "record_every": 20,
+}  # fmt: skip
+TOKEN_NOISE = {"noise": "gaussian", "noise_multiplier": 4.0}
 RUNS: dict[str, Cost] = {
     "glasu-3-clients-sums": Cost("glasu", "cora", GLASU, {"secure_aggregation": True}),
     "glasu-3-clients-sums-and-noise": Cost("glasu", "cora", GLASU, GLASU_NOISE),
+    "glasu-3-clients-noise": Cost("glasu", "cora", GLASU, {**GLASU_NOISE, "secure_aggregation": False}),
     "glasu-8-clients-sums": Cost("glasu", "cora", {**GLASU, "num_clients": 8}, {"secure_aggregation": True}),
     "tablepuppet-admm-sums": Cost("tablepuppet", "orders:20000", ADMM, {"secure_sums": True}),
     "tablepuppet-sgd-sums": Cost("tablepuppet", "orders:20000", SGD, {"secure_sums": True}),
     "tablepuppet-sgd-noise": Cost("tablepuppet", "orders:20000", SGD, NOISE),
+    "tablepuppet-admm-noise": Cost("tablepuppet", "orders:20000", {**ADMM, **PAPER}, NOISE),
     "horizontal-10-sites-sums": Cost("horizontal", "digits", AVERAGES, {"secure_sums": True}),
+    "nebulafl-4-centers-sums": Cost("nebulafl", "digits", CENTERS, {"secure_sums": True}),
+    "mtcd-4-clients-sums": Cost("mtcd", "bank", TOKENS, {"secure_sums": True}),
+    "mtcd-4-clients-noise": Cost("mtcd", "bank", TOKENS, TOKEN_NOISE),
+    "mtcd-4-clients-sums-and-noise": Cost("mtcd", "bank", TOKENS, {"secure_sums": True, **TOKEN_NOISE}),
     "pubsub-vfl-frozen": Cost(
         "pubsub-vfl", "bank", SPLIT, {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": "private"}
     ),
@@ -85,6 +101,8 @@ RUNS: dict[str, Cost] = {
         "pubsub-vfl", "bank", SPLIT, {"embedding_mu": 2.0, "bottom_training": "private", "standardisation": "private"}
     ),
     "pubsub-vfl-labels": Cost("pubsub-vfl", "bank", SPLIT, {"label_epsilon": 1.0}),
+    "pubsub-vfl-gradients": Cost("pubsub-vfl", "bank", SPLIT, {"gradient_mu": 2.0}),
+    "pubsub-vfl-paper-mu-1": Cost("pubsub-vfl", "bank", SPLIT, {"privacy_mu": 1.0}),
 }
 ALONE = {
     f"{count}-clients{f'-{lost}-lost' if lost else ''}": (count, lost)

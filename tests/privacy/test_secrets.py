@@ -17,12 +17,27 @@ QUIET = ("--runtime", "simulated", "--quiet", "--out")
 
 def go(out: Path, protocol: str, *words: str) -> Path:
     """Run a small run and return its folder."""
-    assert main(["run", protocol, *SMALL[protocol].split(), *words, *QUIET, str(out)]) == 0
+    given = {word.partition("=")[0] for word in words}
+    settings = SMALL.get(protocol, "num_rounds=1 num_training=40").split()
+    others = [word for word in settings if word.partition("=")[0] not in given]
+    assert main(["run", protocol, *others, *words, *QUIET, str(out)]) == 0
     (folder,) = out.iterdir()
     return folder
 
 
-def test_no_secret_of_a_secure_sum_is_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SUMMED = {
+    "glasu": "secure_aggregation=true --data blocks:60x6x2",
+    "horizontal": "secure_sums=true num_clients=3",
+    "mtcd": "secure_sums=true learning_rate=0.1 num_clients=3",
+    "nebulafl": "secure_sums=true algorithm=fedhisyn on_party_loss=stop num_centers=3 num_containers=6",
+    "tablepuppet": "secure_sums=true algorithm=rfl-sgd-v",
+}
+
+
+@pytest.mark.parametrize("protocol", SUMMED)
+def test_no_secret_of_a_secure_sum_is_in_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
     """Everything that secure sums drew from the operating system: keys, seeds of masks, shares.
 
     What GLASU draws for its orders is in its checkpoints, as the page about them says.
@@ -37,7 +52,7 @@ def test_no_secret_of_a_secure_sum_is_in_the_run_folder(tmp_path: Path, monkeypa
         return found
 
     monkeypatch.setattr(os, "urandom", draw)
-    folder = go(tmp_path, "glasu", "secure_aggregation=true", "--data", "blocks:60x6x2")
+    folder = go(tmp_path, protocol, *SUMMED[protocol].split())
     secret = [one for one in drawn if len(one) >= 16]
     assert len(secret) >= 9  # at least three clients' keys for agreement and signatures, and seeds of masks
     content = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())

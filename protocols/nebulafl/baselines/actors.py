@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter
@@ -23,6 +23,7 @@ from fedactors.runtime.base import Work
 from protocols.nebulafl.actors import AUDITOR, Auditor, check_speaker
 from protocols.nebulafl.baselines.by_center import RoundDesk, Start, center_method
 from protocols.nebulafl.baselines.coordinator import Coordinator, Dispatch, Orders
+from protocols.nebulafl.baselines.summing import RoundSums, SummingCenter
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.messages import (
     CenterFacts,
@@ -33,6 +34,7 @@ from protocols.nebulafl.messages import (
     ContainerNews,
     PresentCenters,
     Progress,
+    RoundDone,
     RoundOrder,
     RoundResult,
     RunStart,
@@ -56,7 +58,7 @@ from protocols.nebulafl.training import (
 DISTILLATION = "distillation"
 
 
-class OrderCenter(DataCenter):
+class OrderCenter(SummingCenter):
     """A center as the baselines use it. In a flat method a slot is a task, else a container.
 
     Args:
@@ -65,10 +67,11 @@ class OrderCenter(DataCenter):
         site: where the center is among the others.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("trainings", "desk")
+    state: ClassVar[tuple[str, ...]] = ("trainings", "desk", *SummingCenter.state)
     jobs = (train,)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
+        super().__init__(config, site)
         self._config, self._part, self._site = config, part, site
 
     async def load(self) -> None:
@@ -163,7 +166,7 @@ class OrderCenter(DataCenter):
             return
         answer = self._method.answer(self.name, self.desk.number, found, self.trainings.labels, self.trainings.model[2])
         self.desk.round = None
-        self.background(self.peer(self._site.exchange, RoundExchange).take(answer))
+        self.background(self.peer(self._site.exchange, RoundExchange).take(self.leaving(answer)))
 
     # --- what happens ---
 
@@ -367,7 +370,7 @@ class RoundExchange(DataCenter):
     """Rounds over the centers."""
 
     state: ClassVar[tuple[str, ...]] = (
-        "present", "round", "parameters_P", "called", "called_at", "results", "began_at", "model_facts",
+        "present", "round", "parameters_P", "called", "called_at", "results", "began_at", "model_facts", "centers",
     )  # fmt: skip
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
@@ -379,9 +382,11 @@ class RoundExchange(DataCenter):
         self.present = list(site.centers)
         self.round = 0
         self.called: list[str] = []
-        self.results: dict[str, RoundResult | ClusterLogits] = {}
+        self.results: dict[str, RoundResult | ClusterLogits | RoundDone] = {}
         self.began_at = 0.0
         self._settling = False
+        self._sums = RoundSums(self, config, site.centers)
+        self.centers = self._sums.centers
 
     @remote(caller=DRIVER)
     async def begin_run(self, start: RunStart) -> None:
@@ -389,6 +394,8 @@ class RoundExchange(DataCenter):
         self.began_at = start.time
         self.model_facts = await agreed_model(self, self._config, self._part, self._site)
         self.parameters_P = initial_parameters(self.model_facts, self._site.run_seed)
+        if self._config.secure_sums:
+            await self._sums.weigh()
         self._call()
 
     def _is_over(self) -> bool:
@@ -410,9 +417,11 @@ class RoundExchange(DataCenter):
             await self.peer(center, OrderCenter).start_round(order)
 
     @remote(caller=DATA_CENTER)
-    async def take(self, result: RoundResult | ClusterLogits) -> None:
-        """Take a center's answer to the round that is on."""
+    async def take(self, result: RoundResult | ClusterLogits | RoundDone) -> None:
+        """Take a center's answer to the round that is on, or the word that it is ready for a sum."""
         check_speaker(self, result.center)
+        if isinstance(result, RoundDone) != self._config.secure_sums:
+            raise Refused(result.center, f"its answer is {'bare' if self._config.secure_sums else 'missing'}")
         if result.round == self.round and result.center in self.called:
             self.results[result.center] = result
             await self._settle()
@@ -420,16 +429,19 @@ class RoundExchange(DataCenter):
     async def _settle(self) -> None:
         if set(self.called) - set(self.results):
             return
-        results = [self.results[name] for name in sorted(self.results)]
-        results = [result for result in results if self._method.weight(result) > 0]
         self.called, self._settling = [], True
-        if results:
-            found = self._method.combine(results)
+        found = await self._sums.mean() if self._config.secure_sums else self._combined()
+        if found is not None:
             self.parameters_P = await self._distil(found) if self._method.distils else found
             self.parameters_P.setflags(write=False)
         self.round += 1
         self._settling = False
         self._call()
+
+    def _combined(self) -> np.ndarray | None:
+        answers = [self.results[name] for name in sorted(self.results)]
+        results = [one for one in answers if not isinstance(one, RoundDone) and self._method.weight(one) > 0]
+        return self._method.combine(results) if results else None
 
     async def _distil(self, target_NK: np.ndarray) -> np.ndarray:
         assert self._part.public is not None
@@ -455,10 +467,12 @@ class RoundExchange(DataCenter):
         """
         if news.present:
             self.present = [name for name in self._site.centers if name in (*self.present, news.center)]
+            self.centers.back(news.center)
             if not self.called and not self._settling:
                 self._call()
             return None
         self.present.remove(news.center)
+        self.centers.leave(news.center)
         wasted = None
         if news.center in self.called:
             if news.center not in self.results:

@@ -213,6 +213,10 @@ class CenterMethod:
         """Return what a center sends when a round is complete; `labels` are its containers'."""
         return RoundResult(center, number, found.num_samples, found.num_models, found.parameters_P)
 
+    def total_weight(self, sizes: Sequence[int]) -> int:
+        """Return how much a center's answer counts at most, with containers of so many samples."""
+        return sum(sizes)
+
     def weight(self, result: RoundResult | ClusterLogits) -> int:
         """Return how much a center's answer counts; 0 for one without any model."""
         assert isinstance(result, RoundResult)
@@ -237,6 +241,10 @@ class FedHiSyn(CenterMethod):
     def blank_round(self) -> Round:
         """Return rings without anybody."""
         return RingRound({}, 1, np.zeros(0, np.float32), 0.0)
+
+    def total_weight(self, sizes: Sequence[int]) -> int:
+        """Return the number of containers."""
+        return len(sizes)
 
     def weight(self, result: RoundResult | ClusterLogits) -> int:
         """Return the number of containers."""

@@ -80,7 +80,7 @@ def test_a_client_answers_its_server_only(method):
     value = None if taken is type(None) else taken(*(None for _ in dataclasses.fields(taken)))
     table.check(method, "server", "server", "client-0", value)
     for sender, role in (("client-1", "client"), (DRIVER, ""), ("other", "parameter-server")):
-        with pytest.raises(Refused, match=rf"{sender}.*client-0\.{method}, which is open to: server"):
+        with pytest.raises(Refused, match=rf"{sender}.*client-0\.{method}, which is open to: (data-center, )?server"):
             table.check(method, sender, role, "client-0", value)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from fedactors.inspection import describe_messages
 from fedactors.network.codec import message_types
+from fedactors.privacy.secure_sums import MESSAGES
 from protocols.nebulafl import messages
 from protocols.nebulafl.messages import sent, shapes
 from protocols.nebulafl.plugin import PROTOCOL
@@ -18,6 +19,7 @@ CASES = {
     "by centers, lost": ({"algorithm": "fedhisyn", "restart_seconds": 200.0}, {"faults": {"virginia": 700.0}}),
     "container lost": ({"algorithm": "gitfl", "outages": "oregon/0@100-900 virginia/1@200-900"}, {}),
     "no restart": ({"on_party_loss": "stop"}, {}),
+    "sums": ({"algorithm": "fedhisyn", "secure_sums": True, "on_party_loss": "continue"}, {}),
     "table": ({"algorithm": "fedhisyn", "model": "linear"}, {"name": "breast-cancer"}),
 }
 
@@ -37,7 +39,7 @@ def test_no_undeclared_message_is_in_the_ledger(case):
 def test_every_message_is_sent_by_some_configuration():
     configs = [changed(SHORT, **values) for values, _ in CASES.values()]
     reachable = {cls for config in configs for cls in sent(config)}
-    assert reachable == set(message_types(messages))
+    assert reachable == {*message_types(messages), *MESSAGES}
 
 
 def test_inspect_lists_what_a_configuration_sends():

@@ -25,7 +25,11 @@ def test_sigma_is_equation_17():
 def test_rigorous_budget_is_105_times_the_nominal_one_at_the_papers_size():
     config = config_of(privacy_mu=1.0, batch_size=256, num_epochs=10)
     releases = GaussianReleases(
-        "Embedding", clip_norm=1.0, sigma=algorithm.embedding_sigma(config, 700_000), delta=1e-5, paper_mu=1.0
+        "Embedding",
+        clip_norm=1.0,
+        sigma=algorithm.embedding_sigma(config, 700_000),
+        delta=1e-5,
+        paper_touched=config.batch_size * config.num_epochs / (4 * 700_000),
     )
     releases.add(times=10)
     assert releases.rigorous_mu == pytest.approx(2 * math.sqrt(700_000 / 256))

@@ -48,8 +48,11 @@ def test_numeric_labels_are_clipped_and_noised():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [{"algorithm": "rfl-sgd-v"}, {"algorithm": "rfl-admm-v", "admm": "paper_sgd"},
-                                   {"algorithm": "rfl-admm", "admm": "paper_sgd", "inner_rounds": 2}])  # fmt: skip
+@pytest.mark.parametrize("words", [
+    {"algorithm": "rfl-sgd-v"},
+    {"algorithm": "rfl-admm-v", "admm": "paper_sgd", "local_batch_size": 16},
+    {"algorithm": "rfl-admm", "admm": "paper_sgd", "inner_rounds": 2, "local_batch_size": 16},
+])  # fmt: skip
 def test_feature_dp_spends_its_budget_and_says_that_predictions_are_not_covered(words):
     result, records, config = execute(reproducible=False, model="linear", feature_dp=1.0, **words)
     for (_, kind), record in records.items():

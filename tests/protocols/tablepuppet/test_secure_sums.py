@@ -11,18 +11,16 @@ import pytest
 
 from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
-from fedactors.privacy.attacks.least_squares import complete_rows, reconstruct_features
-from fedactors.privacy.audit import attack_by_share
 from fedactors.privacy.claims import EVERYBODY, JOINED, claims
 from fedactors.privacy.laws import mu_of_epsilon
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.runtime.base import Snapshot
 from protocols.tablepuppet import messages
-from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
 from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.plugin import PROTOCOL
+from protocols.tablepuppet.privacy import reconstructions, surface, views
 from tests.protocols.tablepuppet.test_run import execute, in_memory, sent_values, settings
 
 NUM_ITEMS, NUM_FEATURES = 60, 2
@@ -116,76 +114,53 @@ def test_predictions_beyond_the_range_are_named():
 # --- attacks of a server that knows 8 rows of items and who joins with whom -----------------------------------------
 
 
-def views(monkeypatch, **words):
-    """Return what the server sees of items over the rounds, and each row's true features, in the server's numbers."""
-    seen, truth, thetas = [], {}, []
-    kept_ask, kept_solve = JoinServer._ask_sum, TableClient._solve
+def attacked(num_known=8, **words):
+    """Return what a server finds of items that knows some of its rows, and with theta of every round given."""
+    return reconstructions("items", views(settings(**words), shop(), 0)["items"], num_known)
+
+
+def test_known_rows_and_theta_give_the_rows_of_open_predictions_and_not_of_sums():
+    for opened, masked in zip(attacked(rounds=5), attacked(rounds=5, secure_sums=True), strict=True):
+        assert opened.found > 0.99
+        assert not opened.is_chance
+        assert masked.found < 0.35
+        assert masked.found < opened.found / 2
+
+
+def test_what_the_attack_reads_of_sums_is_what_the_server_reads(monkeypatch):
+    """The sums that attacks are mounted on are those that masks leave, to the grid's last step."""
+    read, ask = [], JoinServer._ask_sum
 
     async def listen(self, call, given):
-        found = await kept_ask(self, call, given)
-        if len(found) == len(self._rows[0]):
-            seen.append(found[:, 0])
-            truth["places"] = self._rows[1]
-        return found
-
-    async def look(self, *args):
-        found = await kept_solve(self, *args)
-        if self.name == "items":
-            truth["rows"] = self._x
-            thetas.append(found)
+        found = await ask(self, call, given)
+        read.append(found[:, 0])
         return found
 
     monkeypatch.setattr(JoinServer, "_ask_sum", listen)
-    monkeypatch.setattr(TableClient, "_solve", look)
-    values = sent_values(monkeypatch)
-    execute(settings(**words), shop())
-    monkeypatch.undo()
-    if not words.get("secure_sums"):
-        seen = [given.values[:, 0] for s, r, given in values if type(given).__name__ == "Predictions" and s == "items"]
-        truth["places"] = np.arange(len(seen[0]))
-    return np.array(seen).T, truth, np.array(thetas)
-
-
-def attack_with_known_rows(view, num_known=8):
-    seen_NR, truth, _ = view
-    rows, places = truth["rows"], truth["places"]
-    known = np.flatnonzero(places < num_known)
-    guess = complete_rows(seen_NR, known, rows[places[known]])
-    found = np.stack([guess[places == row].mean(axis=0) for row in range(num_known, len(rows))])
-    hits = np.abs(found - rows[num_known:]) < 0.1
-    # who knows nothing guesses the mean; rows are standardised
-    chance = float((np.abs(rows[num_known:] - rows[:num_known].mean(axis=0)) < 0.1).mean())
-    return attack_by_share("reconstruction from predictions", "share of features within 0.1", hits, chance)
-
-
-def test_eight_known_rows_give_the_others_of_open_predictions_and_not_of_sums(monkeypatch):
-    opened = attack_with_known_rows(views(monkeypatch, rounds=5))
-    assert opened.found > 0.99
-    masked = attack_with_known_rows(views(monkeypatch, rounds=5, secure_sums=True))
-    assert masked.found < 0.35
-    assert masked.found < opened.found / 2
-
-
-def test_theta_gives_the_rows_of_open_predictions_and_not_of_sums(monkeypatch):
-    """The server is given theta of items in every round, which it does not see."""
-    seen, truth, thetas = views(monkeypatch, rounds=5)
-    found = reconstruct_features(thetas[: len(seen.T) - 1], seen.T[1:])
-    assert np.abs(found - truth["rows"]).max() < 1e-6
-    seen, truth, thetas = views(monkeypatch, rounds=5, secure_sums=True)
-    found = reconstruct_features(thetas[: len(seen.T) - 1], seen.T[1:])
-    rows = np.stack([found[truth["places"] == row].mean(axis=0) for row in range(len(truth["rows"]))])
-    assert (np.abs(rows - truth["rows"]) < 0.1).mean() < 0.35
+    seen = views(settings(secure_sums=True, rounds=2), shop(), 0)
+    trained = [one for one in read if len(one) == seen["items"].values_RN.shape[1]]
+    assert np.abs(np.array(trained) - seen["items"].values_RN).max() < 1e-5
+    assert np.array_equal(seen["items"].values_RN, seen["cards"].values_RN)
 
 
 @pytest.mark.slow
-def test_what_sums_alone_do_not_protect_and_noise_does(monkeypatch):
+def test_what_sums_alone_do_not_protect_and_noise_does():
     """Linear sums over many rounds: known rows of one table give its others, better than by guessing."""
-    long = attack_with_known_rows(views(monkeypatch, rounds=80, secure_sums=True), num_known=30)
+    long, _ = attacked(30, rounds=80, secure_sums=True)
     assert long.low > 2 * long.chance
     assert long.found > 0.35
     noise = {"admm": "paper_sgd", "feature_dp": 8.0, "prediction_clip": 2.0, "prediction_noise": 2.0}
-    noisy = attack_with_known_rows(views(monkeypatch, rounds=16, secure_sums=True, **noise), num_known=30)
+    noisy, _ = attacked(30, rounds=16, secure_sums=True, **noise)
     assert noisy.found < 0.2
+
+
+def test_the_suite_attacks_every_table_that_has_rows_enough():
+    found = surface(settings(rounds=2), shop(), {}, 0).others
+    assert {one.name.rpartition(" ")[2] for one in found} == {"orders", "items", "cards"}
+    assert len(found) == 6
+    assert max(one.found for one in found) > 0.99
+    with pytest.raises(BadInput, match="not with algorithm=rfl-sgd-v"):
+        surface(settings(algorithm="rfl-sgd-v"), shop(), {}, 0)
 
 
 def test_rows_whose_differences_show_are_counted_and_warned_of(caplog):

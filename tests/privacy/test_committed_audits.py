@@ -1,0 +1,115 @@
+"""The committed rows of audits and attacks say what the pages about them say: no claim refuted, on three data sets."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedactors.records.table import RunRow, read_table
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+CLAIMS = {
+    "pubsub_vfl_privacy/audits": [("claimed_mu", "replay_mu")],
+    "privacy_audits/mtcd": [("claimed_mu", "replay_mu")],
+    "privacy_audits/tablepuppet": [
+        ("tuple_mu", "tuple_replay_mu"),
+        ("tuple_epsilon", "tuple_replay_epsilon"),
+        ("label_mu", "label_replay_mu"),
+    ],
+    "privacy_audits/glasu": [("shown_mu", "replay_mu")],
+}
+SHOWN = re.compile(r"([\d.]+) \(([\d.]+) to ([\d.]+); chance ([\d.]+)\)")
+WITHIN = [
+    ("pubsub_vfl_privacy/attacks", "frozen-mu-2", "membership"),
+    ("pubsub_vfl_privacy/attacks", "private-mu-2", "membership"),
+    ("privacy_audits/glasu", "noise", "links"),
+    ("privacy_audits/glasu", "sums-and-noise", "links"),
+]
+"""An area under a curve whose interval holds chance."""
+NOT_ABOVE = [
+    *(
+        ("pubsub_vfl_privacy/attacks", f"{mode}-mu-2", f"inversion_by_{how}")
+        for mode in ("frozen", "private")
+        for how in ("decoder", "optimisation", "nearest_neighbour")
+    ),
+    *(
+        ("privacy_audits/reconstruction", mode, how)
+        for mode in ("noise", "sums-and-noise")
+        for how in ("known_rows", "theta_given")
+    ),
+]
+"""A share of hits that guessing reaches as well."""
+
+
+def rows(place: str, mode: str = "") -> list[RunRow]:
+    file, _, study = place.partition("/")
+    found = [row for row in read_table(RESULTS / f"{file}.parquet") if row.study == study]
+    return [row for row in found if mode in ("", row.name.partition("/")[2])]
+
+
+def number(value: Any) -> float | None:
+    return None if value == "none" else math.inf if value == "inf" else float(value)
+
+
+@pytest.mark.parametrize("place", CLAIMS)
+def test_no_claim_is_refuted_and_each_stands_on_three_data_sets(place: str) -> None:
+    sets: dict[str, set[str]] = {}
+    for row in rows(place):
+        assert row.value("refuted") in ("no", None), row.name
+        for claim, moved in CLAIMS[place]:
+            stated, found = number(row.value(claim)), number(row.value(moved))
+            if stated is None or math.isinf(stated):
+                continue
+            assert found is not None
+            assert found <= stated * (1 + 1e-5), (row.name, claim)
+            data, _, mode = row.name.partition("/")
+            if claim == CLAIMS[place][0][0]:
+                sets.setdefault(mode, set()).add(data)
+    assert sets
+    few = {mode: names for mode, names in sets.items() if len(names) < 3}
+    # GLASU claims nothing; a mu of TablePuppet's amplified steps there is for small tables of one batch only
+    assert set(few) <= {"sums-and-noise", "admm"}
+
+
+def shown(place: str, mode: str, attack: str) -> list[tuple[float, float, float, float]]:
+    found = [SHOWN.fullmatch(str(row.value(attack))) for row in rows(place, mode)]
+    assert found
+    assert all(found)
+    return [tuple(map(float, one.groups())) for one in found if one]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("place", "mode", "attack"), WITHIN)
+def test_with_noise_a_ranking_is_within_its_interval_of_chance(place: str, mode: str, attack: str) -> None:
+    for _, low, high, chance in shown(place, mode, attack):
+        assert low <= chance <= high
+
+
+@pytest.mark.parametrize(("place", "mode", "attack"), NOT_ABOVE)
+def test_with_noise_no_more_is_found_than_by_guessing(place: str, mode: str, attack: str) -> None:
+    for found, low, _, chance in shown(place, mode, attack):
+        assert low <= chance or found <= chance
+
+
+def test_exchanged_labels_are_found_by_no_more_than_the_page_says() -> None:
+    names = [f"labels_by_gradient_{how}" for how in ("norm", "direction", "clusters")]
+    found = [
+        abs(one[0] - 0.5) for name in names for one in shown("pubsub_vfl_privacy/attacks", "label-epsilon-1", name)
+    ]
+    assert 0.2 < max(found) < 0.25
+
+
+def test_without_protection_attacks_succeed() -> None:
+    for place, mode, attack in (
+        ("pubsub_vfl_privacy/attacks", "off", "labels_by_gradient_direction"),
+        ("pubsub_vfl_privacy/attacks", "off", "inversion_by_nearest_neighbour"),
+        ("privacy_audits/glasu", "off", "links"),
+        ("privacy_audits/reconstruction", "open", "known_rows"),
+        ("privacy_audits/reconstruction", "open", "theta_given"),
+    ):
+        for found, low, _, chance in shown(place, mode, attack):
+            assert low > chance
+            assert found > 0.8
