@@ -36,6 +36,7 @@ from fedactors.data.partitions import (
     RelationalPartition,
     VerticalData,
 )
+from fedactors.data.pictures import Pictures
 from fedactors.data.preprocessing import ColumnRule
 from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
@@ -43,16 +44,17 @@ from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, shown
 
+_PICTURES = ("shape", "peak", "mean", "deviation")
 _TASK_KEYS = {
     "vertical": {"type", "classes", "layout", "alignment", "positive", "split"},
-    "horizontal": {"type", "classes", "layout", "test"},
+    "horizontal": {"type", "classes", "layout", "test", *_PICTURES},
     "relational": {"type", "classes", "layout", "sql", "label", "categorical"},
 }
 _PARTY_KEYS = {
     "vertical": {
         *{"path", "id", "features", "label", "categorical", "columns", "csv", "split", "state", "state_key"},
     },
-    "horizontal": {"path", "features", "label", "csv"},
+    "horizontal": {"path", "features", "label", "csv", "center"},
     "relational": {"path", "kind", "table", "source_table", "id", "state", "state_key"},
 }
 _KINDS = {
@@ -175,8 +177,9 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
                 "[0, 1], because no client sees the others'"
             )
         names = tuple(str(value) for value in listed)
+    pictures = _pictures(task, parties)
     labels = {str(party.get("label")) for party in parties.values()}
-    if len(labels) != 1 or "None" in labels:
+    if len(labels) != 1 or ("None" in labels and pictures is None):
         raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
     first = next(iter(parties.values()))
     columns = _names(first.get("features", "all"), "features")
@@ -186,8 +189,15 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         if _names(party.get("features", "all"), f"parties.{name}.features") != columns:
             raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")
 
+    centers = {name: _text(p["center"], f"parties.{name}.center") for name, p in parties.items() if "center" in p}
+    for name in parties:
+        if centers and name not in centers:
+            raise BadInput(f"parties.{name}.center: missing: every client names its center, or none does")
+    for name, center in centers.items():
+        party_name(center, f"parties.{name}.center")
+
     def file(name: str, party: dict[str, Any]) -> HorizontalFile:
-        return HorizontalFile(file=_file(path, name, party, kind, 0), classes=names)
+        return HorizontalFile(file=_file(path, name, party, kind, 0), classes=names, pictures=pictures)
 
     files = {name: file(name, party) for name, party in parties.items()}
     different_files({name: one.file.path for name, one in files.items()})
@@ -197,11 +207,28 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         task=kind,
         num_classes=len(names) or 1,
         num_clients=len(parties),
-        shape=() if columns is None else (len(columns),),
+        shape=pictures.shape if pictures is not None else () if columns is None else (len(columns),),
         files=tuple(files.values()),
         parties=tuple(parties),
+        centers=tuple(centers.values()),
         test_file=None if test is None else file("test", test),
     )
+
+
+def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
+    """Return what images look like, None where rows are no images."""
+    given = {key: task[key] for key in _PICTURES if key in task}
+    if given and "shape" not in given:
+        key = next(iter(given))
+        raise BadInput(f"task.{key}: {shown(task[key])} is not allowed without shape = [channels, height, width]")
+    for name, party in parties.items():
+        for key in ("features", "csv") if given and "label" not in party else ():
+            if key in party:
+                raise BadInput(
+                    f"parties.{name}.{key}: {shown(party[key])} is not allowed for images that are no table: with a "
+                    "table of pixels, name its label column"
+                )
+    return from_table(Pictures, given, "task") if given else None
 
 
 def _relational(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -57,6 +58,8 @@ class LocalResult:
     num_steps: int
     loss: float
     """Mean training loss over the last epoch."""
+    loss_rms: float
+    """Root mean square of the losses of all batches."""
 
 
 def train_locally(
@@ -100,7 +103,7 @@ def train_locally(
     if len(x) < smallest:
         raise BadInput("local training: batch normalisation needs at least two samples")
     order = np.random.default_rng(seed)
-    num_steps, loss_sum = 0, 0.0
+    num_steps, loss_sum, squares = 0, 0.0, 0.0
     with _seeded(module, seed, x.device):
         for _ in range(training.num_epochs):
             loss_sum = 0.0
@@ -117,8 +120,16 @@ def train_locally(
                     gradients = [gradient + part for gradient, part in zip(gradients, correction, strict=True)]
                 optimizer_step(training.optimizer, parameters, gradients, moments, in_place=True)
                 num_steps += 1
-                loss_sum += loss.item() * len(index_B)
-    return LocalResult(vector=to_vector(module), num_samples=len(x), num_steps=num_steps, loss=loss_sum / len(x))
+                value = loss.item()
+                loss_sum += value * len(index_B)
+                squares += value * value
+    return LocalResult(
+        vector=to_vector(module),
+        num_samples=len(x),
+        num_steps=num_steps,
+        loss=loss_sum / len(x),
+        loss_rms=math.sqrt(squares / num_steps),
+    )
 
 
 def evaluate_model(

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import threading
 from collections.abc import Sequence
 
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedactors.data.horizontal import rows_of
 from fedactors.errors import BadInput
 from fedactors.learning.averaging import LocalResult, LocalTraining, batches, draws, train_locally
 from fedactors.learning.devices import placed
@@ -79,11 +81,7 @@ def train_clients(
     Raises:
         BadInput: a client without samples.
     """
-    pays = len(clients) > 1 and (torch.device(device).type != "cpu" or len(starts[0]) <= most_parameters)
-    reason = why_not_together(spec, training.task) if together and pays else "it does not pay, or is not wanted"
-    if together and pays and reason:
-        _say_once(spec.name, reason)
-    if reason:
+    if not together or not can_be_batched(spec, training.task, len(clients), len(starts[0]), device, most_parameters):
         added = [None] * len(clients) if corrections is None else corrections
         return [
             train_locally(spec, start_P, *rows, seed=seed, training=training, correction_P=one, device=device)
@@ -105,6 +103,35 @@ def train_clients(
         )
         results |= dict(zip(chosen, found, strict=True))
     return [results[client] for client in range(len(clients))]
+
+
+@functools.cache
+def rows_on(key: bytes, device: str) -> Rows:
+    """Return the rows that a key names, as tensors that stay on the device; on the CPU the arrays themselves."""
+    x, y = rows_of(key)
+    return (x, y) if device == "cpu" else (placed(x, device), placed(y, device))
+
+
+def forget_rows() -> None:
+    """Forget what `rows_on` and `rows_of` loaded: files may have changed since an earlier run of this process."""
+    rows_on.cache_clear()
+    rows_of.cache_clear()
+
+
+def can_be_batched(
+    spec: ModelSpec,
+    task: Task,
+    num_clients: int,
+    num_parameters: int,
+    device: str | torch.device = "cpu",
+    most_parameters: int = MOST_PARAMETERS,
+) -> bool:
+    """Say whether clients are trained in one call: it pays, and the model allows it; else it is said why, once."""
+    if num_clients < 2 or (torch.device(device).type == "cpu" and num_parameters > most_parameters):
+        return False
+    if reason := why_not_together(spec, task):
+        _say_once(spec.name, reason)
+    return not reason
 
 
 @functools.lru_cache(maxsize=32)
@@ -162,7 +189,7 @@ def _train(
     y_N = torch.cat([placed(y, device) for _, y in clients])
     index, weight = torch.from_numpy(index_TCB).to(device), torch.from_numpy(weight_TCB).to(device, spec.dtype)
     last_epoch = np.array([len(plan) - len(plan) // training.num_epochs for plan in plans])
-    losses_C = torch.zeros(len(clients), dtype=spec.dtype, device=device)
+    losses_C, squares_C = torch.zeros(2, len(clients), dtype=spec.dtype, device=device)
     values, moments = [start.clone() for start in starts], OptimizerState()
     done = [torch.empty_like(value) for value in values]
     active = len(clients)
@@ -188,16 +215,18 @@ def _train(
         values = list(optimizer_step(optimizer, values, gradients, moments))
         counted = torch.from_numpy(step >= last_epoch[:active]).to(device)
         losses_C[:active] += losses_k * (weight_kB > 0).sum(1) * counted
+        squares_C[:active] += losses_k.square()
     for kept, value in zip(done, values, strict=True):
         kept[:active] = value
     vectors_CP = _joined(done, places, starts_CP)
-    losses = losses_C.cpu().numpy()
+    losses, squares = losses_C.cpu().numpy(), squares_C.cpu().numpy()
     return [
         LocalResult(
             vector=vectors_CP[place],
             num_samples=len(rows[0]),
             num_steps=len(plan),
             loss=float(losses[place]) / len(rows[0]),
+            loss_rms=math.sqrt(float(squares[place]) / len(plan)),
         )
         for place, (rows, plan) in enumerate(zip(clients, plans, strict=True))
     ]

@@ -199,6 +199,17 @@ def renumber(own: ClientGraph, numbers_N: IntArray) -> ClientGraph:
     )
 
 
+def check_degrees(config: GlasuConfig, own: ClientGraph) -> None:
+    """Check that no node has more neighbours than the account of noised representations counts on.
+
+    Raises:
+        BadInput: one has.
+    """
+    highest = int(own.graph.degrees.max(initial=0))
+    if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
+        raise BadInput(f"max_degree: {config.max_degree} is not allowed: {own.name} has a node of degree {highest}")
+
+
 def check(own: ClientGraph) -> None:
     """Check that a client's data fit together.
 

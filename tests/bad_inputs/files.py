@@ -219,6 +219,13 @@ def _vertical() -> list[Case]:
     return made
 
 
+def _centers(first: str, second: str) -> tuple[Change, ...]:
+    return tuple(
+        replace(TOML, f'"{name}.csv"', f'"{name}.csv"\ncenter = "{center}"')
+        for name, center in (("a", first), ("b", second))
+    )
+
+
 def _horizontal() -> list[Case]:
     rows = {"p": _Z, "q": _Z, "y": [0, 1] * (_N // 2)}
     return [
@@ -238,6 +245,16 @@ def _horizontal() -> list[Case]:
         own("horizontal", write("test.csv", b"\xff\x00\xfe"), "test"),
         own("horizontal", table("test.csv", **{**rows, "y": [7] * _N}), "test"),
         own("horizontal", table("test.csv", p=_Z, y=rows["y"]), "test"),
+        own("horizontal", replace(TOML, '"b.csv"', '"b.csv"\ncenter = "oregon"'), "parties.a.center", "missing"),
+        own("horizontal", _centers("oregon", "mars"), "parties.b.center", "'mars'", "oregon, virginia"),
+        own("horizontal", _centers("oregon", "oregon"), "active_per_center", "virginia"),
+        own("horizontal", _centers("", "oregon"), "parties.a.center", "''"),
+        own("horizontal", _centers("oregon", "a b"), "parties.b.center", "'a b'"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8]"), "task.shape"),
+        own("horizontal", replace(TOML, "[task]", '[task]\nshape = "big"'), "task.shape", "'big'"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nmean = [0.5]"), "task.mean", "shape"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8, 8]"), "a", "2 feature columns", "[1, 8, 8]",
+            words="model=linear"),
         own("horizontal", replace(TOML, 'label = "y"', 'label = "z"'), "label"),
         own("horizontal", replace(TOML, 'label = "y"', 'label = "z"', 2), "a", "'z'"),
         own("horizontal", replace(TOML, 'label = "y"\n', ""), "label"),

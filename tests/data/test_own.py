@@ -130,6 +130,12 @@ features = ["x", "z"]
     assert list(data.client(0).load().labels) == [0, 1]
     assert list(data.client(1).load().labels) == [1]
     assert data.test().load().features.shape == (2, 2)
+    assert data.centers == ()
+    for name, center in (("one", "oregon"), ("two", "tokyo")):
+        text = text.replace(f'path = "{name}.csv"', f'path = "{name}.csv"\ncenter = "{center}"')
+    assert own(folder, text).centers == ("oregon", "tokyo")
+    with pytest.raises(BadInput, match=r"parties.b.center: missing"):
+        own(folder, text.replace('center = "tokyo"', ""))
     with pytest.raises(BadInput, match=r"test: parties names no test file"):
         own(folder, text.replace('test = "one.csv"', "")).test()
     with pytest.raises(BadInput, match=r"parties.b.features: every client must name the same"):

@@ -61,6 +61,7 @@ def assert_equal(made, plain, tolerance=1e-5):
     for one, other in zip(made, plain, strict=True):
         np.testing.assert_allclose(one.vector, other.vector, rtol=tolerance, atol=tolerance)
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.loss_rms == pytest.approx(other.loss_rms, rel=1e-4)
         assert (one.num_samples, one.num_steps) == (other.num_samples, other.num_steps)
 
 

@@ -51,6 +51,7 @@ from protocols.nebulafl.training import (
     initial_parameters,
     run_model,
     train,
+    train_batched,
 )
 
 DISTILLATION = "distillation"
@@ -66,7 +67,7 @@ class OrderCenter(DataCenter):
     """
 
     state: ClassVar[tuple[str, ...]] = ("trainings", "desk")
-    jobs = (train,)
+    jobs = (train, train_batched)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
@@ -238,7 +239,7 @@ class FlatExchange(DataCenter):
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
-        ends = np.cumsum((0, *config.center_sizes)).tolist()
+        ends = np.cumsum((0, *site.sizes)).tolist()
         self._containers = {
             center: range(first, end) for center, first, end in zip(site.centers, ends[:-1], ends[1:], strict=True)
         }
