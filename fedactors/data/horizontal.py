@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import check_block, check_labels, one_hot
+from fedactors.data.blocks import check_block, check_labels, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.images import load_images
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
@@ -35,6 +35,8 @@ class HorizontalBlock:
 
     features: NDArray[np.float32]
     labels: NDArray[Any]
+    weights: NDArray[np.float32] | None = None
+    """How much each row counts in the loss; None: all alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +171,9 @@ class HorizontalFile:
         """
         if self.pictures is not None and self.file.label is None:
             found = read_pictures(Path(self.file.path), self.file.party, self.pictures)
-            return HorizontalBlock(features=found.images, labels=self._targets(found.labels))
+            labels = self._targets(found.labels)
+            weights = class_weighted(None, labels, self.classes, dict(self.file.class_weights))
+            return HorizontalBlock(features=found.images, labels=labels, weights=weights)
         return self._load_table()
 
     def _load_table(self) -> HorizontalBlock:
@@ -188,7 +192,7 @@ class HorizontalFile:
         check_block(dataclasses.replace(block, labels=None), self.file.party, self.file.task, len(self.classes))
         if not self.classes:
             check_labels(labels, where, "regression", 1)
-        return HorizontalBlock(features=self._samples(block.features), labels=labels)
+        return HorizontalBlock(features=self._samples(block.features), labels=labels, weights=block.weights)
 
     def _samples(self, features_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a table's rows as samples: as they are, or as images."""
@@ -252,9 +256,26 @@ def rows_key(source: Rows) -> bytes:
 @functools.cache
 def rows_of(key: bytes) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Return the samples and labels that a key names, loaded once in this process; until they are forgotten."""
-    block = decode(key, arguments=True).load()
+    block = _block_of(key)
     labels = np.asarray(block.labels)
     return block.features, labels if labels.dtype.kind == "f" else labels.astype(np.int64)
+
+
+def weights_of(key: bytes) -> NDArray[np.float32] | None:
+    """Return how much each of the rows counts in the loss; None: all alike."""
+    return _block_of(key).weights
+
+
+def forget_blocks() -> None:
+    """Forget what `rows_of` loaded: files may have changed since an earlier run of this process."""
+    rows_of.cache_clear()
+    _block_of.cache_clear()
+
+
+@functools.cache
+def _block_of(key: bytes) -> HorizontalBlock:
+    block: HorizontalBlock = decode(key, arguments=True).load()
+    return block
 
 
 @plain

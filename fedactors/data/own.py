@@ -22,9 +22,9 @@ The file is checked here; each party's data are read by that party alone, in its
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
-from fedactors.config import from_table
+from fedactors.config import WIDEST, from_table
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
@@ -46,15 +46,16 @@ from fedactors.validation import different_files, different_names, party_name, p
 
 _PICTURES = ("shape", "peak", "mean", "deviation")
 _TASK_KEYS = {
-    "vertical": {"type", "classes", "layout", "alignment", "positive", "split"},
-    "horizontal": {"type", "classes", "layout", "test", *_PICTURES},
+    "vertical": {"type", "classes", "layout", "alignment", "positive", "split", "class_weights"},
+    "horizontal": {"type", "classes", "layout", "test", "class_weights", *_PICTURES},
     "relational": {"type", "classes", "layout", "sql", "label", "categorical"},
 }
 _PARTY_KEYS = {
     "vertical": {
         *{"path", "id", "features", "label", "categorical", "columns", "csv", "split", "state", "state_key"},
+        *{"weight", "unlabelled"},
     },
-    "horizontal": {"path", "features", "label", "csv", "center"},
+    "horizontal": {"path", "features", "label", "csv", "center", "weight", "unlabelled"},
     "relational": {"path", "kind", "table", "source_table", "id", "state", "state_key"},
 }
 _KINDS = {
@@ -153,7 +154,14 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
                 f"parties.{name}.split: {shown(party['split'])} is not allowed: the party with the label names the "
                 "column, and task.split is left out"
             )
-    sources = {name: _file(path, name, party, kind, num_classes, positive) for name, party in parties.items()}
+    for name, party in parties.items():
+        for key in ("weight", "unlabelled"):
+            if key in party and name != holders[0]:
+                raise BadInput(
+                    f"parties.{name}.{key}: {shown(party[key])} is not allowed: only the party with the label has it"
+                )
+    counts = _class_weights(task, kind)
+    sources = {name: _file(path, name, party, kind, num_classes, positive, counts) for name, party in parties.items()}
     different_files({name: source.path for name, source in sources.items()})
     return VerticalData(
         name=path.stem,
@@ -177,6 +185,10 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
                 "[0, 1], because no client sees the others'"
             )
         names = tuple(str(value) for value in listed)
+    counts = _class_weights(task, kind)
+    for name, _ in counts:
+        if name not in names:
+            raise BadInput(f"task.class_weights: {name!r} is not allowed: classes are {', '.join(names)}")
     pictures = _pictures(task, parties)
     labels = {str(party.get("label")) for party in parties.values()}
     if len(labels) != 1 or ("None" in labels and pictures is None):
@@ -197,7 +209,8 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         party_name(center, f"parties.{name}.center")
 
     def file(name: str, party: dict[str, Any]) -> HorizontalFile:
-        return HorizontalFile(file=_file(path, name, party, kind, 0), classes=names, pictures=pictures)
+        source = _file(path, name, party, kind, 0, class_weights=counts)
+        return HorizontalFile(file=source, classes=names, pictures=pictures)
 
     files = {name: file(name, party) for name, party in parties.items()}
     different_files({name: one.file.path for name, one in files.items()})
@@ -222,7 +235,7 @@ def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
         key = next(iter(given))
         raise BadInput(f"task.{key}: {shown(task[key])} is not allowed without shape = [channels, height, width]")
     for name, party in parties.items():
-        for key in ("features", "csv") if given and "label" not in party else ():
+        for key in ("features", "csv", "weight", "unlabelled") if given and "label" not in party else ():
             if key in party:
                 raise BadInput(
                     f"parties.{name}.{key}: {shown(party[key])} is not allowed for images that are no table: with a "
@@ -281,8 +294,28 @@ def _relational(
     )
 
 
+def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float], ...]:
+    given = task.get("class_weights", {})
+    fits = isinstance(given, dict) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= WIDEST
+        for value in given.values()
+    )
+    if not fits or (given and kind == "regression"):
+        raise BadInput(
+            f"task.class_weights: {shown(given)} is not allowed: give a table of classes with numbers above 0, "
+            "such as { yes = 5.0 }, for binary and multiclass"
+        )
+    return tuple((str(name), float(value)) for name, value in given.items())
+
+
 def _file(
-    path: Path, name: str, party: dict[str, Any], kind: Task, num_classes: int, positive: Any = None
+    path: Path,
+    name: str,
+    party: dict[str, Any],
+    kind: Task,
+    num_classes: int,
+    positive: Any = None,
+    class_weights: tuple[tuple[str, float], ...] = (),
 ) -> FileSource:
     where = f"parties.{name}"
     rules = party.get("columns", {})
@@ -307,6 +340,12 @@ def _file(
         csv=from_table(CsvFormat, party.get("csv", {}), f"{where}.csv"),
         positive=None if positive is None or "label" not in party else value_text(positive),
         split_column=_text(party["split"], f"{where}.split") if "split" in party else None,
+        weight=_text(party["weight"], f"{where}.weight") if "weight" in party else None,
+        class_weights=class_weights,
+        unlabelled=cast(
+            Literal["refuse", "drop"],
+            _choice(party.get("unlabelled", "refuse"), ("refuse", "drop"), f"{where}.unlabelled"),
+        ),
     )
 
 

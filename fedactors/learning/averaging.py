@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedactors.errors import BadInput
 from fedactors.learning.devices import placed
-from fedactors.learning.losses import Task, task_loss
+from fedactors.learning.losses import Task, weighted_loss
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
@@ -71,6 +71,7 @@ def train_locally(
     seed: int,
     training: LocalTraining,
     correction_P: Array | None = None,
+    weights_N: Array | None = None,
     device: str | torch.device = "cpu",
 ) -> LocalResult:
     """Run epochs of mini-batch steps from `vector_P` (McMahan et al., 2017, ClientUpdate).
@@ -83,6 +84,7 @@ def train_locally(
         seed: of the order of samples, and of dropout where the model has it.
         training: passes, steps and loss.
         correction_P: added to each gradient (SCAFFOLD's c - c_i); where the vector holds no parameter it is ignored.
+        weights_N: how much each sample counts: a batch's loss is the mean of loss times weight; None: 1 each.
         device: where to compute; the vector and what is returned are the host's.
 
     Raises:
@@ -99,6 +101,7 @@ def train_locally(
         correction = [whole_P[place].view(p.shape) for p, place in zip(parameters, places, strict=True)]
     moments = OptimizerState()
     x, y = placed(x_N, device, spec.dtype), placed(y_N, device)
+    w = None if weights_N is None else placed(weights_N, device, spec.dtype)
     smallest = smallest_batch(module)
     if len(x) < smallest:
         raise BadInput("local training: batch normalisation needs at least two samples")
@@ -109,7 +112,7 @@ def train_locally(
             loss_sum = 0.0
             for index_B in batches(len(x), training.batch_size, order, smallest):
                 chosen = torch.from_numpy(index_B).to(device)
-                loss = task_loss(training.task, module(x[chosen]), y[chosen])
+                loss = weighted_loss(training.task, module(x[chosen]), y[chosen], None if w is None else w[chosen])
                 gradients = list(torch.autograd.grad(loss, parameters))
                 if start:
                     gradients = [

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.horizontal import rows_of
+from fedactors.data.horizontal import rows_of, weights_of
 from fedactors.learning.averaging import LocalTraining, evaluate_model
 from fedactors.learning.metrics import known
 from fedactors.learning.models import ModelSpec
@@ -81,6 +81,7 @@ def train(
         seeds=seeds,
         training=training,
         corrections=corrections,
+        weights=[weights_of(key) for key in keys],
         together=together,
         device=device,
     )

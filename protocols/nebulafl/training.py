@@ -24,7 +24,7 @@ import numpy as np
 from torch import nn
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of
+from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of, weights_of
 from fedactors.errors import BadInput
 from fedactors.learning import flat_training
 from fedactors.learning.averaging import LocalTraining
@@ -95,7 +95,14 @@ def train(
     """Train a model on a container's rows; with public rows also say what it thinks of those (FedHKT)."""
     where = str(find_device(device))
     found = flat_training.local_training(
-        make_module, model, parameters_P, *rows_of(key), seed=seed, sgd=Sgd(*sgd), device=where
+        make_module,
+        model,
+        parameters_P,
+        *rows_of(key),
+        seed=seed,
+        sgd=Sgd(*sgd),
+        weights_N=weights_of(key),
+        device=where,
     )
     found.parameters.setflags(write=False)
     logits_NK = None
@@ -121,6 +128,7 @@ def _train_many(calls: Sequence[tuple[Any, ...]]) -> list[Trained]:
             [parameters_P for _, parameters_P, *_ in chosen],
             [rows_on(key, where) for _, _, key, *_ in chosen],
             seeds=[seed for _, _, _, seed, *_ in chosen],
+            weights=[weights_of(key) for _, _, key, *_ in chosen],
             training=LocalTraining(
                 optimizer=OptimizerSpec(learning_rate=learning_rate, momentum=momentum),
                 batch_size=batch_size,
