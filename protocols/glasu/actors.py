@@ -125,6 +125,7 @@ class GraphClient(SecureSummand):
         check_degrees(config, self._own)
         num_features = self._own.features_NF.shape[1]
         self._network = algorithm.network_of(config, num_features, self._own.num_classes, self._position)
+        backbones.check_layers(self._network, [0])
         self.parameters = self._first_parameters(self._common_seed)
         if self._is_secret:
             self.own_secret = self.entropy("own secret")(32)

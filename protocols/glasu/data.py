@@ -100,12 +100,24 @@ def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
     Raises:
         BadInput: an unknown or unfitting data set, a description that does not fit, or another number of clients.
     """
+    if config.own_layer:
+        _check_own_layer(config)
     if not name.endswith(".toml"):
         return graph(name, config.num_clients, edge_share=config.edge_share, seed=seed)
     own = read_own(Path(name))
     if len(own.parties) != config.num_clients:
         raise BadInput(f"num_clients: {config.num_clients} is not allowed: {name} names {len(own.parties)} parties")
     return own
+
+
+def _check_own_layer(config: GlasuConfig) -> None:
+    """Check the user's layer at the widths that are known: of the lowest each client checks its own."""
+    from fedactors.learning.own_models import check_name  # they load torch
+    from protocols.glasu.algorithm import network_of
+    from protocols.glasu.backbones import check_layers
+
+    check_name(config.own_layer)
+    check_layers(network_of(config, config.hidden_size, 2, 0), range(1, config.num_layers))
 
 
 def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[GraphPart, ...]:

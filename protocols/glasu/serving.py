@@ -284,7 +284,7 @@ def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
         parties=(party,),
         models={},
         arrays={name: value.numpy() for name, value in parameters.items()},
-        settings={"feature_factor": state["feature_factor"], "backbone": config.backbone},
+        settings={"feature_factor": state["feature_factor"], "backbone": config.own_layer or config.backbone},
     )
 
 
