@@ -24,11 +24,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from fedactors.config import WIDEST, from_table
+from fedactors.config import from_table
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
 from fedactors.data.files import CsvFormat, value_text
+from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES
 from fedactors.data.partitions import (
     HorizontalData,
     HorizontalFile,
@@ -45,19 +46,6 @@ from fedactors.errors import BadInput
 from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, shown
 
 _PICTURES = ("shape", "peak", "mean", "deviation")
-_TASK_KEYS = {
-    "vertical": {"type", "classes", "layout", "alignment", "positive", "split", "class_weights"},
-    "horizontal": {"type", "classes", "layout", "test", "class_weights", *_PICTURES},
-    "relational": {"type", "classes", "layout", "sql", "label", "categorical"},
-}
-_PARTY_KEYS = {
-    "vertical": {
-        *{"path", "id", "features", "label", "categorical", "columns", "csv", "split", "state", "state_key"},
-        *{"weight", "unlabelled"},
-    },
-    "horizontal": {"path", "features", "label", "csv", "center", "weight", "unlabelled"},
-    "relational": {"path", "kind", "table", "source_table", "id", "state", "state_key"},
-}
 _KINDS = {
     ".duckdb": "duckdb",
     ".db": "sqlite",
@@ -68,7 +56,7 @@ _KINDS = {
 }
 
 
-_MOST_CLASSES = 65536
+_TABLES = ("columns", "csv")
 Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
 
 
@@ -94,13 +82,12 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
     given = read_tree(path, "data")
     _known(given, {"task", "parties"}, str(path))
     task, parties = _table(given, "task", path), _table(given, "parties", path)
-    layout = _choice(task.get("layout", "vertical"), tuple(_TASK_KEYS), "task.layout")
-    _known(task, _TASK_KEYS[layout], "task")
+    layout = _choice(task.get("layout", "vertical"), tuple(LAYOUTS), "task.layout")
+    of_task, of_party = LAYOUTS[layout]
+    check_table(of_task, task, "task")
     for name, party in parties.items():
-        if not isinstance(party, dict):
-            raise BadInput(f"parties.{name}: {shown(party)} is not allowed: give a table [parties.{name}]")
         party_name(name)
-        _known(party, _PARTY_KEYS[layout], f"parties.{name}")
+        check_table(of_party, party, f"parties.{name}")
     different_names(parties)
     if len(parties) < 2:
         raise BadInput(f"parties: {len(parties)} given in {path}, at least 2 are needed")
@@ -296,15 +283,8 @@ def _relational(
 
 def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float], ...]:
     given = task.get("class_weights", {})
-    fits = isinstance(given, dict) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= WIDEST
-        for value in given.values()
-    )
-    if not fits or (given and kind == "regression"):
-        raise BadInput(
-            f"task.class_weights: {shown(given)} is not allowed: give a table of classes with numbers above 0, "
-            "such as { yes = 5.0 }, for binary and multiclass"
-        )
+    if given and kind == "regression":
+        raise BadInput(f"task.class_weights: {shown(given)} is not allowed for type=regression: it has no classes")
     return tuple((str(name), float(value)) for name, value in given.items())
 
 
@@ -350,7 +330,7 @@ def _file(
 
 
 def _task(task: dict[str, Any]) -> tuple[Task, int]:
-    kind = cast(Task, _choice(task.get("type"), ("binary", "multiclass", "regression"), "task.type"))
+    kind: Task = task["type"]
     classes = task.get("classes")
     if kind == "regression":
         if classes is not None:
@@ -361,11 +341,17 @@ def _task(task: dict[str, Any]) -> tuple[Task, int]:
         if count not in (None, 2):
             raise BadInput(f"task.classes: {shown(classes)} is not allowed for type=binary: leave it out")
         return kind, 2
-    if not isinstance(count, int) or isinstance(count, bool) or not 2 <= count <= _MOST_CLASSES:
+    if count is None or not 2 <= count <= MOST_CLASSES:
         raise BadInput(
-            f"task.classes: {shown(classes)} is not allowed: give the number of classes, 2 to {_MOST_CLASSES}"
+            f"task.classes: {shown(classes)} is not allowed: give the number of classes, 2 to {MOST_CLASSES}"
         )
     return kind, count
+
+
+def check_table(cls: type[Any], given: Any, where: str) -> None:
+    """Check the keys and the types of a table of the file; what has tables of its own is checked where it is read."""
+    whole = isinstance(given, dict)
+    from_table(cls, {key: given[key] for key in given if key not in _TABLES} if whole else given, where)
 
 
 def _known(table: dict[str, Any], known: set[str], where: str) -> None:

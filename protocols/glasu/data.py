@@ -113,11 +113,21 @@ def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
 def _check_own_layer(config: GlasuConfig) -> None:
     """Check the user's layer at the widths that are known: of the lowest each client checks its own."""
     from fedactors.learning.own_models import check_name  # they load torch
-    from protocols.glasu.algorithm import network_of
-    from protocols.glasu.backbones import check_layers
+    from protocols.glasu.backbones import Network, check_layers
 
     check_name(config.own_layer)
-    check_layers(network_of(config, config.hidden_size, 2, 0), range(1, config.num_layers))
+    network = Network(
+        backbone="own",
+        own_layer=config.own_layer,
+        num_layers=config.num_layers,
+        aggregation_layers=config.resolved_layers,
+        aggregation=config.aggregation,
+        num_clients=config.num_networks,
+        num_features=config.hidden_size,
+        hidden_size=config.hidden_size,
+        num_classes=2,
+    )
+    check_layers(network, range(1, config.num_layers))
 
 
 def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[GraphPart, ...]:

@@ -76,7 +76,8 @@ class Sage(nn.Module):
 
     def __init__(self, inputs, outputs):
         super().__init__()
-        self.own, self.others = nn.Linear(*inputs, outputs), nn.Linear(*inputs, outputs, bias=False)
+        (width,) = inputs
+        self.own, self.others = nn.Linear(width, outputs), nn.Linear(width, outputs, bias=False)
 
     def forward(self, own, mixed):
         return torch.relu(self.own(own) + self.others(mixed))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedactors.config import build
 from protocols.glasu import algorithm, backbones, sampling
 from protocols.glasu.config import GlasuConfig
 
@@ -70,7 +71,7 @@ def test_a_layer_of_ones_own_that_is_gcn_gives_its_numbers_and_gradients(sparse)
     features = rng.normal(size=(6, 5)) * (rng.random((6, 5)) < (0.3 if sparse else 2))
     h = backbones.sparse_features(features, torch.float64) if sparse else torch.from_numpy(features)
     matrix = backbones.operator(sampling.full_block(graph), torch.float64)
-    config = GlasuConfig(own_layer=f"{OWN}:convolution", hidden_size=3, num_layers=2, float64=True)
+    config = build(GlasuConfig, {"own_layer": f"{OWN}:convolution", "hidden_size": 3, "num_layers": 2})
     network = algorithm.network_of(config, 5, 2, 0)
     made = backbones.initial_parameters(network, rng, rng, torch.float64)
     assert {name: tuple(one.shape) for name, one in made.items() if name.startswith("0.")} == {
