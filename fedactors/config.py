@@ -188,6 +188,9 @@ def _explain(error: ValidationError, overrides: Mapping[str, Any]) -> str:
         if not place:
             lines[text] = text
             continue
+        if problem["type"] in ("missing", "missing_keyword_only_argument"):
+            lines[place] = f"{place}: missing"
+            continue
         text = f"{text[0].lower()}{text[1:]}"
         if place in lines:
             lines[place] += f", or {text}"

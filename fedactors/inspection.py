@@ -40,8 +40,9 @@ def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]
 
     None where the protocol cannot predict.
     """
-    made = protocol.predictors
-    return [] if made is None else _described(made(config), {}, None)
+    made, module = protocol.predictors, protocol.messages
+    sent = getattr(module, "sent_in_predictions", None)
+    return [] if made is None else _described(made(config), {}, None if sent is None else set(sent(config)))
 
 
 def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:

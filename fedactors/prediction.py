@@ -41,8 +41,10 @@ from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Runtime, Work
 from fedactors.serving import ActorState, NoPart, StoredState
 
-COSTS = Costs({"predict": (1e-3, 2e-11)})
+COSTS = Costs({"predict": (1e-3, 2e-11), "unmask": (1e-3, 1e-8)})
 """Seconds of a prediction in the simulated runtime, by rows times parameters: the forward cost of PubSub-VFL."""
+EXCHANGE = "exchange"
+"""Name of the actor that adds contributions up under masks."""
 _LONGEST = 86_400.0
 
 
@@ -280,21 +282,18 @@ class PredictingOwner(PredictingParty):
         peers = {name: self.peer(name, PredictingParty) for name in others}
         how = self._data.alignment
         common = await align(new.ids, self.party, how, peers, self.noise_rng("row order"))
-        found = await asyncio.gather(*(peer.contribute() for peer in peers.values()))
-        contributions = {name: one.values for name, one in zip(others, found, strict=True)}
-        contributions[self.party] = await self._embed(common.rows)
+        values, unusable = await self._contributions(peers, common.rows)
         reasons = dict(new.unusable)
         for name, rows in common.absent.items():
             for row in rows.tolist():
                 reasons.setdefault(row, f"not at {name}")
-        for name, one in zip(others, found, strict=True):
-            for row in common.rows[one.unusable].tolist():
+        for name, unusable_N in unusable.items():
+            for row in common.rows[unusable_N].tolist():
                 reasons.setdefault(row, f"{name} misses values that the model needs")
         part = await self._whole_part(peers)
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
         work = Work("predict", float(len(common.rows) * num_parameters))
-        ordered = [contributions[name] for name in part.parties]
-        output_NO = await self.compute(fused_output, part, ordered, work=work)
+        output_NO = await self.compute(fused_output, part, values, work=work)
         write_predictions(
             Path(order.to),
             ids=new.ids,
@@ -307,6 +306,14 @@ class PredictingOwner(PredictingParty):
         # what misses which value is the party's own affair
         told = Counter("missing values" if row in new.unusable else reason for row, reason in reasons.items())
         return Predicted(len(new.ids), len(new.ids) - len(reasons), tuple(sorted(told.items())))
+
+    async def _contributions(
+        self, peers: Mapping[str, PredictingParty], rows: NDArray[np.int64]
+    ) -> tuple[list[NDArray[Any]], dict[str, NDArray[np.bool_]]]:
+        """Return what all parties' models make of the shared rows, and which of them each other party cannot use."""
+        found = dict(zip(peers, await asyncio.gather(*(peer.contribute() for peer in peers.values())), strict=True))
+        values = {name: one.values for name, one in found.items()} | {self.party: await self._embed(rows)}
+        return [values[name] for name in self.part.parties], {name: one.unusable for name, one in found.items()}
 
     async def _whole_part(self, peers: Mapping[str, PredictingParty]) -> Part:
         """Return the own part with the top, which may rest with somebody else since the training's end."""
@@ -332,6 +339,7 @@ async def predict_vertical(
     party: type[PredictingParty],
     worker: str = "",
     top_at: Mapping[str, type[TopHolder]] | None = None,
+    exchange: type[Server] | None = None,
 ) -> Outcomes:
     """Predict on vertically partitioned rows.
 
@@ -345,8 +353,11 @@ async def predict_vertical(
         party: the class of the others'.
         worker: of the actors that trained, which one's state a party predicts with: "/worker-0".
         top_at: actors that are no parties and may have the top model, with their classes.
+        exchange: of an actor that adds up under masks what the parties contribute (`fedactors.secure_prediction`).
     """
     runtime.use_costs(COSTS)
+    if exchange is not None:
+        runtime.spawn(exchange, EXCHANGE, config, tuple(parts), label_party)
 
     holders = top_at or {}
     for name, cls in holders.items():

@@ -3,20 +3,24 @@
 import dataclasses
 import json
 import re
+import tomllib
 from pathlib import Path
 
+import jsonschema
 import pyarrow.parquet as parquet
 import pytest
 
 from fedactors.command_line.options import RunOptions
 from fedactors.data import own
 from fedactors.data.files import CsvFormat
+from fedactors.data.own_schema import LAYOUTS, json_schema
 from fedactors.data.preprocessing import ColumnRule
 from fedactors.launch import launch, resolve
 from fedactors.network import ledger
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.records.metrics import Summary
 from protocols.glasu.plugin import PROTOCOL
+from tests.bad_inputs import world
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -36,11 +40,38 @@ def keys(text: str, heading: str = "") -> set[str]:
     }
 
 
-@pytest.mark.parametrize("layout", own._TASK_KEYS)
+def names_of(schema: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(schema)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_page_about_own_data_has_the_keys_of_a_layout(layout):
     (text,) = [text for title, text in sections("parties-toml.md").items() if f"`{layout}`" in title]
-    assert keys(text, "[task]") == own._TASK_KEYS[layout]
-    assert keys(text, "[parties.NAME]") == own._PARTY_KEYS[layout]
+    of_task, of_party = LAYOUTS[layout]
+    assert keys(text, "[task]") == names_of(of_task)
+    assert keys(text, "[parties.NAME]") == names_of(of_party)
+
+
+def test_the_schema_for_editors_is_that_of_the_code() -> None:
+    rule = "write it again: python -m fedactors.data.own_schema > docs/reference/parties-toml.schema.json"
+    assert json.loads((REFERENCE / "parties-toml.schema.json").read_text()) == json_schema(), rule
+
+
+@pytest.mark.parametrize("name", ["VERTICAL", "HORIZONTAL", "RELATIONAL"])
+def test_the_schema_for_editors_takes_what_is_sound_and_refuses_what_is_not(name: str) -> None:
+    validator = jsonschema.Draft202012Validator(json_schema())
+    sound = tomllib.loads(getattr(world, name))
+    assert list(validator.iter_errors(sound)) == []
+    task, parties = sound["task"], sound["parties"]
+    party = next(iter(parties))
+    for spoilt in (
+        {"task": task},
+        {"task": {**task, "colour": 1}, "parties": parties},
+        {"task": {**task, "type": "ranking"}, "parties": parties},
+        {"task": task, "parties": {**parties, party: {**parties[party], "path": 3}}},
+        {"task": task, "parties": {party: parties[party]}},
+    ):
+        assert list(validator.iter_errors(spoilt))
 
 
 @pytest.mark.parametrize(("heading", "schema"), [("a column", ColumnRule), ("`csv`", CsvFormat)])

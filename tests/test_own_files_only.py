@@ -54,6 +54,17 @@ def horizontal(folder: Path) -> tuple[str, dict[str, str]]:
     return "\n".join(lines), {f"{name}.csv": name for name in names}
 
 
+HELD = {"a.csv": "virginia", "b.csv": "oregon", "c.csv": "oregon", "d.csv": "virginia"}
+"""Clients' files and the centers that they name."""
+
+
+def centers(folder: Path) -> tuple[str, dict[str, str]]:
+    text, files = horizontal(folder)
+    for file, center in HELD.items():
+        text = text.replace(f'path = "{file}"', f'path = "{file}"\ncenter = "{center}"')
+    return text, files
+
+
 def graph(folder: Path) -> tuple[str, dict[str, str]]:
     split = {"train": np.arange(2), "validation": np.arange(2, 4), "test": np.arange(4, 6)}
     np.savez(folder / "nodes.npz", labels=np.array([0, 1, 0, 1, 0, 1]), **split)
@@ -86,7 +97,7 @@ CASES: dict[str, Any] = {
     ),
     "horizontal": (horizontal, {"num_rounds": 1}),
     "nebulafl": (
-        horizontal,
+        centers,
         {
             "num_containers": 4,
             "num_centers": 2,
@@ -125,9 +136,7 @@ def test_a_partys_process_opens_its_own_file_alone(name, tmp_path):
         return {file: {parties.get(process, "driver") for process in processes} for file, processes in found.items()}
 
     in_training = opened_by(lambda data, runtime: protocol.run(config, data, runtime))
-    holders = owners
-    if name == "nebulafl":  # a center holds several clients' files: the first two, and the others
-        holders = dict(zip(owners, ["oregon"] * 2 + ["virginia"] * 2, strict=True))
+    holders = HELD if name == "nebulafl" else owners  # a center holds several clients' files
     assert in_training == {file: {holder} for file, holder in holders.items()}
 
     if name.endswith("on a query"):

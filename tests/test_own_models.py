@@ -27,6 +27,7 @@ TAKEN = {
     "nebulafl": [*NEBULAFL, f"model={HERE}:good"],
     "bottoms of pubsub-vfl": [*PUBSUB, f"bottom_model={HERE}:good"],
     "top of pubsub-vfl": [*PUBSUB, f"top_model={HERE}:good"],
+    "layers of glasu": ["glasu", "num_rounds=2", "hidden_size=8", "evaluate_every=1", f"own_layer={HERE}:sage"],
     "representations of mtcd": [*MTCD, f"own_network={HERE}:good"],
 }
 
@@ -50,8 +51,9 @@ def test_a_module_of_ones_own_is_trained_and_used(place, tmp_path, capsys):
     assert parties
     data = json.loads((tmp_path / summary["run"] / "config.json").read_text())["data"]
     assert run("predict", summary["run"], "--data", data) == 2
-    assert f"--trust {HERE}:good" in capsys.readouterr().err
-    assert run("predict", summary["run"], "--data", data, "--trust", f"{HERE}:good") == 0, capsys.readouterr().err
+    named = TAKEN[place][-1].partition("=")[2]
+    assert f"--trust {named}" in capsys.readouterr().err
+    assert run("predict", summary["run"], "--data", data, "--trust", named) == 0, capsys.readouterr().err
     assert json.loads(capsys.readouterr().out)["predictions"][0]["predicted"] > 0
 
 
@@ -66,6 +68,10 @@ def test_a_module_of_ones_own_is_trained_and_used(place, tmp_path, capsys):
         ([*PUBSUB, "bottom_model=no_such_module:net"], "no_such_module cannot be imported"),
         ([*PUBSUB, "bottom_model=nlp"], "model: 'nlp' is not known"),
         ([*MTCD, "own_network=no_such_module:net"], "no_such_module cannot be imported"),
+        (["glasu", "own_layer=no_such_module:net"], "no_such_module cannot be imported"),
+        (["glasu", f"own_layer={HERE}:good"], "given 2 samples of shape (64,) it fails"),
+        (["glasu", f"own_layer={HERE}:mixing"], "what it makes of a sample depends on the others beside it"),
+        (["glasu", "own_layer=gat"], "model: 'gat' is not known"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_a_run_begins(words, line, tmp_path, capsys):

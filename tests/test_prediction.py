@@ -148,7 +148,7 @@ def test_what_prediction_sends_is_told_before(capsys):
     assert main(["inspect", "mtcd", "relaxed_protocol=true", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["predictions"]
     assert main(["inspect", "glasu", "secure_aggregation=true", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["predictions"] == []
+    assert "Masked" in {one["message"] for one in json.loads(capsys.readouterr().out)["predictions"]}
 
 
 HOOK = """

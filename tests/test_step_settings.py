@@ -32,11 +32,18 @@ def test_what_is_no_rule_is_refused(name, words):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("name", [*HAVE, "nebulafl"])
+@pytest.mark.parametrize("name", [*HAVE, "nebulafl", "mtcd"])
 def test_a_gpu_that_is_not_there_is_refused_in_one_line(name):
     protocol = find_protocol(name)
+    settings = {**protocol.smoke, "device": "cuda", "num_gpus": 0.5}
+    if name == "mtcd":
+        with pytest.raises(
+            BadInput, match=r"device: .*'?cuda'? is not allowed for problem=ridge, which numpy computes"
+        ):
+            build(protocol.Config, settings)
+        settings |= {"problem": "network", "num_samples": 60}
     with pytest.raises(BadInput, match=r"^device: 'cuda' is not allowed: this process sees 0 GPUs \(num_gpus= asks"):
-        run_once(protocol, {**protocol.smoke, "device": "cuda", "num_gpus": 0.5}, protocol.default_data, 0)
+        run_once(protocol, settings, protocol.default_data, 0)
 
 
 @pytest.mark.parametrize(

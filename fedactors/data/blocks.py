@@ -38,6 +38,8 @@ class PartyBlock:
     labels: NDArray[Any] | None = None
     """int64 classes, float32 targets, or None for a party that has no labels."""
     class_names: tuple[str, ...] = ()
+    weights: Float32 | None = None
+    """How much each row counts in the loss, at the party with the labels; None: all alike."""
     columns: tuple[FittedColumn, ...] = ()
     """What the numbers were made of; those to be filled are NaN."""
     parts: NDArray[np.uint8] | None = None
@@ -65,6 +67,7 @@ class PartyBlock:
             ids=self.ids[kept],
             features=self.features[kept],
             labels=None if self.labels is None else self.labels[kept],
+            weights=None if self.weights is None else self.weights[kept],
             parts=None if self.parts is None else self.parts[kept],
             rejected=(*self.rejected, *gone),
         )
@@ -81,10 +84,11 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Rows of one part of a split: features, and labels at the party that has them."""
+    """Rows of one part of a split: features, and labels and weights at the party that has them."""
 
     features: Float32
     labels: NDArray[Any] | None
+    weights: Float32 | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +141,23 @@ def one_hot(
         [column in categories for column, width in zip(columns, widths, strict=True) for _ in range(width)]
     )
     return made, tuple(names), flags.astype(np.bool_)
+
+
+def class_weighted(
+    weights_N: Float32 | None, labels_N: NDArray[Any], class_names: Sequence[str], class_weights: Mapping[str, float]
+) -> Float32 | None:
+    """Return rows' weights times those of their classes; a class that has none counts 1, None stays None without any.
+
+    Args:
+        weights_N: of the rows; None: 1 each.
+        labels_N: numbers of classes.
+        class_names: by number.
+        class_weights: by name.
+    """
+    if not class_weights:
+        return weights_N
+    by_class: Float32 = np.asarray([class_weights.get(name, 1.0) for name in class_names], np.float32)[labels_N]
+    return by_class if weights_N is None else weights_N * by_class
 
 
 def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> None:
@@ -329,7 +350,7 @@ def prepare(
         labels = None if own_labels is None else own_labels[rows]
         if labels is not None and task == "regression":
             labels = ((labels - label_mean) / label_deviation).astype(np.float32)
-        return Part(features=features, labels=labels)
+        return Part(features=features, labels=labels, weights=None if block.weights is None else block.weights[rows])
 
     return PreparedBlock(
         train=part(parts.train),

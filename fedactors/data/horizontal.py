@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import check_block, check_labels, one_hot
+from fedactors.data.blocks import check_block, check_labels, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.images import load_images
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
+from fedactors.data.pictures import Pictures, class_texts, read_labels, read_pictures
 from fedactors.data.sources import FileSource
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
@@ -32,6 +35,8 @@ class HorizontalBlock:
 
     features: NDArray[np.float32]
     labels: NDArray[Any]
+    weights: NDArray[np.float32] | None = None
+    """How much each row counts in the loss; None: all alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +155,28 @@ def _dealt(
 
 @plain
 class HorizontalFile:
-    """One client's own file: numeric columns and a label; every client must have the same columns."""
+    """One client's own file: numeric columns and a label, the same at every client; or its own images."""
 
     file: FileSource
     classes: tuple[str, ...]
     """The text of each class, in the order that all clients share; empty for regression."""
+    pictures: Pictures | None = None
+    """What samples look like that are images; without a label column they are no table."""
 
     def load(self) -> HorizontalBlock:
         """Read the file.
 
         Raises:
-            BadInput: as `FileSource.load`, or a label that is not among `classes`.
+            BadInput: as `FileSource.load` or `read_pictures`, or a label that is not among `classes`.
         """
+        if self.pictures is not None and self.file.label is None:
+            found = read_pictures(Path(self.file.path), self.file.party, self.pictures)
+            labels = self._targets(found.labels)
+            weights = class_weighted(None, labels, self.classes, dict(self.file.class_weights))
+            return HorizontalBlock(features=found.images, labels=labels, weights=weights)
+        return self._load_table()
+
+    def _load_table(self) -> HorizontalBlock:
         block = self.file.load()
         where = f"{self.file.party}: {self.file.path}"
         labels = block.labels
@@ -177,21 +192,55 @@ class HorizontalFile:
         check_block(dataclasses.replace(block, labels=None), self.file.party, self.file.task, len(self.classes))
         if not self.classes:
             check_labels(labels, where, "regression", 1)
-        return HorizontalBlock(features=block.features, labels=labels)
+        return HorizontalBlock(features=self._samples(block.features), labels=labels, weights=block.weights)
+
+    def _samples(self, features_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return a table's rows as samples: as they are, or as images."""
+        pictures = self.pictures
+        if pictures is None:
+            return features_ND
+        if features_ND.shape[1] != math.prod(pictures.shape):
+            raise BadInput(
+                f"{self.file.party}: {self.file.path}: {features_ND.shape[1]} feature columns do not fill task.shape "
+                f"{list(pictures.shape)}"
+            )
+        return pictures.scaled(features_ND)
+
+    def _targets(self, labels: tuple[str, ...] | NDArray[Any]) -> NDArray[Any]:
+        """Return the classes of images by number, or the numbers of a regression."""
+        where = f"{self.file.party}: {self.file.path}"
+        if self.classes:
+            texts = class_texts(labels)
+            for text in texts:
+                if text not in self.classes:
+                    raise BadInput(f"{where}: label {text!r} is not allowed: classes are {', '.join(self.classes)}")
+            return np.asarray([self.classes.index(text) for text in texts], np.int64)
+        if isinstance(labels, tuple) or labels.dtype.kind not in "uif":
+            raise BadInput(f"{where}: labels: a regression needs numbers, in an .npz file")
+        check_labels(labels, where, "regression", 1)
+        return labels.astype(np.float32)
 
     def load_new(self) -> NewBlock:
         """Read the file to predict its rows; it need not have labels.
 
         Raises:
-            BadInput: as `FileSource.load`.
+            BadInput: as `FileSource.load` or `read_pictures`.
         """
+        if self.pictures is not None and self.file.label is None:
+            found = read_pictures(Path(self.file.path), self.file.party, self.pictures, is_new=True)
+            return NewBlock(ids=found.ids, features=found.images, unusable=found.unusable)
         block = dataclasses.replace(self.file, needs_label=False).load()
         missing = ~np.isfinite(block.features).all(axis=1)
         unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values")
-        return NewBlock(ids=block.ids, features=np.nan_to_num(block.features), unusable=unusable)
+        features = self._samples(np.nan_to_num(block.features))
+        return NewBlock(ids=block.ids, features=features, unusable=unusable)
 
     def labels(self) -> NDArray[Any]:
         """Read the labels; see `load`."""
+        if self.pictures is not None and self.file.label is None and self.classes:
+            found = read_labels(Path(self.file.path), self.file.party)
+            if found is not None:
+                return self._targets(found)
         return self.load().labels
 
 
@@ -206,15 +255,27 @@ def rows_key(source: Rows) -> bytes:
 
 @functools.cache
 def rows_of(key: bytes) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return the samples and labels that a key names, loaded once in this process; a run begins with `forget_rows`."""
-    block = decode(key, arguments=True).load()
+    """Return the samples and labels that a key names, loaded once in this process; until they are forgotten."""
+    block = _block_of(key)
     labels = np.asarray(block.labels)
     return block.features, labels if labels.dtype.kind == "f" else labels.astype(np.int64)
 
 
-def forget_rows() -> None:
+def weights_of(key: bytes) -> NDArray[np.float32] | None:
+    """Return how much each of the rows counts in the loss; None: all alike."""
+    return _block_of(key).weights
+
+
+def forget_blocks() -> None:
     """Forget what `rows_of` loaded: files may have changed since an earlier run of this process."""
     rows_of.cache_clear()
+    _block_of.cache_clear()
+
+
+@functools.cache
+def _block_of(key: bytes) -> HorizontalBlock:
+    block: HorizontalBlock = decode(key, arguments=True).load()
+    return block
 
 
 @plain
@@ -256,6 +317,8 @@ class HorizontalData:
     """One's own files, one per client; then `partitioner` is None."""
     parties: tuple[str, ...] = ()
     """Names of the clients that bring their own files."""
+    centers: tuple[str, ...] = ()
+    """Of own files the center that holds each client, where the clients say so."""
     test_file: HorizontalFile | None = None
 
     def part(self, clients: Iterable[int] = (), *, test: bool = False) -> HorizontalPart:

@@ -22,13 +22,14 @@ The file is checked here; each party's data are read by that party alone, in its
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from fedactors.config import from_table
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
 from fedactors.data.files import CsvFormat, value_text
+from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES
 from fedactors.data.partitions import (
     HorizontalData,
     HorizontalFile,
@@ -36,6 +37,7 @@ from fedactors.data.partitions import (
     RelationalPartition,
     VerticalData,
 )
+from fedactors.data.pictures import Pictures
 from fedactors.data.preprocessing import ColumnRule
 from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
@@ -43,18 +45,7 @@ from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, shown
 
-_TASK_KEYS = {
-    "vertical": {"type", "classes", "layout", "alignment", "positive", "split"},
-    "horizontal": {"type", "classes", "layout", "test"},
-    "relational": {"type", "classes", "layout", "sql", "label", "categorical"},
-}
-_PARTY_KEYS = {
-    "vertical": {
-        *{"path", "id", "features", "label", "categorical", "columns", "csv", "split", "state", "state_key"},
-    },
-    "horizontal": {"path", "features", "label", "csv"},
-    "relational": {"path", "kind", "table", "source_table", "id", "state", "state_key"},
-}
+_PICTURES = ("shape", "peak", "mean", "deviation")
 _KINDS = {
     ".duckdb": "duckdb",
     ".db": "sqlite",
@@ -65,7 +56,7 @@ _KINDS = {
 }
 
 
-_MOST_CLASSES = 65536
+_TABLES = ("columns", "csv")
 Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
 
 
@@ -91,13 +82,12 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
     given = read_tree(path, "data")
     _known(given, {"task", "parties"}, str(path))
     task, parties = _table(given, "task", path), _table(given, "parties", path)
-    layout = _choice(task.get("layout", "vertical"), tuple(_TASK_KEYS), "task.layout")
-    _known(task, _TASK_KEYS[layout], "task")
+    layout = _choice(task.get("layout", "vertical"), tuple(LAYOUTS), "task.layout")
+    of_task, of_party = LAYOUTS[layout]
+    check_table(of_task, task, "task")
     for name, party in parties.items():
-        if not isinstance(party, dict):
-            raise BadInput(f"parties.{name}: {shown(party)} is not allowed: give a table [parties.{name}]")
         party_name(name)
-        _known(party, _PARTY_KEYS[layout], f"parties.{name}")
+        check_table(of_party, party, f"parties.{name}")
     different_names(parties)
     if len(parties) < 2:
         raise BadInput(f"parties: {len(parties)} given in {path}, at least 2 are needed")
@@ -151,7 +141,14 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
                 f"parties.{name}.split: {shown(party['split'])} is not allowed: the party with the label names the "
                 "column, and task.split is left out"
             )
-    sources = {name: _file(path, name, party, kind, num_classes, positive) for name, party in parties.items()}
+    for name, party in parties.items():
+        for key in ("weight", "unlabelled"):
+            if key in party and name != holders[0]:
+                raise BadInput(
+                    f"parties.{name}.{key}: {shown(party[key])} is not allowed: only the party with the label has it"
+                )
+    counts = _class_weights(task, kind)
+    sources = {name: _file(path, name, party, kind, num_classes, positive, counts) for name, party in parties.items()}
     different_files({name: source.path for name, source in sources.items()})
     return VerticalData(
         name=path.stem,
@@ -175,8 +172,13 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
                 "[0, 1], because no client sees the others'"
             )
         names = tuple(str(value) for value in listed)
+    counts = _class_weights(task, kind)
+    for name, _ in counts:
+        if name not in names:
+            raise BadInput(f"task.class_weights: {name!r} is not allowed: classes are {', '.join(names)}")
+    pictures = _pictures(task, parties)
     labels = {str(party.get("label")) for party in parties.values()}
-    if len(labels) != 1 or "None" in labels:
+    if len(labels) != 1 or ("None" in labels and pictures is None):
         raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
     first = next(iter(parties.values()))
     columns = _names(first.get("features", "all"), "features")
@@ -186,8 +188,16 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         if _names(party.get("features", "all"), f"parties.{name}.features") != columns:
             raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")
 
+    centers = {name: _text(p["center"], f"parties.{name}.center") for name, p in parties.items() if "center" in p}
+    for name in parties:
+        if centers and name not in centers:
+            raise BadInput(f"parties.{name}.center: missing: every client names its center, or none does")
+    for name, center in centers.items():
+        party_name(center, f"parties.{name}.center")
+
     def file(name: str, party: dict[str, Any]) -> HorizontalFile:
-        return HorizontalFile(file=_file(path, name, party, kind, 0), classes=names)
+        source = _file(path, name, party, kind, 0, class_weights=counts)
+        return HorizontalFile(file=source, classes=names, pictures=pictures)
 
     files = {name: file(name, party) for name, party in parties.items()}
     different_files({name: one.file.path for name, one in files.items()})
@@ -197,11 +207,28 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         task=kind,
         num_classes=len(names) or 1,
         num_clients=len(parties),
-        shape=() if columns is None else (len(columns),),
+        shape=pictures.shape if pictures is not None else () if columns is None else (len(columns),),
         files=tuple(files.values()),
         parties=tuple(parties),
+        centers=tuple(centers.values()),
         test_file=None if test is None else file("test", test),
     )
+
+
+def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
+    """Return what images look like, None where rows are no images."""
+    given = {key: task[key] for key in _PICTURES if key in task}
+    if given and "shape" not in given:
+        key = next(iter(given))
+        raise BadInput(f"task.{key}: {shown(task[key])} is not allowed without shape = [channels, height, width]")
+    for name, party in parties.items():
+        for key in ("features", "csv", "weight", "unlabelled") if given and "label" not in party else ():
+            if key in party:
+                raise BadInput(
+                    f"parties.{name}.{key}: {shown(party[key])} is not allowed for images that are no table: with a "
+                    "table of pixels, name its label column"
+                )
+    return from_table(Pictures, given, "task") if given else None
 
 
 def _relational(
@@ -254,8 +281,21 @@ def _relational(
     )
 
 
+def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float], ...]:
+    given = task.get("class_weights", {})
+    if given and kind == "regression":
+        raise BadInput(f"task.class_weights: {shown(given)} is not allowed for type=regression: it has no classes")
+    return tuple((str(name), float(value)) for name, value in given.items())
+
+
 def _file(
-    path: Path, name: str, party: dict[str, Any], kind: Task, num_classes: int, positive: Any = None
+    path: Path,
+    name: str,
+    party: dict[str, Any],
+    kind: Task,
+    num_classes: int,
+    positive: Any = None,
+    class_weights: tuple[tuple[str, float], ...] = (),
 ) -> FileSource:
     where = f"parties.{name}"
     rules = party.get("columns", {})
@@ -280,11 +320,17 @@ def _file(
         csv=from_table(CsvFormat, party.get("csv", {}), f"{where}.csv"),
         positive=None if positive is None or "label" not in party else value_text(positive),
         split_column=_text(party["split"], f"{where}.split") if "split" in party else None,
+        weight=_text(party["weight"], f"{where}.weight") if "weight" in party else None,
+        class_weights=class_weights,
+        unlabelled=cast(
+            Literal["refuse", "drop"],
+            _choice(party.get("unlabelled", "refuse"), ("refuse", "drop"), f"{where}.unlabelled"),
+        ),
     )
 
 
 def _task(task: dict[str, Any]) -> tuple[Task, int]:
-    kind = cast(Task, _choice(task.get("type"), ("binary", "multiclass", "regression"), "task.type"))
+    kind: Task = task["type"]
     classes = task.get("classes")
     if kind == "regression":
         if classes is not None:
@@ -295,11 +341,17 @@ def _task(task: dict[str, Any]) -> tuple[Task, int]:
         if count not in (None, 2):
             raise BadInput(f"task.classes: {shown(classes)} is not allowed for type=binary: leave it out")
         return kind, 2
-    if not isinstance(count, int) or isinstance(count, bool) or not 2 <= count <= _MOST_CLASSES:
+    if count is None or not 2 <= count <= MOST_CLASSES:
         raise BadInput(
-            f"task.classes: {shown(classes)} is not allowed: give the number of classes, 2 to {_MOST_CLASSES}"
+            f"task.classes: {shown(classes)} is not allowed: give the number of classes, 2 to {MOST_CLASSES}"
         )
     return kind, count
+
+
+def check_table(cls: type[Any], given: Any, where: str) -> None:
+    """Check the keys and the types of a table of the file; what has tables of its own is checked where it is read."""
+    whole = isinstance(given, dict)
+    from_table(cls, {key: given[key] for key in given if key not in _TABLES} if whole else given, where)
 
 
 def _known(table: dict[str, Any], known: set[str], where: str) -> None:

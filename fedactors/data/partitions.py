@@ -20,7 +20,7 @@ from fedactors.data.horizontal import (
 from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.data.relational import TableSource
-from fedactors.data.sources import Source, named_sources
+from fedactors.data.sources import FileSource, Source, named_sources
 from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
@@ -113,6 +113,12 @@ class VerticalData:
     """How training, validation and test rows are drawn; a column of the label party's file has precedence."""
     query: RelationalData | None = None
     """Where rows are what a query joins: its tables and who holds them (`fedactors.joined_rows`)."""
+
+    @property
+    def weighted_by(self) -> str:
+        """What says that rows do not count alike, as it stands in the description; empty: nothing does."""
+        said = (one.weighted_by for one in self.sources if isinstance(one, FileSource))
+        return next(filter(None, said), "")
 
     def part(self, party: str) -> VerticalPart:
         """Return what the actors of `party` are built with.

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import PARTS, PartyBlock, one_hot
+from fedactors.data.blocks import PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.files import Column, CsvFormat, read_columns
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
@@ -105,6 +105,19 @@ class FileSource:
     """The class that is numbered 1; None: the last in the order of numbers or letters."""
     split_column: str | None = None
     """At the party with the labels: which rows are train, validation and test."""
+    weight: str | None = None
+    """At the party with the labels: the column that says how much each row counts in the loss."""
+    class_weights: tuple[tuple[str, float], ...] = ()
+    """At the party with the labels: how much rows of a class count; others count 1."""
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+    """What becomes of rows to train on that have no label."""
+
+    @property
+    def weighted_by(self) -> str:
+        """What says that rows do not count alike, as it stands in the description; empty: nothing does."""
+        if self.weight is not None:
+            return f"parties.{self.party}.weight: {self.weight!r}"
+        return f"task.class_weights: {dict(self.class_weights)}" if self.class_weights else ""
 
     def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Read the file.
@@ -119,7 +132,7 @@ class FileSource:
         rules = self._rules
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         is_training = trained is None and self.needs_label
-        roles = [self.id_column, *((self.label, self.split_column) if is_training else ())]
+        roles = [self.id_column, *((self.label, self.split_column, self.weight) if is_training else ())]
         others = [column for column in roles if column is not None]
         known = rules if trained is None else {one.name: one.rule for one in trained}
         as_text = [name for name, rule in known.items() if rule.type != "numeric"]
@@ -145,7 +158,8 @@ class FileSource:
         fitted = fit(columns, rules, where) if trained is None else tuple(trained)
         encoded = encode(columns, fitted, where, new=trained is not None)
         num_rows = len(next(iter(table.values())))
-        labels, class_names = self._labels(table) if is_training else (None, ())
+        unlabelled = self._unlabelled(table) if is_training else ()
+        labels, class_names = self._labels(table, unlabelled) if is_training else (None, ())
         block = PartyBlock(
             origin=self.path,
             ids=self._ids(table, num_rows),
@@ -154,12 +168,13 @@ class FileSource:
             keeps_scale=np.asarray([kept for one in fitted for kept in one.keeps_scale], np.bool_),
             labels=labels,
             class_names=class_names,
+            weights=None if labels is None else self._weights(table, labels, class_names),
             columns=fitted,
             parts=None if self.split_column is None or not is_training else self._parts(table[self.split_column]),
         )
         if trained is not None:
             return dataclasses.replace(block, unusable=encoded.rejected)
-        return block.without(encoded.rejected)
+        return block.without({**encoded.rejected, **dict.fromkeys(unlabelled, "no label")})
 
     @property
     def _rules(self) -> dict[str, ColumnRule]:
@@ -171,10 +186,10 @@ class FileSource:
         if self.label is not None and self.label == self.id_column:
             raise BadInput(f"{self.party}: label: {self.label!r} is the id column too")
         for column in self.features or ():
-            if column in (self.label, self.id_column, self.split_column):
+            if column in (self.label, self.id_column, self.split_column, self.weight):
                 raise BadInput(
-                    f"{self.party}: features: {column!r} is the label or the id (or tells the split), and may not be "
-                    "a feature"
+                    f"{self.party}: features: {column!r} is the label or the id (or tells split or weight), and may "
+                    "not be a feature"
                 )
 
     def _check_rules(self, names: Sequence[str]) -> None:
@@ -184,12 +199,13 @@ class FileSource:
                     raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features")
 
     def _remaining(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(column for column in columns if column not in (self.id_column, self.label, self.split_column))
+        others = (self.id_column, self.label, self.split_column, self.weight)
+        return tuple(column for column in columns if column not in others)
 
     def _check_columns(self, table: Mapping[str, Column], features: Sequence[str], is_training: bool) -> None:
         kinds: list[tuple[str, Sequence[str | None]]] = [("id", (self.id_column,)), ("features", features)]
         if is_training:
-            kinds[1:1] = [("label", (self.label,)), ("split", (self.split_column,))]
+            kinds[1:1] = [("label", (self.label,)), ("split", (self.split_column,)), ("weight", (self.weight,))]
             kinds += (
                 [("categorical", self.categorical), ("columns", tuple(dict(self.rules)))]
                 if self.features is None
@@ -214,10 +230,46 @@ class FileSource:
         if missing:
             raise BadInput(f"{self.party}: {self.path}: column {column.name}: {missing} values are missing")
 
-    def _labels(self, table: Mapping[str, Column]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    def _unlabelled(self, table: Mapping[str, Column]) -> tuple[int, ...]:
+        """Return the rows that have no label, where they are left out."""
+        if self.label is None or self.unlabelled == "refuse":
+            return ()
+        rows = tuple(np.flatnonzero(table[self.label].is_missing()).tolist())
+        if len(rows) == len(table[self.label]):
+            raise BadInput(f"{self.party}: {self.path}: column {self.label}: no row has a label")
+        return rows
+
+    def _weights(
+        self, table: Mapping[str, Column], labels_N: NDArray[Any], class_names: Sequence[str]
+    ) -> NDArray[np.float32] | None:
+        where = f"{self.party}: {self.path}"
+        weights_N = None if self.weight is None else table[self.weight].numbers(where)
+        if weights_N is not None and not (np.isfinite(weights_N) & (weights_N >= 0)).all():
+            raise BadInput(f"{where}: column {self.weight}: weights must be finite numbers, 0 or more")
+        if weights_N is not None and not weights_N.any():
+            raise BadInput(f"{where}: column {self.weight}: every row has the weight 0")
+        for name, _ in self.class_weights:
+            if self.num_classes and name not in class_names:
+                raise BadInput(
+                    f"task.class_weights: {name!r} is no value of {self.label} ({', '.join(class_names[:5])})"
+                )
+        return class_weighted(weights_N, labels_N, class_names, dict(self.class_weights))
+
+    def _labels(
+        self, table: Mapping[str, Column], unlabelled: Sequence[int]
+    ) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
         if self.label is None:
             return None, ()
-        column = table[self.label]
+        whole = table[self.label]
+        labelled = np.setdiff1d(np.arange(len(whole)), unlabelled)
+        found, class_names = self._labels_of(whole.take(labelled) if len(unlabelled) else whole)
+        if not len(unlabelled):
+            return found, class_names
+        labels = np.zeros(len(whole), found.dtype)
+        labels[labelled] = found
+        return labels, class_names
+
+    def _labels_of(self, column: Column) -> tuple[NDArray[Any], tuple[str, ...]]:
         if self.task == "regression":
             return column.numbers(f"{self.party}: {self.path}"), ()
         self._refuse_missing(column)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from fedactors.errors import BadInput
 from fedactors.learning.devices import placed
-from fedactors.learning.losses import Task, task_loss
+from fedactors.learning.losses import Task, weighted_loss
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
@@ -57,6 +58,8 @@ class LocalResult:
     num_steps: int
     loss: float
     """Mean training loss over the last epoch."""
+    loss_rms: float
+    """Root mean square of the losses of all batches."""
 
 
 def train_locally(
@@ -68,6 +71,7 @@ def train_locally(
     seed: int,
     training: LocalTraining,
     correction_P: Array | None = None,
+    weights_N: Array | None = None,
     device: str | torch.device = "cpu",
 ) -> LocalResult:
     """Run epochs of mini-batch steps from `vector_P` (McMahan et al., 2017, ClientUpdate).
@@ -80,6 +84,7 @@ def train_locally(
         seed: of the order of samples, and of dropout where the model has it.
         training: passes, steps and loss.
         correction_P: added to each gradient (SCAFFOLD's c - c_i); where the vector holds no parameter it is ignored.
+        weights_N: how much each sample counts: a batch's loss is the mean of loss times weight; None: 1 each.
         device: where to compute; the vector and what is returned are the host's.
 
     Raises:
@@ -96,17 +101,18 @@ def train_locally(
         correction = [whole_P[place].view(p.shape) for p, place in zip(parameters, places, strict=True)]
     moments = OptimizerState()
     x, y = placed(x_N, device, spec.dtype), placed(y_N, device)
+    w = None if weights_N is None else placed(weights_N, device, spec.dtype)
     smallest = smallest_batch(module)
     if len(x) < smallest:
         raise BadInput("local training: batch normalisation needs at least two samples")
     order = np.random.default_rng(seed)
-    num_steps, loss_sum = 0, 0.0
+    num_steps, loss_sum, squares = 0, 0.0, 0.0
     with _seeded(module, seed, x.device):
         for _ in range(training.num_epochs):
             loss_sum = 0.0
             for index_B in batches(len(x), training.batch_size, order, smallest):
                 chosen = torch.from_numpy(index_B).to(device)
-                loss = task_loss(training.task, module(x[chosen]), y[chosen])
+                loss = weighted_loss(training.task, module(x[chosen]), y[chosen], None if w is None else w[chosen])
                 gradients = list(torch.autograd.grad(loss, parameters))
                 if start:
                     gradients = [
@@ -117,8 +123,16 @@ def train_locally(
                     gradients = [gradient + part for gradient, part in zip(gradients, correction, strict=True)]
                 optimizer_step(training.optimizer, parameters, gradients, moments, in_place=True)
                 num_steps += 1
-                loss_sum += loss.item() * len(index_B)
-    return LocalResult(vector=to_vector(module), num_samples=len(x), num_steps=num_steps, loss=loss_sum / len(x))
+                value = loss.item()
+                loss_sum += value * len(index_B)
+                squares += value * value
+    return LocalResult(
+        vector=to_vector(module),
+        num_samples=len(x),
+        num_steps=num_steps,
+        loss=loss_sum / len(x),
+        loss_rms=math.sqrt(squares / num_steps),
+    )
 
 
 def evaluate_model(

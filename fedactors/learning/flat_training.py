@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from torch.nn.functional import kl_div, log_softmax
 
 from fedactors.learning.averaging import batches, draws, smallest_batch
+from fedactors.learning.losses import weighted_loss
 from fedactors.learning.metrics import known, task_metrics
 
 Floats = NDArray[np.float32]
@@ -125,6 +126,7 @@ def local_training(
     *,
     seed: int,
     sgd: Sgd = Sgd(),
+    weights_N: Floats | None = None,
     device: str = "cpu",
 ) -> FlatTraining:
     """Train a classifier on one client's samples by SGD with a fresh momentum.
@@ -141,6 +143,7 @@ def local_training(
         seed: draws the order of samples, and dropout where the model has it.
         sgd: passes, batches and steps; a single sample that is left joins the batch before it where batch normalisation
             needs two.
+        weights_N: how much each sample counts: a batch's loss is the mean of loss times weight; None: 1 each.
         device: where to compute; the arrays are the host's.
     """
     if len(y_N) == 0:
@@ -149,7 +152,9 @@ def local_training(
 
     def loss_of(index_B: NDArray[np.integer]) -> torch.Tensor:
         scores_BK = space.module(_inputs(x_NF[index_B], space.device))
-        return cross_entropy(scores_BK, torch.from_numpy(y_N[index_B]).to(space.device))
+        target_B = torch.from_numpy(y_N[index_B]).to(space.device)
+        weights_B = None if weights_N is None else torch.from_numpy(weights_N[index_B]).to(space.device)
+        return weighted_loss("multiclass", scores_BK, target_B, weights_B)
 
     return _train(space, parameters_P, len(y_N), loss_of, seed, sgd)
 

@@ -35,6 +35,17 @@ def task_loss(
     return functional.mse_loss(flat_B, target_B, reduction=reduction)
 
 
+def weighted_loss(task: Task, output_BO: Tensor, target_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
+    """Return the mean of loss times weight over a batch (a scalar); None: every row counts 1.
+
+    It is not divided by the sum of weights: summed over batches, clients and rows, each row's loss counts its weight.
+    """
+    if weights_B is None:
+        return task_loss(task, output_BO, target_B)
+    losses_B = task_loss(task, output_BO, target_B, reduction="none")
+    return (losses_B * weights_B.to(losses_B.dtype)).mean()
+
+
 def predictions(task: Task, output_BO: Tensor) -> Tensor:
     """Return probabilities (``binary``: B, ``multiclass``: B x O) or predicted values (``regression``: B)."""
     if task == "multiclass":

@@ -34,12 +34,13 @@ def check_name(name: str) -> None:
         )
 
 
-def check_model(spec: ModelSpec, *, split: bool = False) -> None:
+def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1) -> None:
     """Check a run's model before anything is started: an own one by calling it once, forward and backward.
 
     Args:
         spec: the model; with no `inputs` (only the rows tell the shape) no more than its name is checked.
-        split: whether it is a part of a split network, whose samples must not influence one another through buffers.
+        split: whether it is a part of a split network, whose samples must not influence one another.
+        num_arguments: tensors of samples that it is called with.
 
     Raises:
         BadInput: one line that says what is wrong with it.
@@ -75,7 +76,7 @@ def check_model(spec: ModelSpec, *, split: bool = False) -> None:
     x = torch.zeros(_BATCH, *spec.inputs, dtype=spec.dtype)
     try:
         with torch.random.fork_rng(devices=[]):
-            output = module.train()(x)
+            output = module.train()(*[x] * num_arguments)
     except Exception as error:
         raise BadInput(f"{where}: given {_BATCH} samples of shape {spec.inputs} it fails: {_line(error)}") from error
     if not isinstance(output, Tensor) or tuple(output.shape) != (_BATCH, spec.outputs):
@@ -89,6 +90,21 @@ def check_model(spec: ModelSpec, *, split: bool = False) -> None:
     unused = [name for name, gradient in zip(named, found, strict=True) if gradient is None]
     if unused:
         raise BadInput(f"{where}: parameter {unused[0]!r} is not used, so that it gets no gradient")
+
+    if split and _samples_meet(module, spec, num_arguments):
+        raise BadInput(f"{where} in a split network: what it makes of a sample depends on the others beside it")
+
+
+def _samples_meet(module: torch.nn.Module, spec: ModelSpec, num_arguments: int) -> bool:
+    """Say whether a sample's output is another one when it comes alone."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(_BATCH, *spec.inputs, dtype=spec.dtype, generator=generator) for _ in range(num_arguments)]
+    try:
+        with torch.no_grad():
+            whole, alone = module(*drawn), module(*(x[:1] for x in drawn))
+    except Exception:
+        return True  # it takes no sample alone
+    return alone.shape != whole[:1].shape or not torch.allclose(whole[:1], alone, rtol=1e-4, atol=1e-5)
 
 
 def _line(error: Exception) -> str:

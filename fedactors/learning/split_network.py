@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedactors.learning.devices import on_host, placed, resident
-from fedactors.learning.losses import Task, task_loss
+from fedactors.learning.losses import Task, weighted_loss
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.network import initial_vector as initial_vector
@@ -91,11 +91,13 @@ def loss_gradients(
     target_B: Array | Tensor,
     task: Task,
     fusion: Fusion = "concatenate",
+    weights_B: Array | Tensor | None = None,
 ) -> TopGradient:
-    """Return loss, outputs and all gradients of one batch at the top's parameters."""
+    """Return loss, outputs and all gradients of one batch at the top's parameters; rows count by their weights."""
     leaves = [placed(z_BE, top.device, top.spec.dtype).detach().requires_grad_() for z_BE in embeddings]
     output_BO = top(_fuse(leaves, fusion))
-    loss = task_loss(task, output_BO, placed(target_B, top.device))
+    weights = None if weights_B is None else placed(weights_B, top.device)
+    loss = weighted_loss(task, output_BO, placed(target_B, top.device), weights)
     found = torch.autograd.grad(loss, [*leaves, *top.views])
     return TopGradient(
         loss=loss.item(),

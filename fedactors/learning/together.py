@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import threading
 from collections.abc import Sequence
 
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedactors.data.horizontal import forget_blocks, rows_of
 from fedactors.errors import BadInput
 from fedactors.learning.averaging import LocalResult, LocalTraining, batches, draws, train_locally
 from fedactors.learning.devices import placed
@@ -57,6 +59,7 @@ def train_clients(
     seeds: Sequence[int],
     training: LocalTraining,
     corrections: Sequence[Array] | None = None,
+    weights: Sequence[Array | None] | None = None,
     together: bool = True,
     most_together: int = MOST_TOGETHER,
     most_parameters: int = MOST_PARAMETERS,
@@ -71,6 +74,7 @@ def train_clients(
         seeds: of each client's order of rows.
         training: passes, steps and loss, the same for all.
         corrections: added to each client's gradients (P each).
+        weights: how much each client's rows count in its loss; None: all alike.
         together: in batched calls, where the model allows it and it pays; else one after the other.
         most_together: clients of one batched call.
         most_parameters: of a model that is trained in batched calls on a CPU.
@@ -79,15 +83,14 @@ def train_clients(
     Raises:
         BadInput: a client without samples.
     """
-    pays = len(clients) > 1 and (torch.device(device).type != "cpu" or len(starts[0]) <= most_parameters)
-    reason = why_not_together(spec, training.task) if together and pays else "it does not pay, or is not wanted"
-    if together and pays and reason:
-        _say_once(spec.name, reason)
-    if reason:
+    weighing = [None] * len(clients) if weights is None else weights
+    if not together or not can_be_batched(spec, training.task, len(clients), len(starts[0]), device, most_parameters):
         added = [None] * len(clients) if corrections is None else corrections
         return [
-            train_locally(spec, start_P, *rows, seed=seed, training=training, correction_P=one, device=device)
-            for start_P, rows, seed, one in zip(starts, clients, seeds, added, strict=True)
+            train_locally(
+                spec, start_P, *rows, seed=seed, training=training, correction_P=one, weights_N=counts, device=device
+            )
+            for start_P, rows, seed, one, counts in zip(starts, clients, seeds, added, weighing, strict=True)
         ]
     plans = [_plan(rows, seed, training) for rows, seed in zip(clients, seeds, strict=True)]
     order = sorted(range(len(clients)), key=lambda client: -len(plans[client]))
@@ -101,10 +104,40 @@ def train_clients(
             [plans[client] for client in chosen],
             training,
             None if corrections is None else np.stack([corrections[client] for client in chosen]),
+            [weighing[client] for client in chosen],
             torch.device(device),
         )
         results |= dict(zip(chosen, found, strict=True))
     return [results[client] for client in range(len(clients))]
+
+
+@functools.cache
+def rows_on(key: bytes, device: str) -> Rows:
+    """Return the rows that a key names, as tensors that stay on the device; on the CPU the arrays themselves."""
+    x, y = rows_of(key)
+    return (x, y) if device == "cpu" else (placed(x, device), placed(y, device))
+
+
+def forget_rows() -> None:
+    """Forget what was loaded of clients' rows: files may have changed since an earlier run of this process."""
+    rows_on.cache_clear()
+    forget_blocks()
+
+
+def can_be_batched(
+    spec: ModelSpec,
+    task: Task,
+    num_clients: int,
+    num_parameters: int,
+    device: str | torch.device = "cpu",
+    most_parameters: int = MOST_PARAMETERS,
+) -> bool:
+    """Say whether clients are trained in one call: it pays, and the model allows it; else it is said why, once."""
+    if num_clients < 2 or (torch.device(device).type == "cpu" and num_parameters > most_parameters):
+        return False
+    if reason := why_not_together(spec, task):
+        _say_once(spec.name, reason)
+    return not reason
 
 
 @functools.lru_cache(maxsize=32)
@@ -149,6 +182,7 @@ def _train(
     plans: Sequence[list[NDArray[np.int64]]],
     training: LocalTraining,
     corrections_CP: Array | None,
+    weighing: Sequence[Array | None],
     device: torch.device,
 ) -> list[LocalResult]:
     """Train clients that are sorted by their number of steps, the most first."""
@@ -157,12 +191,13 @@ def _train(
     starts = _split(starts_CP, places, spec, device)
     corrections = None if corrections_CP is None else _split(corrections_CP, places, spec, device)
     optimizer, clip_norm = _without_clipping(training.optimizer)
-    index_TCB, weight_TCB, steps_C = _padded(clients, plans)
+    index_TCB, weight_TCB, steps_C = _padded(clients, plans, weighing)
+    rows_TC = torch.from_numpy(_lengths(plans, len(index_TCB))).to(device, spec.dtype)
     x_N = torch.cat([placed(x, device, spec.dtype) for x, _ in clients])
     y_N = torch.cat([placed(y, device) for _, y in clients])
     index, weight = torch.from_numpy(index_TCB).to(device), torch.from_numpy(weight_TCB).to(device, spec.dtype)
     last_epoch = np.array([len(plan) - len(plan) // training.num_epochs for plan in plans])
-    losses_C = torch.zeros(len(clients), dtype=spec.dtype, device=device)
+    losses_C, squares_C = torch.zeros(2, len(clients), dtype=spec.dtype, device=device)
     values, moments = [start.clone() for start in starts], OptimizerState()
     done = [torch.empty_like(value) for value in values]
     active = len(clients)
@@ -187,17 +222,19 @@ def _train(
             gradients = _clipped(gradients, clip_norm)
         values = list(optimizer_step(optimizer, values, gradients, moments))
         counted = torch.from_numpy(step >= last_epoch[:active]).to(device)
-        losses_C[:active] += losses_k * (weight_kB > 0).sum(1) * counted
+        losses_C[:active] += losses_k * rows_TC[step, :active] * counted
+        squares_C[:active] += losses_k.square()
     for kept, value in zip(done, values, strict=True):
         kept[:active] = value
     vectors_CP = _joined(done, places, starts_CP)
-    losses = losses_C.cpu().numpy()
+    losses, squares = losses_C.cpu().numpy(), squares_C.cpu().numpy()
     return [
         LocalResult(
             vector=vectors_CP[place],
             num_samples=len(rows[0]),
             num_steps=len(plan),
             loss=float(losses[place]) / len(rows[0]),
+            loss_rms=math.sqrt(float(squares[place]) / len(plan)),
         )
         for place, (rows, plan) in enumerate(zip(clients, plans, strict=True))
     ]
@@ -245,8 +282,13 @@ def _joined(values: Sequence[Tensor], places: Sequence[tuple[nn.Parameter, slice
     return vectors_CP
 
 
+def _lengths(plans: Sequence[list[NDArray[np.int64]]], num_steps: int) -> NDArray[np.int64]:
+    """Return the rows of each step of each client (T, C)."""
+    return np.array([[len(plan[step]) if step < len(plan) else 0 for plan in plans] for step in range(num_steps)])
+
+
 def _padded(
-    clients: Sequence[Rows], plans: Sequence[list[NDArray[np.int64]]]
+    clients: Sequence[Rows], plans: Sequence[list[NDArray[np.int64]]], weighing: Sequence[Array | None]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """Return rows among all clients' (T, C, B), their weights in the mean of a batch, and each client's steps (C)."""
     steps_C = np.array([len(plan) for plan in plans])
@@ -254,11 +296,11 @@ def _padded(
     index_TCB = np.zeros((steps_C.max(), len(plans), width), np.int64)
     weight_TCB = np.zeros(index_TCB.shape)
     first = 0
-    for client, (rows, plan) in enumerate(zip(clients, plans, strict=True)):
+    for client, (rows, plan, counts) in enumerate(zip(clients, plans, weighing, strict=True)):
         for step, index_B in enumerate(plan):
             index_TCB[step, client] = first  # a row of its own, so that what has no weight is a number too
             index_TCB[step, client, : len(index_B)] = first + index_B
-            weight_TCB[step, client, : len(index_B)] = 1.0 / len(index_B)
+            weight_TCB[step, client, : len(index_B)] = (1.0 if counts is None else counts[index_B]) / len(index_B)
         first += len(rows[0])
     return index_TCB, weight_TCB, steps_C
 

@@ -31,7 +31,7 @@ from protocols.glasu import algorithm, backbones, privacy, sampling
 from protocols.glasu.algorithm import ClientBatch, Stale
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphPart, load_client, renumber
+from protocols.glasu.data import GraphPart, check_degrees, load_client, renumber
 from protocols.glasu.messages import (
     Aggregated,
     AveragedClassifier,
@@ -122,13 +122,10 @@ class GraphClient(SecureSummand):
         common_seed = None if self._is_secret else self._common_seed
         self._own, self._remarks = load_client(config, self._parts, self._position, common_seed)
         self.feature_factor = self._own.factor
-        highest = int(self._own.graph.degrees.max(initial=0))
-        if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
-            raise BadInput(
-                f"max_degree: {config.max_degree} is not allowed: {self.name} has a node of degree {highest}"
-            )
+        check_degrees(config, self._own)
         num_features = self._own.features_NF.shape[1]
         self._network = algorithm.network_of(config, num_features, self._own.num_classes, self._position)
+        backbones.check_layers(self._network, [0])
         self.parameters = self._first_parameters(self._common_seed)
         if self._is_secret:
             self.own_secret = self.entropy("own secret")(32)

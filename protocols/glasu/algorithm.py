@@ -38,6 +38,7 @@ from protocols.glasu.backbones import (
     gcnii_layer,
     multiply,
     operator,
+    own_layer,
 )
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import ClientGraph
@@ -76,7 +77,8 @@ class Stale:
 def network_of(config: GlasuConfig, num_features: int, num_classes: int, position: int) -> Network:
     """Return the shape of the network of the client at `position`."""
     return Network(
-        backbone=config.backbone,
+        backbone="own" if config.own_layer else config.backbone,
+        own_layer=config.own_layer,
         num_layers=config.num_layers,
         aggregation_layers=config.resolved_layers,
         aggregation=config.aggregation,
@@ -190,6 +192,8 @@ def segment(
             h = gcn_layer(parameters, layer, adjacency, h)
         elif network.backbone == "gat":
             h = gat_layer(parameters, layer, adjacency, h, network.num_heads)
+        elif network.backbone == "own":
+            h = own_layer(parameters, network, layer, adjacency, h)
         else:
             assert isinstance(h, Tensor)
             assert h0_SD is not None

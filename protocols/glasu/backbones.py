@@ -1,4 +1,4 @@
-"""The client's sub-layers: GCN, GAT and GCNII as functions of parameters, a sparse operator and representations.
+"""The client's sub-layers: GCN, GAT, GCNII or the user's own, functions of parameters, a sparse operator and rows.
 
 Shapes: T and S nodes at a layer's output and input level, E stored pairs of the operator, F features,
 D width (hidden size), W width of a layer's input (F, D, or M * D after a concatenation), H heads, C classes.
@@ -7,20 +7,25 @@ Symbols: A normalised adjacency, W[l] weights, alpha and lambda of GCNII, theta_
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from fedactors.learning.devices import on_device
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.own_models import check_model
 from protocols.glasu.sampling import Block
 
-Backbone = Literal["gcn", "gat", "gcnii"]
+Backbone = Literal["gcn", "gat", "gcnii", "own"]
 Aggregation = Literal["average", "concatenation"]
 Parameters = dict[str, Tensor]
 
@@ -30,6 +35,8 @@ class Network:
     """The shape of one client's network; ``position`` is the client's place in the order of names."""
 
     backbone: Backbone
+    own_layer: str = ""
+    """Address of the layer that ``own`` stands for, ``package.module:function``."""
     num_layers: int
     aggregation_layers: tuple[int, ...]
     aggregation: Aggregation = "average"
@@ -172,6 +179,10 @@ def initial_parameters(
         made["input.bias"] = torch.zeros(size, dtype=dtype)
     for layer in range(network.num_layers):
         width = network.input_width(layer)
+        if network.backbone == "own":
+            module = build_model(layer_spec(network, layer, dtype), int(rng.integers(2**62)))
+            made |= {f"{layer}.{name}": value.detach() for name, value in module.named_parameters()}
+            continue
         if network.backbone == "gcnii":
             if width != size:
                 made[f"{layer}.projection"] = glorot(width, size, rng)
@@ -185,6 +196,40 @@ def initial_parameters(
             made[f"{layer}.attend_target"] = glorot(network.num_heads, per_head, rng)
     made["classifier.weight"] = glorot(network.input_width(network.num_layers), network.num_classes, classifier_rng)
     made["classifier.bias"] = torch.zeros(network.num_classes, dtype=dtype)
+    return made
+
+
+def layer_spec(network: Network, layer: int, dtype: torch.dtype) -> ModelSpec:
+    """Return the description of a layer of the user's own."""
+    width, size, is_double = network.input_width(layer), network.hidden_size, dtype == torch.float64
+    return ModelSpec(name=network.own_layer, inputs=(width,), outputs=size, float64=is_double)
+
+
+def check_layers(network: Network, layers: Iterable[int]) -> None:
+    """Check layers of the user's own before anything is trained.
+
+    Raises:
+        BadInput: one line that says what is wrong.
+    """
+    seen = {network.input_width(layer): layer for layer in layers} if network.own_layer else {}
+    for layer in seen.values():
+        check_model(layer_spec(network, layer, torch.float32), split=True, num_arguments=2)
+
+
+@functools.lru_cache(maxsize=32)
+def _skeleton(spec: ModelSpec) -> nn.Module:
+    return build_skeleton(spec)
+
+
+def own_layer(
+    parameters: Parameters, network: Network, layer: int, adjacency: Operator, h_SW: Tensor | Operator
+) -> Tensor:
+    """Call the user's layer with each node's own row and the mean A h over it and its neighbours, both (T, W)."""
+    dense_SW = h_SW.matrix_TS.to_dense() if isinstance(h_SW, Operator) else h_SW
+    own_TW = dense_SW if adjacency.own_T is None else dense_SW[adjacency.own_T]
+    module = _skeleton(layer_spec(network, layer, dense_SW.dtype))
+    named = {name: parameters[f"{layer}.{name}"] for name, _ in module.named_parameters()}
+    made: Tensor = functional_call(module, named, (own_TW, multiply(adjacency, dense_SW)))
     return made
 
 

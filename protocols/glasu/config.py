@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedactors.config import Device, config
 from fedactors.learning.steps import StepSettings
+from fedactors.named_code import NamedCode
 
 SpecialCase = Literal["none", "centralised", "standalone", "simulated-centralised", "zhou", "ni", "vfl"]
 
@@ -39,6 +40,10 @@ class GlasuConfig(StepSettings):
 
     backbone: Literal["gcn", "gat", "gcnii"] = "gcnii"
     """Graph layer of every client."""
+
+    own_layer: NamedCode = ""
+    """A graph layer of your own instead, ``package.module:function``: called with its input's width and `hidden_size`,
+    it returns a module from each node's row and the weighted mean over it and its neighbours to the node's next row."""
 
     num_layers: int = Field(4, ge=1, le=1000)
     """Number of layers L."""

@@ -100,12 +100,34 @@ def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
     Raises:
         BadInput: an unknown or unfitting data set, a description that does not fit, or another number of clients.
     """
+    if config.own_layer:
+        _check_own_layer(config)
     if not name.endswith(".toml"):
         return graph(name, config.num_clients, edge_share=config.edge_share, seed=seed)
     own = read_own(Path(name))
     if len(own.parties) != config.num_clients:
         raise BadInput(f"num_clients: {config.num_clients} is not allowed: {name} names {len(own.parties)} parties")
     return own
+
+
+def _check_own_layer(config: GlasuConfig) -> None:
+    """Check the user's layer at the widths that are known: of the lowest each client checks its own."""
+    from fedactors.learning.own_models import check_name  # they load torch
+    from protocols.glasu.backbones import Network, check_layers
+
+    check_name(config.own_layer)
+    network = Network(
+        backbone="own",
+        own_layer=config.own_layer,
+        num_layers=config.num_layers,
+        aggregation_layers=config.resolved_layers,
+        aggregation=config.aggregation,
+        num_clients=config.num_networks,
+        num_features=config.hidden_size,
+        hidden_size=config.hidden_size,
+        num_classes=2,
+    )
+    check_layers(network, range(1, config.num_layers))
 
 
 def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[GraphPart, ...]:
@@ -197,6 +219,17 @@ def renumber(own: ClientGraph, numbers_N: IntArray) -> ClientGraph:
         features_NF=own.features_NF[places],
         nodes=NodeSplit(nodes.labels_N[places], *moved),
     )
+
+
+def check_degrees(config: GlasuConfig, own: ClientGraph) -> None:
+    """Check that no node has more neighbours than the account of noised representations counts on.
+
+    Raises:
+        BadInput: one has.
+    """
+    highest = int(own.graph.degrees.max(initial=0))
+    if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
+        raise BadInput(f"max_degree: {config.max_degree} is not allowed: {own.name} has a node of degree {highest}")
 
 
 def check(own: ClientGraph) -> None:

@@ -210,6 +210,16 @@ def sent(config: GlasuConfig) -> tuple[type, ...]:
     return tuple(found)
 
 
+def sent_in_predictions(config: GlasuConfig) -> tuple[type, ...]:
+    """Return the messages that predictions with a run of this configuration can send."""
+    from fedactors.prediction import Predicted, PredictOrder  # which loads torch
+
+    always = (PredictOrder, Predicted)
+    if config.works_alone:
+        return always
+    return (*always, Aggregated, SummedLogits, *(MESSAGES if config.secure_aggregation else (Representation, Logits)))
+
+
 def protections(config: GlasuConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
     is_summed, is_noised = config.secure_aggregation, config.noise_multiplier > 0

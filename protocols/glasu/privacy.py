@@ -100,4 +100,22 @@ def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iter
         )
 
 
+def prediction_records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iterator[PrivacyRecord]:
+    """Yield a client's lines for one prediction, where representations are noised or summed under masks."""
+    hidden = "secure-sum" if config.secure_aggregation else "none"
+    bare: tuple[type, ...] = (Representation, Logits)
+    if config.noise_multiplier:
+        bare = (Logits,)
+        yield replace(releases.record(party, uncovered=("Logits without noise",)), neighbour="node")
+    for cls in bare if config.noise_multiplier or config.secure_aggregation else ():
+        yield PrivacyRecord(
+            party=party,
+            message_type=cls.__name__,
+            mechanism=hidden,
+            neighbour="node",
+            epsilon=math.inf,
+            note="no noise: not covered",
+        )
+
+
 # --- what audits change, and what attackers see ---

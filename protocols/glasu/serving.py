@@ -2,8 +2,9 @@
 
     client ──H_m^+ of all nodes──▶ server ──aggregate──▶ clients ... ──logits──▶ server ──sum──▶ first client: its file
 
-Each client's process reads its own graph and its own parameters. Representations are open to the server here, so a run
-that hid or noised them is not predicted with.
+Each client's process reads its own graph and its own parameters. What training hid, prediction hides alike: after a run
+with secure aggregation the server reads sums of representations and logits only, of nodes in an order that it does not
+know; after one with noise each representation, or the sum, is noised and on the ledger.
 
 Shapes: N nodes, D width of a representation, C classes.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +25,26 @@ from fedactors.errors import BadInput
 from fedactors.learning.model_parts import Part, softmax
 from fedactors.parties import Parties
 from fedactors.prediction import Application, Outcome, Outcomes, Predicted, PredictOrder
+from fedactors.privacy.mechanisms import add_gaussian
+from fedactors.privacy.releases import without_guarantee
+from fedactors.privacy.secure_sessions import Masked
+from fedactors.privacy.secure_sums import SecureSummand, SecureSums
 from fedactors.remote import DRIVER, SERVER, remote
-from fedactors.roles import Client, Server
+from fedactors.roles import Server
 from fedactors.runtime.base import Costs, Runtime, Work
 from fedactors.serving import ActorState, NoPart, StoredState, actor_state
-from protocols.glasu import algorithm
+from protocols.glasu import algorithm, privacy
 from protocols.glasu.aggregation import add, average, concatenate
 from protocols.glasu.backbones import Parameters, initial_parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphSource, NewGraphPart, load_new_client, parts_of
-from protocols.glasu.messages import Aggregated, Logits, Representation, SummedLogits
+from protocols.glasu.data import GraphSource, NewGraphPart, check_degrees, load_new_client, parts_of, renumber
+from protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
 
 _SERVER = "server"
 _LONGEST = 86_400.0
 
 
-class PredictingClient(Client):
+class PredictingClient(SecureSummand):
     """A client with its best parameters, on the whole of a graph.
 
     Args:
@@ -46,9 +52,18 @@ class PredictingClient(Client):
         parts: where its own block is; everybody's in the two centralised baselines.
         position: the own place among the clients.
         stored: its state in the run's checkpoint.
+        names: of all clients that predict.
     """
 
-    def __init__(self, config: GlasuConfig, parts: Sequence[NewGraphPart], position: int, stored: StoredState) -> None:
+    def __init__(
+        self,
+        config: GlasuConfig,
+        parts: Sequence[NewGraphPart],
+        position: int,
+        stored: StoredState,
+        names: Sequence[str],
+    ) -> None:
+        super().__init__(names)
         self._config = config
         self._parts = tuple(parts)
         self._position = position
@@ -63,8 +78,10 @@ class PredictingClient(Client):
         num_features = own.features_NF.shape[1]
         network = algorithm.network_of(config, num_features, num_classes, self._position)
         self._network = replace(network, dropout=0.0)
+        check_degrees(config, own)
+        self._own, self._numbers = own, np.arange(own.graph.num_nodes)
         dtype = torch.float64 if config.float64 else torch.float32
-        self._batch = algorithm.full_batch(own, config.num_layers, dtype)
+        self._releases, self._noise = privacy.noised_releases(config), self.noise_rng("representations")
         rng = np.random.default_rng(0)
         needed = initial_parameters(network, rng, rng, dtype)
         if {name: one.shape for name, one in needed.items()} != {n: one.shape for n, one in self._parameters.items()}:
@@ -72,31 +89,63 @@ class PredictingClient(Client):
                 f"features of {self.name}: {num_features} columns are not allowed: the model was trained on others"
             )
 
+    @property
+    def draws_reproducibly(self) -> bool:
+        """Whether noise and masks follow from the run's seed."""
+        return self._config.reproducible_noise or self._context.reproducible_noise
+
+    @cached_property
+    def _batch(self) -> algorithm.ClientBatch:
+        dtype = torch.float64 if self._config.float64 else torch.float32
+        return algorithm.full_batch(self._own, self._config.num_layers, dtype)
+
     @remote(caller=SERVER)
-    async def infer_lowest(self) -> Representation:
+    async def infer_lowest(self) -> Representation | Masked:
         """Return the own representation at the lowest aggregation."""
+        if self._config.secure_aggregation:  # in an order that all clients know, and the server does not
+            seed = int.from_bytes(self.common_secret)
+            self._numbers = np.random.default_rng(seed).permutation(self._own.graph.num_nodes)
+            self._own = renumber(self._own, self._numbers)
         members = (self._parameters, self._network, self._batch)
         first, self._h0 = await self.compute(algorithm.first_segment, *members, work=self._work())
-        return Representation(first.numpy())
+        return self._send(0, first.numpy())
 
     @remote(caller=SERVER)
-    async def infer(self, below: Aggregated) -> Representation:
+    async def infer(self, below: Aggregated) -> Representation | Masked:
         """Return the own representation at the next aggregation."""
-        members = (self._parameters, self._network, self._batch)
-        arguments = (below.segment + 1, algorithm.tensor(below.values), self._h0)
+        members, index = (self._parameters, self._network, self._batch), below.segment + 1
+        arguments = (index, algorithm.tensor(below.values), self._h0)
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
-        return Representation(found.numpy())
+        return self._send(index, found.numpy())
+
+    def _send(self, segment: int, values: Floats) -> Representation | Masked:
+        """Hide a representation as training did: noise, and masks."""
+        sigma = privacy.noise_of(self._config)
+        if sigma > 0:
+            hops = len(self._network.segments[segment])
+            privacy.count_release(self._releases, self._config, hops, len(values), first=False)
+        if self._config.secure_aggregation:
+            return self._masked("forward", values, sigma)
+        return Representation(add_gaussian(values, sigma, self._noise, "Representation"))
+
+    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
+        try:
+            return self.masked(values, privacy.point_of(self._config, what), sigma=sigma)
+        except ValueError as error:
+            raise BadInput(f"secure_range: {self._config.secure_range:g} is too small for {what}: {error}") from None
 
     @remote(caller=SERVER)
-    async def classify(self, last: Aggregated) -> Logits:
+    async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
-        logits = algorithm.classify(self._parameters, algorithm.tensor(last.values))
-        return Logits(logits.numpy())
+        for record in privacy.prediction_records(self._config, self.party, self._releases):
+            self.record_privacy(without_guarantee(record) if self.draws_reproducibly else record)
+        logits: Floats = algorithm.classify(self._parameters, algorithm.tensor(last.values)).numpy()
+        return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)
 
     @remote(caller=SERVER)
     async def take(self, summed: SummedLogits) -> None:
         """Take the clients' summed logits, to be written."""
-        self._summed = summed.values
+        self._summed = summed.values[self._numbers]
 
     @remote(caller=DRIVER)
     async def infer_alone(self) -> None:
@@ -142,24 +191,34 @@ class PredictingServer(Server):
     async def infer(self) -> None:
         """Let the clients infer together, and give the first one what all of them predict."""
         clients: Parties[PredictingClient] = Parties(self, self._present, timeout=_LONGEST)
-        parts = await clients.ask(lambda client: client.infer_lowest())
+        self._sums = SecureSums(self, clients)
         last = len(self._config.resolved_layers) - 1
+        if self._config.secure_aggregation:
+            await self._sums.prepare(last + 2)
+        parts = await clients.ask(lambda client: client.infer_lowest())
         for segment in range(last):
-            below = self._aggregate(segment, parts)
+            below = await self._aggregate(segment, parts)
             parts = await self._tell(clients, below)
-        above = self._aggregate(last, parts)
+        above = await self._aggregate(last, parts)
         found = await clients.ask(lambda client: client.classify(above))
-        summed = SummedLogits(add([one.values for one in found.values()]))
+        summed = SummedLogits(await self._sum("logits", found))
         await clients.handle(self._present[0]).take(summed)
 
-    async def _tell(self, clients: Parties[PredictingClient], below: Aggregated) -> dict[str, Representation]:
+    async def _tell(self, clients: Parties[PredictingClient], below: Aggregated) -> dict[str, Representation | Masked]:
         return await clients.ask(lambda client: client.infer(below))
 
-    def _aggregate(self, segment: int, parts: Mapping[str, Representation]) -> Aggregated:
-        values = {name: part.values for name, part in parts.items()}
+    async def _aggregate(self, segment: int, parts: Mapping[str, Representation | Masked]) -> Aggregated:
         if self._config.aggregation == "concatenation":
+            values = {name: part.values for name, part in parts.items() if isinstance(part, Representation)}
             return Aggregated(segment, concatenate(values, self._names))
-        return Aggregated(segment, average(add(list(values.values())), len(values)))
+        return Aggregated(segment, average(await self._sum("forward", parts), len(parts)))
+
+    async def _sum(self, what: str, parts: Mapping[str, Representation | Logits | Masked]) -> Floats:
+        if not self._config.secure_aggregation:
+            return add([part.values for part in parts.values() if not isinstance(part, Masked)])
+        work = Work("unmask", sum(part.words.size for part in parts.values() if isinstance(part, Masked)))
+        total, _ = await self._sums.total(parts, privacy.point_of(self._config, what), work)
+        return total.astype(np.float64 if self._config.float64 else np.float32)
 
 
 async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, asked: Application) -> Outcomes:
@@ -168,23 +227,24 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
     A client that was lost in the run has no checkpoint and is left out, as it was in the run.
 
     Raises:
-        BadInput: the run hid representations, or noised them.
+        NoPart: the checkpoint holds no network.
+        BadInput: a client is missing whose sums with the others are known.
     """
-    for setting in ("secure_aggregation", "noise_multiplier"):
-        if getattr(config, setting):
-            raise BadInput(
-                f"predict: {setting}={getattr(config, setting)} is not allowed: the clients' representations would be "
-                "open to the server"
-            )
-    runtime.use_costs(Costs({"segment": (2e-4, 5e-11)}))
+    runtime.use_costs(Costs({"segment": (2e-4, 5e-11), "unmask": (1e-3, 1e-8)}))
     names = data.parties[:1] if config.special_case == "centralised" else data.parties
     present = [name for name in names if name in asked.stored]
     if not present:
         raise NoPart(f"{', '.join(names)}: the checkpoint holds no client's network")
+    if config.secure_aggregation and len(present) < len(names):
+        missing = next(name for name in names if name not in present)
+        raise BadInput(
+            f"predict: secure_aggregation=True is not allowed without {missing}: the difference to what all clients "
+            "have summed in training would show its part"
+        )
     clients: dict[str, PredictingClient] = {}
     for place, name in enumerate(names):
         if name in present:
-            arguments: tuple[Any, ...] = (config, parts_of(config, data, name), place, asked.state_of(name))
+            arguments: tuple[Any, ...] = (config, parts_of(config, data, name), place, asked.state_of(name), names)
             clients[name] = runtime.spawn(PredictingClient, name, *arguments)
     server = None if config.works_alone else runtime.spawn(PredictingServer, _SERVER, config, names, present)
     await runtime.start()
@@ -201,9 +261,7 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
 
 
 def predictors(config: GlasuConfig) -> Mapping[str, type]:
-    """Return the kinds of actors that predict; none where representations were hidden or noised."""
-    if config.secure_aggregation or config.noise_multiplier:
-        return {}
+    """Return the kinds of actors that predict."""
     return {"clients": PredictingClient} | ({} if config.works_alone else {"server": PredictingServer})
 
 
@@ -226,7 +284,7 @@ def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
         parties=(party,),
         models={},
         arrays={name: value.numpy() for name, value in parameters.items()},
-        settings={"feature_factor": state["feature_factor"], "backbone": config.backbone},
+        settings={"feature_factor": state["feature_factor"], "backbone": config.own_layer or config.backbone},
     )
 
 

@@ -16,7 +16,6 @@ Shapes: P parameters, C clients of a site that answer.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,12 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.horizontal import rows_of
+from fedactors.data.horizontal import rows_of, weights_of
 from fedactors.learning.averaging import LocalTraining, evaluate_model
-from fedactors.learning.devices import placed
 from fedactors.learning.metrics import known
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.together import train_clients
+from fedactors.learning.together import rows_on, train_clients
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -46,13 +44,6 @@ class SiteResult:
     change: Floats
     controls: tuple[Floats, ...]
     control_change: Floats
-
-
-@functools.cache
-def rows_on(key: bytes, device: str) -> tuple[Any, Any]:
-    """Return the rows that a key names, as tensors that stay on the device; on the CPU the arrays themselves."""
-    rows = rows_of(key)
-    return rows if device == "cpu" else (placed(rows[0], device), placed(rows[1], device))
 
 
 def train(
@@ -89,6 +80,7 @@ def train(
         seeds=seeds,
         training=training,
         corrections=corrections,
+        weights=[weights_of(key) for key in keys],
         together=together,
         device=device,
     )

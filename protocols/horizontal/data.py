@@ -51,6 +51,9 @@ def _own_data(config: HorizontalConfig, path: Path) -> HorizontalData:
     own = load_own_as(path, HorizontalData)
     if config.num_clients not in (None, own.num_clients):
         raise BadInput(f"num_clients: {config.num_clients} is not allowed: {path} describes {own.num_clients}")
+    if own.centers:
+        party, center = own.parties[0], own.centers[0]
+        raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")
     own.test()
     return own
 

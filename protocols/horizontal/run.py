@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData, forget_rows
+from fedactors.data.horizontal import HorizontalData
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Split, of_split
+from fedactors.learning.together import forget_rows
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.secure_sessions import FEWEST
@@ -16,7 +17,6 @@ from fedactors.resources import Resources
 from fedactors.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Costs, Runtime
 from protocols.horizontal.actors import Coordinator, Site
-from protocols.horizontal.algorithm import rows_on
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
 from protocols.horizontal.messages import Progress, RoundOrder
@@ -37,7 +37,6 @@ class State(RunState):
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train one model over all clients' rows; return how good it is on rows that belong to none."""
     forget_rows()
-    rows_on.cache_clear()
     runtime.use_costs(default_costs())
     resources = Resources(num_gpus=config.num_gpus)
     sites = sites_of(config, data)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import config
+from fedactors.config import Device, config
 from fedactors.errors import BadInput
 from fedactors.learning.steps import ScheduleSettings
 from fedactors.named_code import NamedCode
@@ -29,6 +29,7 @@ class MtcdConfig(ScheduleSettings):
         "secure_sums": "Privacy",
         "noise": "Privacy",
         "dcpa_dual_step": "Method",
+        "device": "Running",
         "visit_timeout": "Lost parties",
     }
 
@@ -175,6 +176,13 @@ class MtcdConfig(ScheduleSettings):
     """mu_y of DCPA; the two other steps follow from the sufficient condition. Auto balances the rate near the minimum;
     on the ridge problem with 40 clients and 1,000 samples 0.03 reached a gap of 1e-3 about three times sooner."""
 
+    device: Device = "cpu"
+    """Where clients and server compute when problem is network: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if
+    there is one. Linear models are computed by numpy, on the CPU."""
+
+    num_gpus: float = Field(default=0.0, ge=0, le=1024)
+    """Share of a GPU that each of them asks Ray for when problem is network."""
+
     visit_timeout: float = Field(default=60.0, gt=0)
     """Seconds a holder may keep a token before it counts as lost."""
 
@@ -198,6 +206,12 @@ class MtcdConfig(ScheduleSettings):
                     f"cluster(s) here (clusters={self.clusters}); use mode=overlapping for more tokens"
                 )
         self._check_links_and_starts()
+        for name, given in (("device", self.device not in ("cpu", "auto")), ("num_gpus", self.num_gpus > 0)):
+            if given and self.problem != "network":
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is not allowed for problem={self.problem}, which numpy computes on "
+                    "the CPU"
+                )
         if self.secure_sums:
             self._check_secure_sums()
         if self.problem != "network" and self.aggregation == "concatenation":

@@ -182,6 +182,8 @@ def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
     if name.endswith(".toml"):
         own = load_own_rows(Path(name), config, {"noise": config.noise is not None})
         require_relaxed_protocol(config)
+        if own.weighted_by:
+            raise BadInput(f"{own.weighted_by} is not allowed: in mtcd's losses all rows count alike")
         return _fitting(config, own)
     if name == GENERATED:
         return _generated(config, seed)

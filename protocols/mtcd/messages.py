@@ -350,6 +350,15 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
     return (*common, *served, *relayed, *relinked, *rounds)
 
 
+def sent_in_predictions(config: MtcdConfig) -> tuple[type, ...]:
+    """Return the messages that predictions with a run of this configuration can send."""
+    from fedactors.prediction import Contribution, Predicted, PredictOrder, TopModel  # they load torch
+    from fedactors.secure_prediction import SENT
+
+    top = (TopModel,) if config.problem == "network" else ()
+    return (PredictOrder, Predicted, *_ALIGNMENT, *top, *(SENT if config.secure_sums else (Contribution,)))
+
+
 def protections(config: MtcdConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
     noised = "representations and changes of Z are clipped and noised; training on the rows is not covered"

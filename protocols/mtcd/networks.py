@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedactors.errors import BadInput
+from fedactors.learning.devices import Device, find_device, on_host, placed
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import functional_model, initial_vector
@@ -90,12 +91,24 @@ def initial(spec: ModelSpec, generator: np.random.Generator) -> Array:
 # --- what the actors compute ---
 
 
-def represent(spec: ModelSpec, theta_P: Array, x_N: Array, rows_B: Rows | None) -> Array:
+def represent(
+    spec: ModelSpec, theta_P: Array, x_N: Array | Tensor, rows_B: Rows | None, device: Device = "cpu"
+) -> Array:
     """Return h_k(theta_k; X_k) (B, E)."""
+    return on_host(_represented(spec, placed(theta_P, device), _chosen(x_N, rows_B, device)))
+
+
+def _represented(spec: ModelSpec, theta_P: Tensor, x_B: Tensor) -> Tensor:
     model = functional_model(spec)
     with torch.no_grad():
-        h_BE = model(model.views(as_tensor(theta_P)), as_tensor(x_N if rows_B is None else x_N[rows_B]))
-    return np.asarray(h_BE.numpy())
+        return model(model.views(theta_P), x_B)
+
+
+def _chosen(values_N: Array | Tensor, rows_B: Rows | None, device: Device) -> Tensor:
+    """Return some rows there; a tensor is there already."""
+    if isinstance(values_N, Tensor):
+        return values_N if rows_B is None else values_N[torch.as_tensor(np.asarray(rows_B), device=device)]
+    return placed(values_N if rows_B is None else values_N[rows_B], device)
 
 
 def visit(
@@ -103,14 +116,15 @@ def visit(
     fusion: ModelSpec,
     theta_P: Array,
     theta_0: Array,
-    x_N: Array,
-    labels_N: Array,
+    x_N: Array | Tensor,
+    labels_N: Array | Tensor,
     z: Array,
     rows_B: Rows | None,
     own: tuple[slice, ...],
     step: float,
     num_local_steps: int,
     trains_theta_0: bool,
+    device: Device = "cpu",
 ) -> tuple[Array, Array, Array]:
     """Do Q local steps on the visited client's block (equation 2); with `trains_theta_0`, on theta_0 too (STCD).
 
@@ -119,11 +133,11 @@ def visit(
     Returns:
         New theta_k, new theta_0 (the one given unless `trains_theta_0`), new Z.
     """
-    x_B, labels_B = (x_N, labels_N) if rows_B is None else (x_N[rows_B], labels_N[rows_B])
-    model, x, labels, z_before = functional_model(bottom), as_tensor(x_B), as_tensor(labels_B), as_tensor(z)
-    old_h_BE = represent(bottom, theta_P, x_B, None)
-    is_slot, old = len(own) > 1, as_tensor(old_h_BE)
-    block, head = as_tensor(theta_P), as_tensor(theta_0)
+    x, labels = _chosen(x_N, rows_B, device), _chosen(labels_N, rows_B, device)
+    model, z_before = functional_model(bottom), placed(z, device)
+    block, head = placed(theta_P, device), placed(theta_0, device)
+    old = _represented(bottom, block, x)
+    is_slot, old_h_BE = len(own) > 1, on_host(old)
     for _ in range(num_local_steps):
         views, head_views = model.views(block), functional_model(fusion).views(head)
         h_BE = model(views, x)
@@ -137,23 +151,24 @@ def visit(
         block = _stepped(block, found[: len(views)], step)
         if trains_theta_0:
             head = _stepped(head, found[len(views) :], step)
-    new_theta = block.numpy()
-    new_h_BE = represent(bottom, new_theta, x_B, None)
+    new_h_BE = on_host(_represented(bottom, block, x))
     new_z = z.copy()
     if is_slot:
         new_z[own] = new_h_BE
     else:
         new_z += new_h_BE - old_h_BE
-    return new_theta, head.numpy(), new_z
+    return on_host(block), on_host(head), new_z
 
 
-def fusion_steps(spec: ModelSpec, theta_0: Array, z: Array, labels_B: Array, step: float, num_steps: int) -> Array:
+def fusion_steps(
+    spec: ModelSpec, theta_0: Array, z: Array, labels_B: Array, step: float, num_steps: int, device: Device = "cpu"
+) -> Array:
     """Do token 0's Q (S + 1) steps on theta_0 with Z frozen, at the server (Algorithm 2)."""
-    head, z_tensor, labels = as_tensor(theta_0), as_tensor(z), as_tensor(labels_B)
+    head, z_tensor, labels = placed(theta_0, device), placed(z, device), placed(labels_B, device)
     for _ in range(num_steps):
         views = functional_model(spec).views(head)
         head = _stepped(head, torch.autograd.grad(_loss(spec, views, z_tensor, labels), views), step)
-    return np.asarray(head.numpy())
+    return on_host(head)
 
 
 def logits(spec: ModelSpec, theta_0: Array, z: Array) -> Array:
@@ -201,6 +216,11 @@ class NetworkBlock:
         self._bottom = bottom_spec(config, tuple(features["train"].shape[1:]))
         self._fusion = fusion_spec(config, num_classes)
         self.x, self.y = features, labels
+        self._device = find_device(config.device)
+        # what stays with the actor is where it computes; on the host the arrays themselves, for a pool's processes too
+        on_cpu = self._device.type == "cpu"
+        self._held = dict(features) if on_cpu else {part: placed(x, self._device) for part, x in features.items()}
+        self._targets = labels["train"] if on_cpu else placed(labels["train"], self._device)
         self.num_samples = len(features["train"])
         self._num_local_steps = config.num_local_steps
         size = config.representation_size
@@ -222,16 +242,17 @@ class NetworkBlock:
     def represent(self, theta: Array, rows_B: Rows | None, part: str = "train") -> Task:
         """Say how to compute h_k over rows of a part."""
         units = len(self.x[part]) if rows_B is None else len(rows_B)
-        return Task(represent, (self._bottom, theta, self.x[part], rows_B), Work("represent", units))
+        arguments = (self._bottom, theta, self._held[part], rows_B, str(self._device))
+        return Task(represent, arguments, Work("represent", units))
 
     def visit(
         self, theta: Array, theta_0: Array, z: Array, rows_B: Rows | None, step: float, trains_theta_0: bool
     ) -> Task:
         """Say how to compute a visit; it gives (theta_k, theta_0, Z)."""
-        x_N, labels_N, num_steps = self.x["train"], self.y["train"], self._num_local_steps
+        x_N, labels_N, num_steps = self._held["train"], self._targets, self._num_local_steps
         arguments = (
             *(self._bottom, self._fusion, theta, theta_0, x_N, labels_N, z, rows_B, self.own),
-            *(step, num_steps, trains_theta_0),
+            *(step, num_steps, trains_theta_0, str(self._device)),
         )
         return Task(visit, arguments, Work("visit", len(z) * num_steps))
 
@@ -252,6 +273,7 @@ class NetworkHead:
         self._fusion = fusion_spec(config, num_classes)
         self._num_slots = config.num_clients if config.aggregation == "concatenation" else None
         self._labels = labels_N
+        self._device = str(find_device(config.device))
 
     def initial(self, generator: np.random.Generator) -> Array:
         """Draw theta_0."""
@@ -268,9 +290,8 @@ class NetworkHead:
     def steps(self, theta_0: Array, z: Array, rows_B: Rows | None, step: float, num_steps: int) -> Task | None:
         """Say how to compute token 0's steps."""
         labels_B = self._labels if rows_B is None else self._labels[rows_B]
-        return Task(
-            fusion_steps, (self._fusion, theta_0, z, labels_B, step, num_steps), Work("fusion", len(z) * num_steps)
-        )
+        arguments = (self._fusion, theta_0, z, labels_B, step, num_steps, self._device)
+        return Task(fusion_steps, arguments, Work("fusion", len(z) * num_steps))
 
     def loss(self, theta_0: Array, z: Array, rows_B: Rows | None) -> float:
         """Return the mean cross-entropy on the rows."""

@@ -20,6 +20,7 @@ from fedactors.network import routes, topology
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.releases import budgets
+from fedactors.resources import Resources
 from fedactors.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.mtcd.actors import TokenClient
@@ -223,12 +224,15 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
     clusters: tuple[tuple[int, ...], ...] = ()
     handles: dict[str, Any] = {}
     server: Any = None
+    resources = Resources(num_gpus=config.num_gpus)
     if config.algorithm == "dcpa":
         require_connected(graph, "dcpa")
         laplacian_KK = dcpa.consensus_matrix(topology.metropolis_weights(graph))
         for index, name in enumerate(names):
             row = dcpa.laplacian_row(laplacian_KK, graph, index)
-            handles[name] = runtime.spawn(kinds["clients"], name, config, part_of(data, index), seed, row)
+            handles[name] = runtime.spawn(
+                kinds["clients"], name, config, part_of(data, index), seed, row, resources=resources
+            )
     else:
         plan = plan_roaming(config, graph, runtime.seed)
         roaming = Roaming(plan)
@@ -236,11 +240,11 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
         order_keys = [secrets.token_bytes(32) for _ in names]
         for index, name in enumerate(names):
             known = (config, part_of(data, index), seed, roaming.links(index, names), plan.seed, order_keys[index])
-            handles[name] = runtime.spawn(kinds["clients"], name, *known)
+            handles[name] = runtime.spawn(kinds["clients"], name, *known, resources=resources)
         if "server" in kinds:
             public, teller = (None, data.label_party) if isinstance(data, VerticalData) else (data, "")
             facts = (config, names, public, data.num_classes, plan, seed, teller, order_keys)
-            server = runtime.spawn(kinds["server"], SERVER, *facts)
+            server = runtime.spawn(kinds["server"], SERVER, *facts, resources=resources)
     goes_on = config.on_party_loss == "continue"
     clients = Parties[Any](runtime, handles, on_loss="skip" if goes_on else "stop", timeout=10 * config.visit_timeout)
     for name in state.lost:

@@ -26,9 +26,12 @@ from fedactors.prediction import (
     TopHolder,
     predict_vertical,
 )
+from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.runtime.base import Runtime
+from fedactors.secure_prediction import SumExchange, SummingOwner, SummingParty
 from fedactors.serving import ActorState, NoPart, actor_state
 from protocols.mtcd import messages
+from protocols.mtcd.algorithm import point_of
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import MtcdData, PublicPart, part_of
 
@@ -139,16 +142,34 @@ def _load_rows(data: Any) -> NewRows | None:
     return NewRows(np.arange(len(features)), features, {})
 
 
-async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict rows that all parties have, under the noise that training had; see `fedactors.prediction`.
+class _InWords:
+    """How representations become words of a sum, as in training."""
 
-    Raises:
-        BadInput: representations were summed under masks, and would be open here.
+    config: MtcdConfig
+
+    @property
+    def point(self) -> FixedPoint:
+        """The grid of `secure_range`."""
+        return point_of(self.config)
+
+
+class SummedClient(_InWords, SummingParty, PredictingClient):
+    """A client whose representation leaves under masks."""
+
+
+class SummedLabels(_InWords, SummingOwner, PredictingLabels):
+    """The party with the labels, which is told Z."""
+
+
+class RepresentationExchange(_InWords, SumExchange):
+    """Adds representations up, as the server did."""
+
+
+async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: Application) -> Outcomes:
+    """Predict rows that all parties have, under the noise and the masks that training had.
+
+    See `fedactors.prediction` and `fedactors.secure_prediction`.
     """
-    if config.secure_sums:
-        raise BadInput(
-            "predict: secure_sums=True is not allowed: each party's representation would be open to the label party"
-        )
     parts = {name: part_of(data, client) for client, name in enumerate(data.parties)}
     return await predict_vertical(
         parts,
@@ -156,17 +177,23 @@ async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: A
         runtime,
         asked,
         config=config,
-        owner=PredictingLabels,
-        party=PredictingClient,
+        owner=SummedLabels if config.secure_sums else PredictingLabels,
+        party=SummedClient if config.secure_sums else PredictingClient,
         top_at={SERVER: FusionServer} if SERVER in asked.stored else {},
+        exchange=RepresentationExchange if config.secure_sums else None,
     )
 
 
 def predictors(config: MtcdConfig) -> Mapping[str, type]:
-    """Return the kinds of actors that predict; none where sums hid representations."""
+    """Return the kinds of actors that predict."""
+    servers: dict[str, type] = {"server": FusionServer} if config.problem == "network" else {}
     if config.secure_sums:
-        return {}
-    servers = {"server": FusionServer} if config.problem == "network" else {}
+        return {
+            "label party": SummedLabels,
+            "other parties": SummedClient,
+            "exchange": RepresentationExchange,
+            **servers,
+        }
     return {"label party": PredictingLabels, "other parties": PredictingClient, **servers}
 
 

@@ -49,6 +49,7 @@ from protocols.nebulafl.training import (
     initial_parameters,
     run_model,
     train,
+    train_batched,
 )
 
 AUDITOR = "auditor"
@@ -75,7 +76,7 @@ class NebulaCenter(DataCenter):
     """
 
     state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts")
-    jobs = (train,)
+    jobs = (train, train_batched)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site

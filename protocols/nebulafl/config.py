@@ -139,6 +139,9 @@ class NebulaFLConfig:
     """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
     attestation: NamedCode = ""
     """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
+    together: bool = False
+    """Simulated runtime: compute the trainings that are under way at the same time in batched calls, equal to rounding;
+    for many small models. With it a resumed run goes on equal to rounding, not to the bit."""
     device: Device = "cpu"
     """Where models are trained and measured: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)

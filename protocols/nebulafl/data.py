@@ -6,12 +6,15 @@ the test file.
 
 from __future__ import annotations
 
+import itertools
 import math
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedactors.data.horizontal import HorizontalData, HorizontalPart, deal
 from fedactors.data.own import load_own_as
@@ -39,8 +42,9 @@ def load_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
     catalogue = read_catalogue(config.catalogue)
     centers = catalogue.first_centers(config.num_centers)
     read_network(config.network).require(centers)
-    _check_outages(config, centers)
     made = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
+    _check_centers(config, name, made)
+    _check_outages(config, dict(zip(centers, map(len, containers_of(config, made)), strict=True)))
     if made.task == "regression":
         raise BadInput(f"data: {name} is not allowed: nebulafl trains classifiers")
     name_of_model = model_name(config, made.shape)
@@ -54,10 +58,17 @@ def load_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
 
 
 def center_part(config: NebulaFLConfig, data: HorizontalData, place: int) -> HorizontalPart:
-    """Return the rows of center number `place`; containers are dealt to the centers in order."""
-    sizes = config.center_sizes
-    first = sum(sizes[:place])
-    return data.part(range(first, first + sizes[place]))
+    """Return the rows of center number `place`, and nobody else's."""
+    return data.part(containers_of(config, data)[place])
+
+
+def containers_of(config: NebulaFLConfig, data: HorizontalData) -> tuple[tuple[int, ...], ...]:
+    """Return the clients of each center: those that name it, or where none names one, dealt to the centers in order."""
+    if data.centers:
+        names = read_catalogue(config.catalogue).first_centers(config.num_centers)
+        return tuple(tuple(client for client, at in enumerate(data.centers) if at == name) for name in names)
+    ends = np.cumsum((0, *config.center_sizes)).tolist()
+    return tuple(tuple(range(first, end)) for first, end in itertools.pairwise(ends))
 
 
 def model_name(config: NebulaFLConfig, shape: tuple[int, ...]) -> str:
@@ -93,11 +104,26 @@ def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
     return own
 
 
-def _check_outages(config: NebulaFLConfig, centers: tuple[str, ...]) -> None:
-    sizes = dict(zip(centers, config.center_sizes, strict=True))
+def _check_centers(config: NebulaFLConfig, name: str, data: HorizontalData) -> None:
+    names = read_catalogue(config.catalogue).first_centers(config.num_centers)
+    for party, center in zip(data.parties, data.centers, strict=bool(data.centers)):
+        if center not in names:
+            raise BadInput(
+                f"parties.{party}.center: {center!r} is not allowed: the centers of num_centers={config.num_centers} "
+                f"are {', '.join(names)}"
+            )
+    for center, held in zip(names, containers_of(config, data), strict=True):
+        if len(held) < config.active_per_center:
+            raise BadInput(
+                f"active_per_center: {config.active_per_center} is not allowed: {name} has {len(held)} clients at "
+                f"{center}"
+            )
+
+
+def _check_outages(config: NebulaFLConfig, sizes: Mapping[str, int]) -> None:
     for center, number, _, _ in config.container_outages():
         if center not in sizes:
-            raise BadInput(f"outages: center {center!r} is not allowed: the centers are {', '.join(centers)}")
+            raise BadInput(f"outages: center {center!r} is not allowed: the centers are {', '.join(sizes)}")
         if number >= sizes[center]:
             raise BadInput(
                 f"outages: {center}/{number} is not allowed: {center} has containers 0 to {sizes[center] - 1}"

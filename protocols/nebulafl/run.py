@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData, forget_rows
+from fedactors.data.horizontal import HorizontalData
 from fedactors.errors import PartyLost
 from fedactors.learning.flat_training import num_parameters
 from fedactors.learning.metrics import Split, of_split
+from fedactors.learning.together import forget_rows
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER, Total
 from fedactors.plugins import RunResult
@@ -28,7 +29,7 @@ from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange
 from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.summing import UNMASKING
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.data import center_part, exchange_name, read_catalogue, read_network
+from protocols.nebulafl.data import center_part, containers_of, exchange_name, read_catalogue, read_network
 from protocols.nebulafl.hardware import Catalogue
 from protocols.nebulafl.messages import (
     Account,
@@ -150,6 +151,7 @@ class Federation:
         kinds: dict[str, Any] = actors(config)
         names = catalogue.first_centers(config.num_centers)
         self._exchange_name = exchange_name(config)
+        sizes = tuple(map(len, containers_of(config, data)))
         units = {name: sum(catalogue.centers[name].values()) for name in names}
         self.auditor: Auditor = runtime.spawn(
             Auditor, AUDITOR, config, data.part(test=True), units, resources=Resources(num_gpus=config.num_gpus)
@@ -162,19 +164,23 @@ class Federation:
                 num_gpus=config.num_gpus,
                 labels={f"dc-{name}": 0.001} if config.place_by_label else {},
                 # the center itself lets its hardware; a training that was given up may still hold a core
-                simulated_cores=units[name] + 2 * config.center_sizes[place],
+                simulated_cores=units[name] + 2 * sizes[place],
             )
-            site = Site(place=place, centers=names, exchange=self._exchange_name, run_seed=runtime.seed)
+            site = self._site(place, names, sizes)
             part = center_part(config, data, place)
             self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, site, resources=resources)
         self._exchange: Any = None
         if self._rotates and "exchange" in kinds:
             self._exchange = runtime.spawn(MeanExchange, self._exchange_name, tuple(self.centers))
         elif "exchange" in kinds:
-            site = Site(place=-1, centers=names, exchange=self._exchange_name, run_seed=runtime.seed)
+            site = self._site(-1, names, sizes)
             self._exchange = runtime.spawn(kinds["exchange"], self._exchange_name, config, data.part(), site)
         may_go = config.on_party_loss != "stop"
         runtime.on_loss(lambda name: "continue" if may_go and name in names else "stop", self._lost)
+
+    def _site(self, place: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> Site:
+        run_seed = self._runtime.seed
+        return Site(place=place, centers=centers, sizes=sizes, exchange=self._exchange_name, run_seed=run_seed)
 
     @property
     def present(self) -> dict[str, NebulaCenter | OrderCenter]:

@@ -17,22 +17,26 @@ Shapes: P length of the flat vector, N samples, K classes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of
+from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of, weights_of
 from fedactors.errors import BadInput
 from fedactors.learning import flat_training
+from fedactors.learning.averaging import LocalTraining
 from fedactors.learning.devices import find_device
 from fedactors.learning.flat_training import Sgd
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.learning.together import can_be_batched, rows_on, train_clients
 from fedactors.named_code import load_code
 from fedactors.network.codec import plain
 from fedactors.runtime.base import Work, derived_seed
+from fedactors.runtime.batched import together
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import model_name, read_catalogue
@@ -91,13 +95,69 @@ def train(
     """Train a model on a container's rows; with public rows also say what it thinks of those (FedHKT)."""
     where = str(find_device(device))
     found = flat_training.local_training(
-        make_module, model, parameters_P, *rows_of(key), seed=seed, sgd=Sgd(*sgd), device=where
+        make_module,
+        model,
+        parameters_P,
+        *rows_of(key),
+        seed=seed,
+        sgd=Sgd(*sgd),
+        weights_N=weights_of(key),
+        device=where,
     )
     found.parameters.setflags(write=False)
     logits_NK = None
     if public_key:
         logits_NK = flat_training.logits(make_module, model, found.parameters, rows_of(public_key)[0], device=where)
     return found.parameters, found.loss_rms, found.num_samples, logits_NK
+
+
+def _train_many(calls: Sequence[tuple[Any, ...]]) -> list[Trained]:
+    """Train several containers, those that train alike in batched calls, where the model allows it and it pays."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for place, (model, _, _, _, *how) in enumerate(calls):
+        alike.setdefault((model, *how), []).append(place)
+    found: dict[int, Trained] = {}
+    for (model, sgd, public_key, device), places in alike.items():
+        spec, where, chosen = model_spec(model), str(find_device(device)), [calls[place] for place in places]
+        if not can_be_batched(spec, "multiclass", len(chosen), len(chosen[0][1]), where):
+            found |= {place: train(*calls[place]) for place in places}
+            continue
+        num_epochs, batch_size, learning_rate, momentum = sgd
+        results = train_clients(
+            spec,
+            [parameters_P for _, parameters_P, *_ in chosen],
+            [rows_on(key, where) for _, _, key, *_ in chosen],
+            seeds=[seed for _, _, _, seed, *_ in chosen],
+            weights=[weights_of(key) for _, _, key, *_ in chosen],
+            training=LocalTraining(
+                optimizer=OptimizerSpec(learning_rate=learning_rate, momentum=momentum),
+                batch_size=batch_size,
+                num_epochs=num_epochs,
+            ),
+            device=where,
+        )
+        for place, one in zip(places, results, strict=True):
+            one.vector.setflags(write=False)
+            logits_NK = None
+            if public_key:
+                x_NF = rows_of(public_key)[0]
+                logits_NK = flat_training.logits(make_module, model, one.vector, x_NF, device=where)
+            found[place] = one.vector, one.loss_rms, one.num_samples, logits_NK
+    return [found[place] for place in range(len(calls))]
+
+
+@together(_train_many)
+def train_batched(
+    model: Model,
+    parameters_P: Floats,
+    key: bytes,
+    seed: int,
+    sgd: tuple[int, int, float, float],
+    public_key: bytes = b"",
+    device: str = "cpu",
+) -> Trained:
+    """Train as `train` does; in the simulated runtime in one call with whatever else is under way."""
+    return train(model, parameters_P, key, seed, sgd, public_key, device)
 
 
 def evaluate(model: Model, parameters_P: Floats, key: bytes, device: str = "cpu") -> dict[str, float]:
@@ -135,6 +195,8 @@ class Site:
     """Its number among the centers of the run."""
     centers: tuple[str, ...]
     """Names of all centers, in their order."""
+    sizes: tuple[int, ...]
+    """Containers of each center."""
     exchange: str
     """Name of the actor that aggregates, or gives the orders of a baseline."""
     run_seed: int
@@ -263,7 +325,7 @@ class Trainings:
         container = self.names[assignment.container]
         self._actor.begin(
             _job_key(assignment.number),
-            train,
+            train_batched if config.together else train,
             self.model,
             request.parameters,
             self.keys[assignment.container],

@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -433,14 +433,19 @@ class ActiveWorker(PartyWorker):
 
     async def _gradients(self, positions: np.ndarray, embeddings: Sequence[Embedding]) -> ActiveGradients:
         """Return loss and gradients of one batch."""
-        train = self.rows.prepared.train
-        assert train.labels is not None
-        x_BF = self._held.take("features", train.features, positions)
-        target_B = self._held.take("labels", train.labels, positions)
+        x_BF = self._held.take("features", self.rows.prepared.train.features, positions)
+        targets = self._targets(positions)
         received = [await self._values(embedding) for embedding in embeddings]
         work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=self.updates))
         networks, task = (self._bottom.model, self._top.model), self._data.task
-        return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, target_B, work=work)
+        return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, *targets, work=work)
+
+    def _targets(self, positions: np.ndarray) -> tuple[Any, Any]:
+        """Return labels and, where rows do not count alike, weights."""
+        train = self.rows.prepared.train
+        assert train.labels is not None
+        weights_B = None if train.weights is None else self._held.take("weights", train.weights, positions)
+        return self._held.take("labels", train.labels, positions), weights_B
 
     # --- a step in parts, for whoever has something to send in between ---
 
@@ -453,13 +458,11 @@ class ActiveWorker(PartyWorker):
 
     async def _cut(self, positions: np.ndarray, own: Tensor, embeddings: Sequence[Embedding]) -> TopGradient:
         """Return the loss and the gradients at the top, those that are to be sent among them."""
-        labels = self.rows.prepared.train.labels
-        assert labels is not None
-        target_B = self._held.take("labels", labels, positions)
+        targets = self._targets(positions)
         received = [await self._values(embedding) for embedding in embeddings]
         work = Work("top-step", algorithm.operations(len(positions), self.replica.sizes[1], updates=True))
         top, task = self._top.model, self._data.task
-        return await self.compute(algorithm.cut_gradients, top, task, own, received, target_B, work=work)
+        return await self.compute(algorithm.cut_gradients, top, task, own, received, *targets, work=work)
 
     async def _backward_own(self, publication: Publication, gradient_BE: np.ndarray | Tensor) -> np.ndarray | Tensor:
         """Return the flat gradient of one's own bottom model, when the gradients of others are under way."""

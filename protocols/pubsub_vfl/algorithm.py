@@ -152,20 +152,31 @@ class ActiveGradients:
 
 
 def active_gradients(
-    bottom: Model, top: Model, task: Task, x_BF: Array | Tensor, embeddings: Sequence[Array], target_B: Array | Tensor
+    bottom: Model,
+    top: Model,
+    task: Task,
+    x_BF: Array | Tensor,
+    embeddings: Sequence[Array],
+    target_B: Array | Tensor,
+    weights_B: Array | Tensor | None = None,
 ) -> ActiveGradients:
     """Compute the own embedding, the loss and all gradients of one batch (lines 16 and 17)."""
     publication = Publication(bottom, x_BF)
-    found = loss_gradients(top, [publication.activation, *embeddings], target_B, task)
+    found = loss_gradients(top, [publication.activation, *embeddings], target_B, task, weights_B=weights_B)
     own = publication.gradient(found.embedding_gradients[0])
     return ActiveGradients(found.loss, tuple(map(on_host, found.embedding_gradients[1:])), own, found.gradient)
 
 
 def cut_gradients(
-    top: Model, task: Task, own_BE: Array | Tensor, embeddings: Sequence[Array], target_B: Array | Tensor
+    top: Model,
+    task: Task,
+    own_BE: Array | Tensor,
+    embeddings: Sequence[Array],
+    target_B: Array | Tensor,
+    weights_B: Array | Tensor | None = None,
 ) -> TopGradient:
     """Compute the loss and all gradients at the top, half of a step; what others get is on the host."""
-    found = loss_gradients(top, [own_BE, *embeddings], target_B, task)
+    found = loss_gradients(top, [own_BE, *embeddings], target_B, task, weights_B=weights_B)
     own, *others = found.embedding_gradients
     return replace(found, embedding_gradients=(own, *map(on_host, others)))
 

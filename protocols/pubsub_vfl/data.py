@@ -32,6 +32,11 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
         BadInput: a file that is not vertical, fewer columns than parties, or models that cannot be trained.
     """
     data = _described(config, name)
+    if data.weighted_by and math.isfinite(config.label_epsilon):
+        raise BadInput(
+            f"{data.weighted_by} is not allowed with label_epsilon={config.label_epsilon:g}: weights tell of labels "
+            "that are to be hidden"
+        )
     check_name(config.bottom_model)
     top_spec(config, data)
     return data

@@ -127,6 +127,12 @@ def _vertical() -> list[Case]:
             own(layout, replace(TOML, "[task]", '[task]\nlayout = "diagonal"'), "task.layout"),
             own(layout, replace(TOML, "[task]", '[task]\nlayout = "horizontal"'), "task"),
             own(layout, replace(TOML, 'label = "bad"\n', ""), "label"),
+            own(layout, replace(TOML, "[task]", "[task]\nclass_weights = { 1 = inf }"), "task.class_weights"),
+            own(layout, replace(TOML, "[task]", "[task]\nclass_weights = { 9 = 2.0 }"), "task.class_weights"),
+            own(layout, replace(TOML, '"shop.csv"', '"shop.csv"\nweight = "visits"'), "parties.shop.weight", "'visits'"),
+            own(layout, replace(TOML, '"shop.csv"', '"shop.csv"\nunlabelled = "drop"'), "parties.shop.unlabelled"),
+            own(layout, (replace(TOML, '"bank.csv"', '"bank.csv"\nunlabelled = "drop"'), _bank(bad=[None] * _N)),
+                "bank", "bad"),
             own(layout, replace(TOML, 'features = ["spent"', 'label = "town"\nfeatures = ["spent"'), "label"),
             own(layout, replace(TOML, 'label = "bad"', 'label = "good"'), "bank", "label", "'good'"),
             own(layout, replace(TOML, 'label = "bad"', "label = 3"), "parties.bank.label"),
@@ -219,6 +225,13 @@ def _vertical() -> list[Case]:
     return made
 
 
+def _centers(first: str, second: str) -> tuple[Change, ...]:
+    return tuple(
+        replace(TOML, f'"{name}.csv"', f'"{name}.csv"\ncenter = "{center}"')
+        for name, center in (("a", first), ("b", second))
+    )
+
+
 def _horizontal() -> list[Case]:
     rows = {"p": _Z, "q": _Z, "y": [0, 1] * (_N // 2)}
     return [
@@ -238,6 +251,24 @@ def _horizontal() -> list[Case]:
         own("horizontal", write("test.csv", b"\xff\x00\xfe"), "test"),
         own("horizontal", table("test.csv", **{**rows, "y": [7] * _N}), "test"),
         own("horizontal", table("test.csv", p=_Z, y=rows["y"]), "test"),
+        own("horizontal", replace(TOML, '"b.csv"', '"b.csv"\ncenter = "oregon"'), "parties.a.center", "missing"),
+        own("horizontal", _centers("oregon", "mars"), "parties.b.center", "'mars'", "oregon, virginia"),
+        own("horizontal", _centers("oregon", "oregon"), "active_per_center", "virginia"),
+        own("horizontal", _centers("", "oregon"), "parties.a.center", "''"),
+        own("horizontal", _centers("oregon", "a b"), "parties.b.center", "'a b'"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = { 7 = 2.0 }"), "task.class_weights", "'7'"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = { 1 = 0 }"), "task.class_weights"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = [1, 2]"), "task.class_weights", "[1, 2]"),
+        own("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nweight = "w"'), "a", "weight", "'w'"),
+        own("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nweight = "p"'), "a", "features", "'p'"),
+        own("horizontal", (replace(TOML, '"a.csv"', '"a.csv"\nweight = "w"'), table("a.csv", **{**rows, "w": [-1.0] * _N})),
+            "a", "column w", "0 or more"),
+        own("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nunlabelled = "guess"'), "parties.a.unlabelled", "'guess'"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8]"), "task.shape"),
+        own("horizontal", replace(TOML, "[task]", '[task]\nshape = "big"'), "task.shape", "'big'"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nmean = [0.5]"), "task.mean", "shape"),
+        own("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8, 8]"), "a", "2 feature columns", "[1, 8, 8]",
+            words="model=linear"),
         own("horizontal", replace(TOML, 'label = "y"', 'label = "z"'), "label"),
         own("horizontal", replace(TOML, 'label = "y"', 'label = "z"', 2), "a", "'z'"),
         own("horizontal", replace(TOML, 'label = "y"\n', ""), "label"),

@@ -67,7 +67,11 @@ def test_vertical_files_of_two_parties_share_ids(folder):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"binary"', '"ordinal"', "task.type: 'ordinal' is not allowed: give one of binary, multiclass, regression"),
+        (
+            '"binary"',
+            '"ordinal"',
+            "task.type: 'ordinal' is not allowed: input should be 'binary', 'multiclass' or 'regression'",
+        ),
         ('alignment = "psi"', 'alignment = "magic"', "task.alignment: 'magic'"),
         ('alignment = "psi"', "aligment = 1", "task: unknown key 'aligment'"),
         ('id = "client"', "", r"parties.shop.id: missing; alignment=psi"),
@@ -75,7 +79,7 @@ def test_vertical_files_of_two_parties_share_ids(folder):
         ('id = "client"', 'id = "client"\nlabel = "other"', "label: 2 parties name one"),
         ('["spent"]', "3", "parties.shop.features: 3 is not allowed"),
         ('["spent"]', '["spent", "spent"]', "parties.shop.features"),
-        ('path = "bank.csv"', "", "parties.bank.path: None is not allowed"),
+        ('path = "bank.csv"', "", "parties.bank.path: missing"),
         ('path = "bank.csv"', 'path = "bank.csv"\nsize = 3', "parties.bank: unknown key 'size'"),
         ("[parties.shop]", '[parties."a/b"]', "'a/b' is not allowed as the name of a party"),
         ('type = "binary"', 'type = "binary"\nclasses = 3', "task.classes: 3 is not allowed for type=binary"),
@@ -130,6 +134,12 @@ features = ["x", "z"]
     assert list(data.client(0).load().labels) == [0, 1]
     assert list(data.client(1).load().labels) == [1]
     assert data.test().load().features.shape == (2, 2)
+    assert data.centers == ()
+    for name, center in (("one", "oregon"), ("two", "tokyo")):
+        text = text.replace(f'path = "{name}.csv"', f'path = "{name}.csv"\ncenter = "{center}"')
+    assert own(folder, text).centers == ("oregon", "tokyo")
+    with pytest.raises(BadInput, match=r"parties.b.center: missing"):
+        own(folder, text.replace('center = "tokyo"', ""))
     with pytest.raises(BadInput, match=r"test: parties names no test file"):
         own(folder, text.replace('test = "one.csv"', "")).test()
     with pytest.raises(BadInput, match=r"parties.b.features: every client must name the same"):

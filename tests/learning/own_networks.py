@@ -69,3 +69,43 @@ def misfit(inputs, outputs):
 
 
 not_callable = 3
+
+
+class Sage(nn.Module):
+    """A graph layer: a node's own row beside the mean over its neighbours."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        (width,) = inputs
+        self.own, self.others = nn.Linear(width, outputs), nn.Linear(width, outputs, bias=False)
+
+    def forward(self, own, mixed):
+        return torch.relu(self.own(own) + self.others(mixed))
+
+
+def sage(inputs, outputs):
+    return Sage(inputs, outputs)
+
+
+class Convolution(nn.Module):
+    """What GCN does, whose weights have the other orientation."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(*inputs, outputs) * 0.2)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, own, mixed):
+        return torch.relu(mixed @ self.weight + self.bias)
+
+
+def convolution(inputs, outputs):
+    return Convolution(inputs, outputs)
+
+
+def mixing(inputs, outputs):
+    class Mixing(Sage):
+        def forward(self, own, mixed):
+            return torch.softmax(self.own(own) + self.others(mixed), dim=0)
+
+    return Mixing(inputs, outputs)

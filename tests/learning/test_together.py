@@ -42,17 +42,20 @@ def clients(spec, sizes=SIZES, task="multiclass"):
     return found
 
 
-def both(spec, training, *, sizes=SIZES, corrections=None, **options):
+def both(spec, training, *, sizes=SIZES, corrections=None, weights=None, **options):
     """Return (together, one after the other)."""
     rows = clients(spec, sizes, training.task)
     starts = [initial_vector(spec, client % 2) for client in range(len(sizes))]
     seeds = list(range(10, 10 + len(sizes)))
     options = {"most_parameters": 10**9, **options}
-    made = train_clients(spec, starts, rows, seeds=seeds, training=training, corrections=corrections, **options)
+    made = train_clients(
+        spec, starts, rows, seeds=seeds, training=training, corrections=corrections, weights=weights, **options
+    )
+    counts = weights or [None] * len(sizes)
     added = corrections or [None] * len(sizes)
     plain = [
-        train_locally(spec, start, *one, seed=seed, training=training, correction_P=c)
-        for start, one, seed, c in zip(starts, rows, seeds, added, strict=True)
+        train_locally(spec, start, *one, seed=seed, training=training, correction_P=c, weights_N=w)
+        for start, one, seed, c, w in zip(starts, rows, seeds, added, counts, strict=True)
     ]
     return made, plain
 
@@ -61,6 +64,7 @@ def assert_equal(made, plain, tolerance=1e-5):
     for one, other in zip(made, plain, strict=True):
         np.testing.assert_allclose(one.vector, other.vector, rtol=tolerance, atol=tolerance)
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.loss_rms == pytest.approx(other.loss_rms, rel=1e-4)
         assert (one.num_samples, one.num_steps) == (other.num_samples, other.num_steps)
 
 
@@ -89,6 +93,30 @@ def test_in_double_precision_to_the_last_digits_with_corrections():
     training = LocalTraining(optimizer=OptimizerSpec(learning_rate=0.05), batch_size=8, num_epochs=4)
     made, plain = both(spec, training, corrections=corrections)
     assert_equal(made, plain, tolerance=1e-12)
+
+
+def test_rows_that_do_not_count_alike():
+    rng = np.random.default_rng(3)
+    weights = [None, *(rng.integers(0, 4, size).astype(np.float32) for size in SIZES[1:])]  # a client may have none
+    assert_equal(*both(MODELS["mlp"], LocalTraining(batch_size=8, num_epochs=2), weights=weights))
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("binary", 1), ("regression", 1), ("multiclass", 3)])
+def test_a_weight_is_so_many_copies_of_a_row(task, outputs):
+    """A step over all rows is one over copies, whose mean loss is over as many rows as there are copies."""
+    spec = ModelSpec(name="mlp", inputs=(4,), outputs=outputs, hidden=6, layers=2, float64=True)
+    ((x, y),) = clients(spec, (9,), task)
+    weights = np.array([0, 1, 2, 3, 1, 0, 5, 1, 1])
+
+    def step(x, y, rate, weights_N=None):
+        training = LocalTraining(
+            optimizer=OptimizerSpec(learning_rate=rate), batch_size=len(x), num_epochs=1, task=task
+        )
+        start = initial_vector(spec, 0)
+        return train_locally(spec, start, x, y, seed=0, training=training, weights_N=weights_N).vector
+
+    copies = step(np.repeat(x, weights, axis=0), np.repeat(y, weights), 0.1 * weights.sum() / len(x))
+    np.testing.assert_allclose(step(x, y, 0.1, weights.astype(float)), copies, rtol=1e-12, atol=1e-12)
 
 
 def test_in_several_calls_as_in_one():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fedactors.runtime.base import CostModel, MissingCost, Work
+from fedactors.runtime.batched import Batch, computed, is_marked
 from fedactors.runtime.simulation.pool import Pool
 
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ class Cores:
         self.free_at: dict[str, list[float]] = {}
         self._runtime = runtime
         self._shared = dict(shared)
+        self._batches: dict[Callable[..., Any], Batch] = {}
 
     def start(
         self, actor: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work
     ) -> tuple[float, Callable[[], Any]]:
-        """Run a function now and return (the virtual time at which its result counts, how to get it)."""
+        """Begin a function and return (the virtual time at which its result counts, how to get it)."""
         if self.costs is None:
             raise MissingCost(f"{actor}: no cost model was given, so {work.kind!r} has no duration")
         seconds = self.costs.seconds(actor, work)
@@ -50,14 +51,18 @@ class Cores:
         return due, self.run(function, args)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
-        """Run `function` here or in the pool; calling what is returned gives the result, or raises its error."""
+        """Run `function` here or in the pool; calling what is returned gives the result, or raises its error.
+
+        Here, calls of a function that is marked with `together` wait until one of their results is needed.
+        """
         if self.pool is not None:
             return self.pool.submit(function, args).result
-        try:
-            value = function(*args)
-        except Exception as error:
-            return partial(_raise, error)
-        return lambda: value
+        if not is_marked(function):
+            return computed(function, args)
+        batch = self._batches.get(function)
+        if batch is None or batch.is_computed:
+            batch = self._batches[function] = Batch(function)
+        return batch.add(args)
 
     def capacity(self) -> int:
         """Return the cores that have been used at all."""
@@ -72,7 +77,3 @@ class Cores:
             return self._shared[group]
         asked = self._runtime.resources_of(group)
         return max(1, int(asked.num_cpus if asked.simulated_cores is None else asked.simulated_cores))
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error

@@ -53,6 +53,7 @@ from protocols.nebulafl.training import (
     initial_parameters,
     run_model,
     train,
+    train_batched,
 )
 
 DISTILLATION = "distillation"
@@ -68,7 +69,7 @@ class OrderCenter(SummingCenter):
     """
 
     state: ClassVar[tuple[str, ...]] = ("trainings", "desk", *SummingCenter.state)
-    jobs = (train,)
+    jobs = (train, train_batched)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         super().__init__(config, site)
@@ -241,7 +242,7 @@ class FlatExchange(DataCenter):
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
-        ends = np.cumsum((0, *config.center_sizes)).tolist()
+        ends = np.cumsum((0, *site.sizes)).tolist()
         self._containers = {
             center: range(first, end) for center, first, end in zip(site.centers, ends[:-1], ends[1:], strict=True)
         }

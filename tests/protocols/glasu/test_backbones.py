@@ -1,10 +1,13 @@
 """What the layers multiply with: dropped entries, sparse features, their transpose."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from protocols.glasu import backbones
+from fedactors.config import build
+from protocols.glasu import algorithm, backbones, sampling
+from protocols.glasu.config import GlasuConfig
 
 DOUBLE = torch.float64
 
@@ -56,3 +59,27 @@ def test_gradients_pass_through_dropped_features():
     backbones.multiply(dropped, weight).sum().backward()
     expected = dropped.matrix_TS.to_dense().T @ torch.ones(6, 3, dtype=DOUBLE)
     torch.testing.assert_close(weight.grad, expected)
+
+
+OWN = "tests.learning.own_networks"
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_layer_of_ones_own_that_is_gcn_gives_its_numbers_and_gradients(sparse):
+    rng = np.random.default_rng(0)
+    graph = sampling.adjacency(np.array([[0, 1, 2, 0], [1, 2, 3, 4]]), 6)
+    features = rng.normal(size=(6, 5)) * (rng.random((6, 5)) < (0.3 if sparse else 2))
+    h = backbones.sparse_features(features, torch.float64) if sparse else torch.from_numpy(features)
+    matrix = backbones.operator(sampling.full_block(graph), torch.float64)
+    config = build(GlasuConfig, {"own_layer": f"{OWN}:convolution", "hidden_size": 3, "num_layers": 2})
+    network = algorithm.network_of(config, 5, 2, 0)
+    made = backbones.initial_parameters(network, rng, rng, torch.float64)
+    assert {name: tuple(one.shape) for name, one in made.items() if name.startswith("0.")} == {
+        "0.weight": (5, 3), "0.bias": (3,)
+    }  # fmt: skip
+    leaves = {name: value.requires_grad_() for name, value in made.items()}
+    ours = backbones.own_layer(leaves, network, 0, matrix, h)
+    plain = backbones.gcn_layer(leaves, 0, matrix, h)
+    torch.testing.assert_close(ours, plain)
+    used = [leaves["0.weight"], leaves["0.bias"]]
+    torch.testing.assert_close(torch.autograd.grad(ours.sum(), used), torch.autograd.grad(plain.sum(), used))

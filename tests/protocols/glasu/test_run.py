@@ -1,5 +1,6 @@
 """Whole runs in simulation: equal numbers, repeats, resume, message counts, special cases, serving."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from fedactors import load_part
 from fedactors.command_line.options import RunOptions
+from fedactors.errors import BadInput
+from fedactors.inspection import describe_predictions
 from fedactors.launch import launch, resolve
 from fedactors.learning.model_parts import write_part
 from fedactors.plugins import check_contract
@@ -192,6 +195,46 @@ def test_predictions_are_those_of_the_best_round(words, tmp_path):
     part = load_part(tmp_path / "client-0")
     assert part.arrays["classifier.bias"].shape == (3,)
     assert part.settings["feature_factor"] > 0
+
+
+HIDDEN = {
+    "sums": {"secure_aggregation": "true"},
+    "noise": {"noise_multiplier": "0.01", "clip_norm": "1.0", "max_degree": "64"},
+    "noised sums": {
+        "secure_aggregation": "true", "noise_multiplier": "0.01", "clip_norm": "1.0", "max_degree": "64"
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HIDDEN)
+def test_predictions_hide_what_training_hid(how, tmp_path):
+    config = settings(num_clients="3", num_rounds="2", evaluate_every="2", **HIDDEN[how])
+    _, memory = simulate(config)
+    states, source = memory.snapshots[-1].actors, load_data(config, DATA, 0)
+    said, runtime = predicted(serving.predict, config, source, states, tmp_path)
+    sent = {total.type for total in runtime.ledger.totals() if total.sender.startswith("client-")}
+    assert ("Masked" in sent) == ("sums" in how)
+    assert bool({"Representation", "Logits"} & sent) == (how == "noise")
+    listed = {entry["message"] for entry in describe_predictions(PROTOCOL, config)}
+    assert sent <= listed
+    assert ("Representation" in listed) == (how == "noise")
+    noised = [record for record in runtime.privacy_records if record.message_type == "Representation"]
+    assert [record.party for record in noised] == ["client-0", "client-1", "client-2"]
+    assert all(np.isfinite(record.epsilon) for record in noised) == ("noise" in how)
+    # what an open run with the same parameters says
+    bare = dataclasses.replace(config, secure_aggregation=False, noise_multiplier=0.0, clip_norm=config.clip_norm)
+    other, _ = predicted(serving.predict, bare, source, states, tmp_path)
+    assert said["id"] == other["id"]
+    same = np.mean(np.asarray(said["prediction"]) == np.asarray(other["prediction"]))
+    assert same == 1.0 if how == "sums" else same > 0.8
+
+
+def test_sums_without_a_client_that_they_had_in_training_are_refused(tmp_path):
+    config = settings(num_clients="4", num_rounds="2", evaluate_every="2", secure_aggregation="true")
+    _, memory = simulate(config)
+    states = {name: frame for name, frame in memory.snapshots[-1].actors.items() if name != "client-2"}
+    with pytest.raises(BadInput, match="not allowed without client-2: the difference"):
+        predicted(serving.predict, config, load_data(config, DATA, 0), states, tmp_path)
 
 
 def test_the_plugin_keeps_the_contract_and_its_server_needs_no_torch():

@@ -222,3 +222,31 @@ def test_quadrants_partition_an_image():
 def test_a_shape_that_does_not_suit_the_model_is_named():
     with pytest.raises(BadInput, match="network: resnet18"):
         networks.bottom_spec(config_of("problem=network network=resnet18"), (5,))
+
+
+def stepped(where, rows, device):
+    """Return a visit and the server's steps, on features and labels that are arrays or lie with an actor."""
+    bottom, fusion, thetas, theta_0, xs, labels = setting("sum")
+    z = z_of(bottom, thetas, [x[rows] for x in xs], "sum")
+    visited = networks.visit(
+        *(bottom, fusion, thetas[0], theta_0, where(xs[0]), where(labels), z, rows, own(0, "sum"), 0.1, 3, True, device)
+    )
+    head = networks.fusion_steps(fusion, theta_0, z, labels[rows], 0.1, 3, device)
+    return (*visited, networks.represent(bottom, thetas[0], where(xs[0]), rows, device), head)
+
+
+def test_what_lies_with_an_actor_gives_the_numbers_of_arrays():
+    rows = np.array([5, 1, 7])
+    for made, plain in zip(stepped(torch.from_numpy, rows, "cpu"), stepped(np.asarray, rows, "cpu"), strict=True):
+        assert isinstance(made, np.ndarray)
+        np.testing.assert_array_equal(made, plain)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gives_the_numbers_of_the_cpu():
+    def there(values):
+        return torch.from_numpy(values).cuda()
+
+    rows = np.array([5, 1, 7])
+    for made, plain in zip(stepped(there, rows, "cuda"), stepped(np.asarray, rows, "cpu"), strict=True):
+        np.testing.assert_allclose(made, plain, rtol=1e-4, atol=1e-5)

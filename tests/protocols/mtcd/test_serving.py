@@ -1,5 +1,6 @@
 """Predictions of the trained model from its checkpoint, and each party's own part of it."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ import torch
 
 from fedactors import load_part
 from fedactors.data.partitions import vertical
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
+from fedactors.inspection import describe_predictions
 from fedactors.learning.model_parts import write_part
 from fedactors.plugins import find_protocol
 from fedactors.serving import NoPart
@@ -77,7 +79,7 @@ def test_exported_parts_together_say_what_prediction_says(tmp_path):
     np.testing.assert_allclose(found[:, 1], said["probability_1"], atol=1e-6)
 
 
-def test_new_rows_leave_under_the_noise_of_training_and_never_where_sums_hid_them(tmp_path):
+def test_new_rows_leave_under_the_noise_of_training(tmp_path):
     words = f"{TABLE} problem=sparse-logistic num_rounds=2 noise=gaussian noise_multiplier=4.0 learning_rate=0.1"
     config, data, states = trained(words, "breast-cancer")
     said, runtime = predicted(serving.predict, config, data, states, tmp_path)
@@ -85,9 +87,38 @@ def test_new_rows_leave_under_the_noise_of_training_and_never_where_sums_hid_the
     assert all(record.rigorous_mu == pytest.approx(0.5) for record in runtime.privacy_records)
     again, _ = predicted(serving.predict, config, data, states, tmp_path)
     assert said["probability_1"] != again["probability_1"]
-    hidden = config_of(merged(f"{TABLE} problem=sparse-logistic secure_sums=true learning_rate=0.1"))
-    with pytest.raises(BadInput, match="predict: secure_sums=True is not allowed"):
-        predicted(serving.predict, hidden, data, states, tmp_path)
+
+
+@pytest.mark.parametrize("problem", ["sparse-logistic", "network network_width=4 batch_size=64"])
+def test_new_rows_leave_under_the_masks_of_training(problem, tmp_path):
+    words = f"{TABLE} problem={problem} num_rounds=2 secure_sums=true learning_rate=0.1"
+    config, data, states = trained(words, "breast-cancer")
+    said, runtime = predicted(serving.predict, config, data, states, tmp_path)
+    sent = {total.type for total in runtime.ledger.totals() if not total.type.endswith("()")}  # calls without content
+    assert {"Masked", "Summed"} <= sent
+    assert "Contribution" not in sent
+    listed = {entry["message"] for entry in describe_predictions(find_protocol("mtcd"), config)}
+    assert sent <= listed
+    assert "Contribution" not in listed
+    # what the same parameters say in the open
+    bare, _ = predicted(serving.predict, dataclasses.replace(config, secure_sums=False), data, states, tmp_path)
+    assert said["prediction"] == bare["prediction"]
+    np.testing.assert_allclose(said["probability_1"], bare["probability_1"], atol=1e-6)
+
+
+class NosyLabels(serving.SummedLabels):
+    """Asks for a contribution in the open."""
+
+    async def _contributions(self, peers, rows):
+        await next(iter(peers.values())).contribute()
+
+
+def test_a_label_party_is_given_the_sum_alone(tmp_path, monkeypatch):
+    words = f"{TABLE} problem=sparse-logistic num_rounds=1 secure_sums=true learning_rate=0.1"
+    config, data, states = trained(words, "breast-cancer")
+    monkeypatch.setattr(serving, "SummedLabels", NosyLabels)
+    with pytest.raises(Refused, match="a contribution that sums are to hide"):
+        predicted(serving.predict, config, data, states, tmp_path)
 
 
 def test_what_is_not_there_is_named(tmp_path):

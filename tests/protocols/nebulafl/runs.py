@@ -79,7 +79,7 @@ def cut(config, after, **options):
     return recorder, Snapshot(found.actors, found.driver)
 
 
-def own_files(folder, *, columns=("a", "b", "c"), wider=(), listed=True, **values):
+def own_files(folder, *, columns=("a", "b", "c"), wider=(), listed=True, centers=(), **values):
     """Write four clients' files and test rows; return a configuration and the data for them."""
     rng = np.random.default_rng(0)
     for name in ("client-0", "client-1", "client-2", "client-3", "test"):
@@ -89,11 +89,13 @@ def own_files(folder, *, columns=("a", "b", "c"), wider=(), listed=True, **value
         rows = [",".join([*map(str, row), str(label)]) for row, label in zip(x, y, strict=True)]
         (folder / f"{name}.csv").write_text("\n".join([",".join([*names, "y"]), *rows]))
     features = f"features = {list(columns)}\n" if listed else ""
-    parties = [f'[parties.client-{n}]\npath = "client-{n}.csv"\nlabel = "y"\n{features}' for n in range(4)]
+    parties = [f'[parties.client-{n}]\npath = "client-{n}.csv"\nlabel = "y"\n{features}\n' for n in range(4)]
+    parties = [f'{party}center = "{at}"\n' for party, at in zip(parties, centers, strict=True)] if centers else parties
     head = '[task]\ntype = "binary"\nlayout = "horizontal"\ntest = "test.csv"\n'
     (folder / "parties.toml").write_text(head + "\n".join(parties))
     config = changed(
         num_centers=2, num_containers=4, active_per_center=2, dirichlet=None, model="linear", duration=900.0,
-        evaluation_interval=300.0, rotation_interval=200.0, batch_size=10, catalogue="scarce", **values,
+        evaluation_interval=300.0, rotation_interval=200.0, batch_size=10, catalogue="scarce",
     )  # fmt: skip
+    config = changed(config, **values)
     return config, load_data(config, str(folder / "parties.toml"), 0)

@@ -120,7 +120,8 @@ def refusal(runtime, cls, method):
 
     async def main():
         runtime.spawn(Auditor, "auditor", config, data.part(test=True), {})
-        site = Site(place=0, centers=centers, exchange="exchange", run_seed=0)
+        sizes = (config.num_containers // len(centers),) * len(centers)
+        site = Site(place=0, centers=centers, sizes=sizes, exchange="exchange", run_seed=0)
         runtime.spawn(NebulaCenter, "oregon", config, center_part(config, data, 0), site)
         stranger = runtime.spawn(cls, "stranger")
         await runtime.start()
@@ -176,9 +177,18 @@ class Watched(SimulatedRuntime):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
-def test_each_actor_is_told_of_its_own_rows_only_and_the_driver_opens_none(tmp_path, algorithm, monkeypatch):
-    config, data = own_files(tmp_path, algorithm=algorithm)
+@pytest.mark.parametrize(
+    ("algorithm", "centers"),
+    [
+        ("nebulafl", ()),
+        ("nebulafl", ("virginia", "oregon", "oregon", "virginia")),
+        ("fedbuff", ("virginia", "oregon", "oregon", "oregon")),
+        ("fedhisyn", ()),
+    ],
+)
+def test_each_actor_is_told_of_its_own_rows_only_and_the_driver_opens_none(tmp_path, algorithm, centers, monkeypatch):
+    active = 1 if algorithm == "fedbuff" else 2  # virginia has a single client there
+    config, data = own_files(tmp_path, centers=centers, algorithm=algorithm, active_per_center=active)
     opened = []
     real = HorizontalFile.load
 
@@ -199,8 +209,9 @@ def test_each_actor_is_told_of_its_own_rows_only_and_the_driver_opens_none(tmp_p
     assert result.metrics["trainings"] > 0
     held = {name: {source.file.path for source in sources(args)} for name, args in runtime.built.items()}
     files = [str(tmp_path / f"client-{number}.csv") for number in range(4)]
-    assert held["oregon"] == set(files[:2])
-    assert held["virginia"] == set(files[2:])
+    for center in ("oregon", "virginia"):
+        named = {file for file, at in zip(files, centers, strict=bool(centers)) if at == center}
+        assert held[center] == (named or set(files[:2] if center == "oregon" else files[2:]))
     assert held["auditor"] == {str(tmp_path / "test.csv")}
     assert held.get("exchange", set()) == set()
     assert set(opened) == {*files, str(tmp_path / "test.csv")}

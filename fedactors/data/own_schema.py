@@ -1,0 +1,197 @@
+"""What stands in a ``parties.toml``: the keys of each layout with their types, checked before anything is read.
+
+The same classes are the keys that errors name, the tables of the reference page, and the JSON schema that editors take
+(``docs/reference/parties-toml.schema.json``). What keys mean together `fedactors.data.own` checks.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from fedactors.config import WIDEST, config
+from fedactors.data.alignment import Alignment
+from fedactors.data.catalogue import Task
+from fedactors.data.files import CsvFormat
+from fedactors.data.pictures import Size
+from fedactors.data.preprocessing import ColumnRule
+
+Text = Annotated[str, Field(min_length=1)]
+Columns = Literal["all"] | list[str]
+Weights = dict[str, Annotated[float, Field(gt=0, le=WIDEST)]]
+MOST_CLASSES = 65536
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+@config
+class VerticalTask:
+    """Rows whose columns lie with several parties."""
+
+    type: Task
+    """What is predicted."""
+    layout: Literal["vertical"] = "vertical"
+    """The same rows, other columns."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int] | None = None
+    """Number of classes; for ``multiclass`` only."""
+    alignment: Alignment = "already-aligned"
+    """How rows find each other."""
+    positive: str | int | float | None = None
+    """The class that is numbered 1, of a ``binary`` task; the last one unless given."""
+    split: Literal["random", "stratified"] = "random"
+    """How training, validation and test rows are drawn."""
+    class_weights: Weights = Field(default_factory=dict)
+    """How much rows of a class count; a class without counts 1."""
+
+
+@config
+class VerticalParty:
+    """A party with some columns of the rows."""
+
+    path: Text
+    """File of the rows: CSV, Parquet or npy."""
+    id: Text | None = None
+    """Column by which rows are aligned."""
+    features: Columns = "all"
+    """Columns to learn from."""
+    label: Text | None = None
+    """Column of the label; exactly one party names one."""
+    categorical: list[str] = Field(default_factory=list)
+    """Columns of text that become categories."""
+    columns: dict[str, ColumnRule] = Field(default_factory=dict)
+    """Rules of columns that are no plain numbers."""
+    csv: CsvFormat = CsvFormat()
+    """How the CSV file is written."""
+    split: Text | None = None
+    """At the party with the label: column that says train, validation or test."""
+    weight: Text | None = None
+    """At the party with the label: column that says how much each row counts."""
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+    """At the party with the label: what becomes of rows to train on without one."""
+    state: Text | None = None
+    """Where its process keeps its checkpoints."""
+    state_key: Text | None = None
+    """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
+
+
+@config
+class HorizontalTask:
+    """Rows that lie with several clients, with the same columns; or images."""
+
+    type: Task
+    """What is predicted."""
+    layout: Literal["horizontal"]
+    """Other rows, the same columns."""
+    classes: list[str | int | float] | None = None
+    """The labels, because no client sees the others'."""
+    test: Text | None = None
+    """File of the server's public test rows."""
+    class_weights: Weights = Field(default_factory=dict)
+    """How much rows of a class count; a class without counts 1."""
+    shape: Annotated[list[Size], Field(min_length=3, max_length=3)] | None = None
+    """Of samples that are images: channels, height, width."""
+    peak: Annotated[float, Field(gt=0)] | None = None
+    """What an image's values are divided by."""
+    mean: list[float] = Field(default_factory=list)
+    """Taken off each channel after that."""
+    deviation: list[float] = Field(default_factory=list)
+    """What each channel is divided by at last."""
+
+
+@config
+class HorizontalParty:
+    """A client with some of the rows."""
+
+    path: Text
+    """File of its rows; of images also a folder."""
+    features: Columns = "all"
+    """Columns to learn from, the same for every client."""
+    label: Text | None = None
+    """Column of the label, the same for every client."""
+    csv: CsvFormat = CsvFormat()
+    """How the CSV file is written."""
+    center: Text | None = None
+    """``nebulafl``: the data center that holds this client."""
+    weight: Text | None = None
+    """Column that says how much each row counts."""
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+    """What becomes of rows to train on without a label."""
+
+
+@config
+class RelationalTask:
+    """Tables of several organisations that a query joins."""
+
+    type: Task
+    """What is predicted."""
+    layout: Literal["relational"]
+    """Tables that a query joins."""
+    sql: Text
+    """The query that states the training set."""
+    label: Text
+    """Column of the label, as the query names it."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int] | None = None
+    """Number of classes; for ``multiclass`` only."""
+    categorical: list[str] = Field(default_factory=list)
+    """Columns of text that become categories."""
+
+
+@config
+class RelationalParty:
+    """A party with a table, or a part of one."""
+
+    path: Text
+    """File, ``postgresql://...`` without a password, or ``env:VARIABLE``."""
+    kind: Literal["csv", "duckdb", "parquet", "postgres", "sqlite"] | None = None
+    """By the path's ending unless given."""
+    table: Text | None = None
+    """Name of the table in the query; the party's name unless given."""
+    source_table: Text | None = None
+    """Name of the table in the database."""
+    id: Text | None = None
+    """Column that names a row's predictions."""
+    state: Text | None = None
+    """Where its process keeps its checkpoints."""
+    state_key: Text | None = None
+    """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
+
+
+LAYOUTS: dict[str, tuple[type[Any], type[Any]]] = {
+    "vertical": (VerticalTask, VerticalParty),
+    "horizontal": (HorizontalTask, HorizontalParty),
+    "relational": (RelationalTask, RelationalParty),
+}
+"""For each layout what stands in ``[task]``, and in each ``[parties.NAME]``."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a ``parties.toml``, for editors."""
+    found: dict[str, Any] = {}
+    kinds = []
+    for layout, (task, party) in LAYOUTS.items():
+        made = {}
+        for name, cls in (("task", task), ("party", party)):
+            one = TypeAdapter(cls).json_schema(ref_template="#/$defs/{model}")
+            found |= one.pop("$defs", {})
+            made[name] = one
+        found[f"{layout}-task"], found[f"{layout}-party"] = made["task"], made["party"]
+        parties = {"type": "object", "minProperties": 2, "additionalProperties": {"$ref": f"#/$defs/{layout}-party"}}
+        kinds.append(
+            {
+                "type": "object",
+                "properties": {"task": {"$ref": f"#/$defs/{layout}-task"}, "parties": parties},
+                "required": ["task", "parties"],
+                "additionalProperties": False,
+            }
+        )
+    return {
+        "$schema": SCHEMA,
+        "title": "parties.toml of fedactors",
+        "oneOf": kinds,
+        "$defs": dict(sorted(found.items())),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=1))

@@ -1,0 +1,89 @@
+"""Calls of a marked function wait for the first result that is needed, and are then computed in one."""
+
+import pytest
+
+from fedactors.actor import Actor
+from fedactors.network.codec import message
+from fedactors.remote import DRIVER, remote
+from fedactors.runtime.base import Costs, Work
+from fedactors.runtime.batched import Batch, is_marked, together
+from fedactors.runtime.simulated import SimulatedRuntime
+
+CALLS: list[list[int]] = []
+
+
+def many(calls):
+    CALLS.append([number for (number,) in calls])
+    if any(number < 0 for (number,) in calls):
+        raise ValueError("one of them is negative")
+    return [number * number for (number,) in calls]
+
+
+@together(many)
+def square(number):
+    CALLS.append([number])
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number * number
+
+
+@pytest.fixture(autouse=True)
+def _none_so_far():
+    CALLS.clear()
+
+
+def test_a_batch_is_computed_at_its_first_result():
+    assert is_marked(square)
+    batch = Batch(square)
+    results = [batch.add((number,)) for number in (2, 3, 4)]
+    assert CALLS == []
+    assert not batch.is_computed
+    assert results[1]() == 9
+    assert batch.is_computed
+    assert [result() for result in results] == [4, 9, 16]
+    assert CALLS == [[2, 3, 4]]
+
+
+def test_a_call_that_fails_fails_alone():
+    batch = Batch(square)
+    results = [batch.add((number,)) for number in (2, -3, 4)]
+    assert (results[0](), results[2]()) == (4, 16)
+    with pytest.raises(ValueError, match="-3 is negative"):
+        results[1]()
+
+
+@message(reveals="nothing")
+class Number:
+    """A number."""
+
+    value: int
+
+
+class Worker(Actor):
+    """Computes a square that takes as many seconds as its number says."""
+
+    @remote(caller=DRIVER)
+    async def work(self, given: Number) -> Number:
+        """Return its square."""
+        return Number(await self.compute(square, given.value, work=Work("square", float(given.value))))
+
+
+def test_computes_that_overlap_in_virtual_time_are_one_call():
+    runtime = SimulatedRuntime(seed=0, costs=Costs({"square": (0.0, 1.0)}))
+    ends = []
+
+    async def main():
+        workers = [runtime.spawn(Worker, f"worker-{number}") for number in range(3)]
+        await runtime.start()
+        # begun at 0 s; the first is needed at 3 s, and what begins later is a call of its own
+        early = [runtime.loop.create_task(_ask(worker, 3 + n)) for n, worker in enumerate(workers)]
+        await runtime.clock.sleep(3.2)
+        late = runtime.loop.create_task(_ask(workers[0], 7))
+        ends.extend([await task for task in (*early, late)])
+
+    async def _ask(worker, number):
+        return (await worker.work(Number(number))).value
+
+    runtime.execute(main)
+    assert ends == [9, 16, 25, 49]
+    assert CALLS == [[3, 4, 5], [7]]
