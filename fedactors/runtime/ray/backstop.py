@@ -18,8 +18,8 @@ from pathlib import Path
 from fedactors.errors import PartyLost
 from fedactors.runtime.addresses import greets
 
-_LOOKS = 45
-"""So many in a row without a sign of life, one a second: Ray ends the process after sixty."""
+_LOOKS = 20
+"""So many in a row without a sign of life, each of two seconds: Ray ends the process after sixty."""
 _START_LOOKS = 90
 """So many until an embedded cluster is up: Ray itself gives up on most of its parts after thirty seconds."""
 GCS = "control service (GCS)"
@@ -56,7 +56,7 @@ class Backstop:
             for what, lives in asyncio.run(_signs(services)).items():
                 silent[what] = 0 if lives else silent[what] + 1
                 if silent[what] >= _LOOKS:
-                    self._end(f"Ray: its {what} at {services[what]} gave no sign of life for {_LOOKS} s")
+                    self._end(f"Ray: its {what} at {services[what]} gave no sign of life for {2 * _LOOKS} s")
             if not self._services and looks >= _START_LOOKS:
                 self._end(
                     f"Ray did not start on this machine within {_START_LOOKS} s (a busy machine may need another try)"
