@@ -225,9 +225,8 @@ def views(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[st
     found = {}
     for name, sent in heard.items():
         _, places, rows_NF, _ = sent[0]
-        own = np.array(first[name])
         if places is None:
-            values, places = own, np.arange(len(rows_NF))
+            values, places = np.array(first[name]), np.arange(len(rows_NF))
         else:  # what masks leave: the sum over all clients of what stands in a joined row
             values = np.sum([np.array(first[one])[:, given[0][1]] for one, given in heard.items()], axis=0)
         thetas = [np.asarray(theta).reshape(rows_NF.shape[1], -1)[:, 0] for *_, theta in sent]

@@ -218,7 +218,6 @@ GUARDS: dict[str, dict[str, Any]] = {
     "sums": {"secure_aggregation": True, "secure_range": 1e4},
     "noise": NODES,
     "sums-and-noise": {**NODES, "secure_aggregation": True, "secure_range": 1e4},
-    "sums-and-much-noise": {**NODES, "secure_aggregation": True, "noise_multiplier": 200.0},
 }
 
 
