@@ -104,6 +104,8 @@ def test_real_noise_differs_from_run_to_run_and_nothing_is_asked_beside_the_prot
     second, _, _ = simulate(words, reproducible_noise=False)
     assert first.metrics["training/objective"] != second.metrics["training/objective"]
     assert not [m for _, _, m in runtime.messages if type(m).__name__ == "Measured"]
+    assert not any(record.covered for record in kept.records if record.releases)  # the step size is found with norms
+    _, kept, _ = simulate(f"{words} learning_rate=0.1", reproducible_noise=False)
     assert all(record.covered for record in kept.records if record.releases)
     with pytest.raises(BadInput, match="nothing may be measured"):
         simulate(f"{words} algorithm=stcd", reproducible_noise=False)
