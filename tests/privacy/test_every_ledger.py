@@ -31,7 +31,10 @@ NOISED = {name for name in RUNS if name.partition(" ")[0] not in ("horizontal", 
 FIGURES = ("nominal_mu", "rigorous_mu", "epsilon")
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow) if " " in name else name for name in RUNS],
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     name, _, _ = request.param.partition(" ")
     out = tmp_path_factory.mktemp("runs")
