@@ -57,7 +57,7 @@ class SummingParty(SecureSummand, PredictingParty):
 
     def __init__(self, config: Any, data: Any, stored: StoredState) -> None:
         PredictingParty.__init__(self, config, data, stored)
-        SecureSummand.__init__(self, tuple(data.parties))
+        SecureSummand.__init__(self, tuple(data.parties), EXCHANGE)
         self._unusable = np.zeros(0, np.bool_)
 
     @property
