@@ -10,13 +10,16 @@ import pytest
 from fedactors.command_line.main import main
 from fedactors.config import build
 from fedactors.data.held_tables import RowsChangedError
-from fedactors.joined_rows import MAPPER, Places
+from fedactors.errors import BadInput, Refused
+from fedactors.joined_rows import MAPPER, Places, RowHolder
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.records.recorder import MemoryRecorder
+from fedactors.remote import CLIENT, DRIVER, SERVER, doors
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.serving import actor_state
+from fedactors.validation import party_name
 
 TASK = '[task]\ntype = "binary"\n'
 QUERY = (
@@ -219,6 +222,18 @@ def test_nobody_but_its_owner_is_sent_a_row_or_a_place(folder):
     assert {r for _, r, kind in totals if kind == "HashSecret"} <= {f"{party}/table" for party in KINDS}
     assert {kind for s, r, kind in totals if r == MAPPER and not kind.endswith("()")} == {"Schema", "KeyHashes"}
     assert Places.__message__.reveals.startswith("which of its rows")  # type: ignore[attr-defined]
+
+
+def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone():
+    table = doors(RowHolder)
+    table.check("give_slice", "shop/worker-0", CLIENT, "shop/table", None)
+    for sender, role in (("bank/worker-0", CLIENT), (MAPPER, SERVER), (DRIVER, DRIVER)):
+        with pytest.raises(Refused, match="calls shop/table.give_slice, which is open to"):
+            table.check("give_slice", sender, role, "shop/table", None)
+    with pytest.raises(Refused, match="which is open to: server"):
+        table.check("take_places", "bank/table", CLIENT, "shop/table", Places(np.zeros(1, np.int32)))
+    with pytest.raises(BadInput, match="mapper"):
+        party_name(MAPPER)
 
 
 @pytest.mark.slow
