@@ -228,7 +228,7 @@ def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone(
     table = doors(RowHolder)
     table.check("give_slice", "shop/worker-0", CLIENT, "shop/table", None)
     for sender, role in (("bank/worker-0", CLIENT), (MAPPER, SERVER), (DRIVER, DRIVER)):
-        with pytest.raises(Refused, match="calls shop/table.give_slice, which is open to"):
+        with pytest.raises(Refused, match=r"calls shop/table\.give_slice, which is open to"):
             table.check("give_slice", sender, role, "shop/table", None)
     with pytest.raises(Refused, match="which is open to: server"):
         table.check("take_places", "bank/table", CLIENT, "shop/table", Places(np.zeros(1, np.int32)))
