@@ -42,7 +42,8 @@ table = "cards"
 path = "cards.csv"
 '''
 )
-SETTINGS = {"num_epochs": 2, "num_layers": 2, "hidden_size": 4, "embedding_size": 3, "batch_size": 16}
+SETTINGS = {"num_epochs": 2, "num_layers": 2, "hidden_size": 4, "embedding_size": 3, "batch_size": 16,
+            "validation_share": 0.3}  # fmt: skip
 
 
 def tables() -> dict[str, list[dict]]:
@@ -92,7 +93,7 @@ def train(name, settings, data_file, seed=0, resume=None):
     protocol = find_protocol(name)
     config = build(protocol.Config, settings)
     recorder = Keeping()
-    runtime = SimulatedRuntime(seed=seed, recorder=recorder)
+    runtime = SimulatedRuntime(seed=seed, recorder=recorder, reproducible_noise=True)
     data = load_data(protocol, config, str(data_file), seed)
     result = runtime.execute(lambda: protocol.run(config, data, runtime), resume)
     return result, list(recorder.checkpoints.values())[-1].actors, runtime, recorder
