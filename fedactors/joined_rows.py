@@ -349,9 +349,10 @@ async def join_rows(data: VerticalData, runtime: Runtime) -> list[str]:
     await runtime.start()
     if runtime.resumed:
         return []
-    await mapper.agree()
-    await holders[names[0]].share_secret()
-    told = await mapper.map_rows()
+    with runtime.phase("alignment"):
+        await mapper.agree()
+        await holders[names[0]].share_secret()
+        told = await mapper.map_rows()
     gone = [f"{count} without a partner in {table}" for table, count in told.lacks]
     gone += [f"{told.num_null} without a key"] if told.num_null else []
     used = told.num_rows - sum(count for _, count in told.lacks)

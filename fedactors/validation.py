@@ -18,7 +18,7 @@ from typing import Any
 from fedactors.errors import BadInput, FedactorsError
 
 PARTY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}")
-RESERVED = frozenset({"driver", "server", "broker", "auditor", "exchange"})
+RESERVED = frozenset({"driver", "server", "broker", "auditor", "exchange", "mapper"})
 """What actors are called that are no party's; a party of such a name would share its links, ledger and bills."""
 LARGEST_FILE = 16 * 1024 * 1024
 """Bytes of a description (TOML, JSON): more is no description."""

@@ -10,13 +10,16 @@ import pytest
 from fedactors.command_line.main import main
 from fedactors.config import build
 from fedactors.data.held_tables import RowsChangedError
-from fedactors.joined_rows import MAPPER, Places
+from fedactors.errors import BadInput, Refused
+from fedactors.joined_rows import MAPPER, Places, RowHolder
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.records.recorder import MemoryRecorder
+from fedactors.remote import CLIENT, DRIVER, SERVER, doors
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.serving import actor_state
+from fedactors.validation import party_name
 
 TASK = '[task]\ntype = "binary"\n'
 QUERY = (
@@ -39,7 +42,8 @@ table = "cards"
 path = "cards.csv"
 '''
 )
-SETTINGS = {"num_epochs": 2, "num_layers": 2, "hidden_size": 4, "embedding_size": 3, "batch_size": 16}
+SETTINGS = {"num_epochs": 2, "num_layers": 2, "hidden_size": 4, "embedding_size": 3, "batch_size": 16,
+            "validation_share": 0.3}  # fmt: skip
 
 
 def tables() -> dict[str, list[dict]]:
@@ -89,7 +93,7 @@ def train(name, settings, data_file, seed=0, resume=None):
     protocol = find_protocol(name)
     config = build(protocol.Config, settings)
     recorder = Keeping()
-    runtime = SimulatedRuntime(seed=seed, recorder=recorder)
+    runtime = SimulatedRuntime(seed=seed, recorder=recorder, reproducible_noise=True)
     data = load_data(protocol, config, str(data_file), seed)
     result = runtime.execute(lambda: protocol.run(config, data, runtime), resume)
     return result, list(recorder.checkpoints.values())[-1].actors, runtime, recorder
@@ -219,6 +223,18 @@ def test_nobody_but_its_owner_is_sent_a_row_or_a_place(folder):
     assert {r for _, r, kind in totals if kind == "HashSecret"} <= {f"{party}/table" for party in KINDS}
     assert {kind for s, r, kind in totals if r == MAPPER and not kind.endswith("()")} == {"Schema", "KeyHashes"}
     assert Places.__message__.reveals.startswith("which of its rows")  # type: ignore[attr-defined]
+
+
+def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone():
+    table = doors(RowHolder)
+    table.check("give_slice", "shop/worker-0", CLIENT, "shop/table", None)
+    for sender, role in (("bank/worker-0", CLIENT), (MAPPER, SERVER), (DRIVER, DRIVER)):
+        with pytest.raises(Refused, match=r"calls shop/table\.give_slice, which is open to"):
+            table.check("give_slice", sender, role, "shop/table", None)
+    with pytest.raises(Refused, match="which is open to: server"):
+        table.check("take_places", "bank/table", CLIENT, "shop/table", Places(np.zeros(1, np.int32)))
+    with pytest.raises(BadInput, match="mapper"):
+        party_name(MAPPER)
 
 
 @pytest.mark.slow

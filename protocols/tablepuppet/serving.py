@@ -173,7 +173,7 @@ class PredictingTable(JoinMember, SecureSummand):
 
     def _columns(self) -> dict[str, str]:
         found, label = super()._columns(), self._trained["label_column"]
-        if label is not None and label not in found:
+        if label is not None and label.lower() not in map(str.lower, found):
             found[label] = self._trained["label_kind"]  # only its name is asked for: it is never read
         return found
 

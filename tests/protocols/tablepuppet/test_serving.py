@@ -286,12 +286,13 @@ class Curious(PredictingServer):
         return found
 
 
-def test_a_table_predicts_once(tmp_path, shop, monkeypatch):
+def test_a_table_predicts_once(tmp_path, shop, monkeypatch, capsys):
     (run,) = (shop / "runs").iterdir()
     from protocols.tablepuppet import serving
 
     monkeypatch.setattr(serving, "PredictingServer", Curious)
     assert main(["predict", str(run), "--data", str(shop / "new.toml"), "--to", str(tmp_path / "said.csv")]) != 0
+    assert "asks supplier for predictions a second time" in capsys.readouterr().err
 
 
 @pytest.mark.slow
