@@ -150,6 +150,7 @@ def test_arrays_that_are_none_of_this_kind(folder, arrays, said):
         described(folder).client(1).load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

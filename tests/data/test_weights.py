@@ -87,6 +87,7 @@ def test_of_clients_too(folder):
     np.testing.assert_allclose(found.weights, expected(found.labels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "file", "settings"),
     [

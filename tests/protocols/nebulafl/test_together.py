@@ -41,6 +41,7 @@ def sizes(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedsa", "pisces", "fedhkt"])
 def test_together_as_one_after_the_other(algorithm, sizes):
     config = changed(LINEAR, algorithm=algorithm)
@@ -62,12 +63,14 @@ def test_most_of_the_trainings_are_in_large_batches(sizes):
     assert np.mean(sizes) > under_way / 2
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_pay_in_one_call_is_trained_to_the_bit(monkeypatch, sizes):
     monkeypatch.setattr(training, "can_be_batched", lambda *facts: False)
     assert rounds(play(changed(LINEAR, together=True))[1]) == rounds(play(LINEAR)[1])
     assert sizes == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_goes_on_to_rounding():
     config = changed(LINEAR, together=True)
     _, whole, _ = play(config)
