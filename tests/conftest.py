@@ -1,7 +1,8 @@
 """One embedded Ray cluster for all tests of a process that only need some cluster; it stops with the session.
 
-Where tests run in several processes, each of these has its own. Tests that share a costly fixture of their module are
-of one `xdist_group`, so that it is made once.
+Where tests run in several processes, those that use Ray run in two of them: each makes one cluster, and no more of the
+clusters' processes wait for a core than there are. Tests that share a costly fixture of their module are of one
+`xdist_group`, so that it is made once.
 """
 
 from __future__ import annotations
@@ -9,18 +10,46 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+
+from tests import forked_workers
+
+_RAY_GROUPS = 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each file that uses Ray to one of the processes that have a cluster, the larger files first."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "ray" in marks and not marks & {"walk", "xdist_group"}:
+            files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    sizes = [0] * _RAY_GROUPS
+    for file in sorted(files, key=lambda name: (-len(files[name]), name)):
+        group = sizes.index(min(sizes))
+        sizes[group] += len(files[file])
+        for item in files[file]:
+            item.add_marker(pytest.mark.xdist_group(f"ray {group}"))
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """An embedded cluster of two cores; runtimes find it and leave it running."""
+    import ray._private.parameter as ray_parameter
+
     from fedactors.runtime.ray import cluster
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own start-up, not ours
-        joined = cluster.join(None, 2)
-    yield
-    cluster.leave(joined, ())
+    with forked_workers.server() as environment:
+        with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+            warnings.simplefilter("ignore")  # Ray's own start-up, not ours
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            params = partial(ray_parameter.RayParams, setup_worker_path=forked_workers.__file__)
+            patch.setattr(ray_parameter, "RayParams", params)
+            joined = cluster.join(None, 2)
+        yield
+        cluster.leave(joined, ())
     gc.collect()

@@ -152,7 +152,7 @@ def test_the_best_round_is_the_earlier_of_equals() -> None:
 
 
 def test_less_may_be_better() -> None:
-    assert Play((3.0, 2.0, 2.5, 1.0), Watch("score", "min")).rounds.state.best_rounds == [1, 2, 4]
+    assert Play((3.0, 2.0, 2.0, 2.5, 1.0), Watch("score", "min")).rounds.state.best_rounds == [1, 2, 5]
 
 
 @pytest.mark.parametrize(("patience", "last"), [(1, 3), (2, 4), (3, 5), (4, 7), (0, 7)])
@@ -171,9 +171,31 @@ def test_a_target_ends_the_run(mode: Any, target: float, last: int) -> None:
 def test_a_metric_that_is_not_finite_ends_the_run_and_names_metric_round_and_remedy(value: float) -> None:
     with pytest.raises(Diverged, match=r"^training diverges \(score (nan|-?inf) in round 2\)$"):
         Play((0.2, value, 0.3), Watch("score", patience=2))
+    with pytest.raises(Diverged, match=r"^rho: 0.5 diverges \(score (nan|-?inf) in round 2\): try a larger one$"):
+        Play((0.2, value, 0.3), remedy=Remedy("rho", 0.5, "larger"))
     error = Remedy("rho", 0.5, "larger").error(3, "loss", value)
     assert str(error) == f"rho: 0.5 diverges (loss {value} in round 3): try a larger one"
     assert error.exit_code == 2
+
+
+def test_nobody_stops_early_by_the_rows_that_are_reported() -> None:
+    with pytest.raises(BadInput, match="patience: stopping early by test/auc is not allowed"):
+        Watch("test/auc", patience=3)
+    assert Watch("test/auc").patience is None  # to keep the best round is the protocol's own business
+
+
+def test_rounds_that_are_over_stay_over() -> None:
+    memory = Memory()
+    runtime = SimulatedRuntime(recorder=memory)
+
+    async def main() -> list[list[int]]:
+        runtime.spawn(Learner, "learner")
+        rounds = Rounds(runtime, RunState(), num_rounds=2)
+        await rounds.start()
+        return [[t async for t in rounds] for _ in range(3)]
+
+    assert runtime.execute(main) == [[1, 2], [], []]
+    assert memory.rounds == ["[1, {}]", "[2, {}]"]
 
 
 def test_what_is_watched_must_be_measured() -> None:

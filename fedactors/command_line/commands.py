@@ -110,10 +110,11 @@ def doctor_command(args: argparse.Namespace) -> int:
     from fedactors.runtime.ray.jobs import job_address
     from fedactors.runtime.ray.machine import examine_machine
 
+    address = None if args.address is None else job_address(args.address)
     machine = examine_machine()
     findings = [*machine, *examine_here()]
-    if args.address is not None:
-        findings += examine_cluster(job_address(args.address))
+    if address is not None:
+        findings += examine_cluster(address)
     if args.format == "json":
         listed = [dataclasses.asdict(finding) for finding in findings]
         print_json({"environment": describe_environment(), "findings": listed})

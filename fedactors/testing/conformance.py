@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedactors.config import build, meaning_of
 from fedactors.errors import BadInput, CallTimeout, Deadlock, FedactorsError, PartyError
-from fedactors.launch import load_data
 from fedactors.plugins import Protocol, check_contract
 from fedactors.privacy.claims import EVERYBODY, check_record, claims
 from fedactors.privacy.replay import audit_by_replay, joined
@@ -93,7 +92,7 @@ def check_protocol(
     subject = Subject(
         protocol=protocol,
         config=dict(config or {}),
-        data=data or protocol.default_data,
+        data=data or "",
         seed=seed,
         deterministic=deterministic,
         relative=relative,
@@ -104,49 +103,52 @@ def check_protocol(
         num_cpus=num_cpus,
         timeout=timeout,
     )
-    remarks = review(subject)
+    remarks = list(review(subject))
     if remarks:
         lines = "\n".join(f"  {number}. {remark}" for number, remark in enumerate(remarks, start=1))
         raise NotConforming(f"{protocol.name} does not conform:\n{lines}")
 
 
-def review(subject: Subject) -> list[Remark]:
-    """Return every remark on a protocol; none when it conforms."""
-    remarks = [Remark(check="config", text=text) for text in remarks_on_config(subject)]
-    if remarks:
-        return remarks
+def review(subject: Subject) -> Iterator[Remark]:
+    """Yield every remark on a protocol, as soon as it is found; none when it conforms."""
+    found = 0
 
-    def add(check: str, texts: Iterator[str]) -> None:
-        remarks.extend(Remark(check=check, text=text) for text in texts)
+    def made(check: str, texts: Iterable[str]) -> Iterator[Remark]:
+        nonlocal found
+        for text in texts:
+            found += 1
+            yield Remark(check=check, text=text)
 
+    yield from made("config", remarks_on_config(subject))
+    if found:
+        return
     with_watch = simulate(subject, watch=True)
     if with_watch.error is not None:
-        add("run", iter([f"the smoke run does not end well in simulation: {_described(with_watch.error)}"]))
-        return remarks
+        yield from made("run", [f"the smoke run does not end well in simulation: {_described(with_watch.error)}"])
+        return
     whole = simulate(subject)
-    add("determinism", remarks_on_determinism(subject, with_watch, whole))
-    add("wall time", remarks_on_wall_time(with_watch))
-    add("messages", remarks_on_messages(subject, with_watch))
-    add("privacy", remarks_on_raw_data(subject, with_watch))
-    add("ledger", remarks_on_ledger(with_watch))
-    add("channels", remarks_on_channels(with_watch))
-    if any(remark.check == "determinism" for remark in remarks):
-        return remarks  # nothing below means anything while two equal runs differ
+    yield from made("determinism", remarks_on_determinism(subject, with_watch, whole))
+    differs = bool(found)
+    yield from made("wall time", remarks_on_wall_time(with_watch))
+    yield from made("messages", remarks_on_messages(subject, with_watch))
+    yield from made("privacy", remarks_on_raw_data(subject, with_watch))
+    yield from made("ledger", remarks_on_ledger(with_watch))
+    yield from made("channels", remarks_on_channels(with_watch))
+    if differs:
+        return  # nothing below means anything while two equal runs differ
     # what is only measured is measured again before it is said
     again = [simulate(subject) for _ in range(_MEASURED_AGAIN)] if unpaid_work([whole]) else []
-    add("unpaid work", remarks_on_unpaid_work([with_watch, whole, *again]))
-    if not remarks:
-        add("determinism", remarks_on_other_process(subject, whole))
-    add("claims", remarks_on_claims(subject, whole))
-    add("resume", remarks_on_resume(subject, whole))
-    add("party loss", remarks_on_loss(subject, whole))
+    yield from made("unpaid work", remarks_on_unpaid_work([with_watch, whole, *again]))
+    if not found:
+        yield from made("determinism", remarks_on_other_process(subject, whole))
+    yield from made("claims", remarks_on_claims(subject, whole))
+    yield from made("resume", remarks_on_resume(subject, whole))
+    yield from made("party loss", remarks_on_loss(subject, whole))
     if subject.on_ray:
         with one_cluster(subject):
-            on_ray = run_on_ray(subject)
-            add("runtimes", remarks_on_runtimes(subject, whole, on_ray))
-            if not remarks:
-                add("party loss on Ray", remarks_on_killed_process(subject, whole))
-    return remarks
+            yield from made("runtimes", remarks_on_runtimes(subject, whole, run_on_ray(subject)))
+            if not found:
+                yield from made("party loss on Ray", remarks_on_killed_process(subject, whole))
 
 
 # --- the checks ------------------------------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ def remarks_on_claims(subject: Subject, whole: Outcome) -> Iterator[str]:
         )
         return
     config = subject.made()
-    data = load_data(subject.protocol, config, subject.data, subject.seed)
+    data = subject.load(config)
     audits = []
     for party in parties:
         found = neighbours(config, data, party, _NEIGHBOURS, subject.seed)

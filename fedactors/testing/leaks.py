@@ -15,7 +15,9 @@ What is not found: values behind noise or rounding, mixtures, monotone maps, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -109,7 +111,7 @@ class RawData:
         if key not in self._found:
             with np.errstate(all="ignore"):
                 if self._index is None:
-                    self._index = _Index(self._blocks)
+                    self._index = _index_of(_Blocks.of(self._blocks))
                 self._found[key] = self._index.find(sent, thorough)
         return self._found[key]
 
@@ -125,10 +127,31 @@ class RawData:
         self._found.clear()
 
 
+@dataclass(frozen=True)
+class _Blocks:
+    """Raw vectors, equal where their names and numbers are."""
+
+    digest: bytes
+    content: tuple[tuple[str, Floats], ...] = field(compare=False)
+
+    @classmethod
+    def of(cls, blocks: Iterable[tuple[str, Floats]]) -> _Blocks:
+        content, digest = tuple(blocks), hashlib.sha256()
+        for name, vectors in content:
+            digest.update(f"{name} {vectors.shape} ".encode() + vectors.tobytes())
+        return cls(digest.digest(), content)
+
+
+@lru_cache(maxsize=4)
+def _index_of(blocks: _Blocks) -> _Index:
+    """Return the index of some vectors; checks of several protocols on one data set share it."""
+    return _Index(blocks.content)
+
+
 class _Index:
     """What is computed once of all raw vectors: V of them, laid end to end in P places."""
 
-    def __init__(self, blocks: list[tuple[str, Floats]]) -> None:
+    def __init__(self, blocks: Sequence[tuple[str, Floats]]) -> None:
         self._names = [name.format(number) for name, vectors in blocks for number in range(len(vectors))]
         self._values_P = np.concatenate([vectors.ravel() for _, vectors in blocks])
         lengths_V = np.concatenate([np.full(len(vectors), vectors.shape[1]) for _, vectors in blocks])

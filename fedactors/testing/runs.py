@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,21 +41,26 @@ class Subject:
     """What is checked and how strictly; see `check_protocol`."""
 
     protocol: Protocol
-    config: Mapping[str, Any]
-    data: str
-    seed: int
-    deterministic: bool
-    relative: float
-    agree: Mapping[str, float]
-    raw_columns: Mapping[str, Any]
-    allowed: tuple[str, ...]
-    on_ray: bool
-    num_cpus: int | None
-    timeout: float
+    config: Mapping[str, Any] = field(default_factory=dict)
+    data: str = ""
+    """The protocol's default one if it is empty."""
+    seed: int = 0
+    deterministic: bool = True
+    relative: float = 1e-6
+    agree: Mapping[str, float] = field(default_factory=dict)
+    raw_columns: Mapping[str, Any] = field(default_factory=dict)
+    allowed: tuple[str, ...] = ()
+    on_ray: bool = True
+    num_cpus: int | None = None
+    timeout: float = 120.0
 
     def made(self, **overrides: Any) -> Any:
         """Return the config, with the smallest meaningful values unless others were given."""
         return build(self.protocol.Config, {**self.protocol.smoke, **self.config, **overrides})
+
+    def load(self, config: Any) -> Any:
+        """Return what the protocol's `run` takes."""
+        return load_data(self.protocol, config, self.data or self.protocol.default_data, self.seed)
 
     @property
     def home(self) -> ModuleType:
@@ -241,7 +246,7 @@ def _execute(
     result: RunResult | None = None
     error: BaseException | None = None
     try:
-        data = load_data(subject.protocol, config, subject.data, subject.seed)
+        data = subject.load(config)
         result = runtime.execute(lambda: subject.protocol.run(config, data, runtime), resume)
         observed.leave("the actors' names", "the run", "the run to its folder", list(runtime._castings))
         observed.leave("RunResult.metrics", "the run", "the run to its folder", result.metrics)

@@ -16,20 +16,7 @@ COVERED = {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": 
 
 
 def remarks(protocol: Any = PROTOCOL, **changes: Any) -> list[str]:
-    subject = Subject(
-        protocol=protocol,
-        config={**COVERED, **changes},
-        data="breast-cancer",
-        seed=0,
-        deterministic=True,
-        relative=1e-6,
-        agree={},
-        raw_columns={},
-        allowed=(),
-        on_ray=False,
-        num_cpus=None,
-        timeout=60.0,
-    )
+    subject = Subject(protocol=protocol, config={**COVERED, **changes}, data="breast-cancer", on_ray=False)
     return list(remarks_on_claims(subject, simulate(subject)))
 
 

@@ -8,6 +8,7 @@ from fedactors.plugins import resolve_address
 from fedactors.testing import NotConforming, check_protocol
 from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
+from tests.testing.reviewed import check_said
 from tests.testing.scattered import Scattered, Stuck
 from tests.testing.sound import SOUND, Right, protocol, run_split
 
@@ -16,21 +17,14 @@ pytestmark = pytest.mark.slow
 SPLIT = SOUND["split learning"]
 
 
-def remarks(protocol, **options):
-    with pytest.raises(NotConforming) as caught:
-        check_protocol(protocol, on_ray=False, **options)
-    return str(caught.value)
-
-
 def test_messages_must_be_in_the_module_of_messages():
-    assert "the protocol names no module of messages" in remarks(dataclasses.replace(SPLIT, messages=None))
-    assert "the privacy review, does not know it" in remarks(dataclasses.replace(SPLIT, messages=pytest))
+    check_said(dataclasses.replace(SPLIT, messages=None), "the protocol names no module of messages")
+    check_said(dataclasses.replace(SPLIT, messages=pytest), "the privacy review, does not know it")
 
 
 def test_a_policy_that_no_actor_survives_is_refused():
     loss = {"party_loss": frozenset({"restart"}), "default_party_loss": "restart"}
-    text = remarks(dataclasses.replace(SPLIT, **loss))
-    assert "party_loss names 'restart', but the loss of none of" in text
+    check_said(dataclasses.replace(SPLIT, **loss), "party_loss names 'restart', but the loss of none of")
 
 
 def test_a_run_without_checkpoints_is_refused(monkeypatch):
@@ -38,7 +32,7 @@ def test_a_run_without_checkpoints_is_refused(monkeypatch):
         return None
 
     monkeypatch.setattr("fedactors.runtime.simulated.SimulatedRuntime.checkpoint", none)
-    assert "the run takes no checkpoint" in remarks(SPLIT)
+    check_said(SPLIT, "the run takes no checkpoint")
 
 
 @config
@@ -53,8 +47,9 @@ class Careless:
 
 
 def test_a_careless_config_is_refused():
-    text = remarks(dataclasses.replace(SPLIT, Config=Careless))
-    assert "batch_size: no docstring under the field" in text
+    with pytest.raises(NotConforming) as caught:
+        check_protocol(dataclasses.replace(SPLIT, Config=Careless), on_ray=False)
+    assert "batch_size: no docstring under the field" in str(caught.value)
 
 
 @pytest.mark.ray
@@ -73,9 +68,7 @@ def test_a_run_that_hangs_on_ray_is_refused():
 
 def test_one_column_a_party_leaves_as_an_affine_map_of_itself():
     settings = {"num_rounds": 2, "num_samples": 60, "num_clients": 4, "num_features": 4}
-    text = remarks(MTCD, config=settings, raw_columns=generated(MTCD, settings))
-    assert "Representation" in text
-    assert "affine map" in text
+    check_said(MTCD, "Representation", "affine map", config=settings, raw_columns=generated(MTCD, settings))
 
 
 def generated(protocol, settings):

@@ -473,3 +473,42 @@ def test_later_local_updates_drop_other_entries():
     )
     assert losses[0] == again[0]
     assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("backbone", ["gcn", "gcnii"])
+def test_the_first_segment_is_that_of_the_joint_inference(backbone, sampled):
+    clients, labels = world(2, (1, 3), backbone=backbone)
+    if sampled:
+        sampled_batches(clients, labels, np.random.default_rng(1))
+    else:
+        full_batches(clients, labels)
+    inference = joint_inference(clients)
+    for client, part in zip(clients, inference.parts[0], strict=True):
+        found, h0 = algorithm.first_segment(client.parameters, client.network, client.batch)
+        assert torch.equal(found, part)
+        assert (h0 is not None) == (backbone == "gcnii")
+
+
+def test_operations_are_two_for_each_entry_and_weight_that_meet():
+    """GCN on a batch of its own levels: the features by W[0], each level's pairs, each level's nodes by W[l]."""
+    (client,), labels = world(1, (3,))
+    levels = sampled_batches([client], labels, np.random.default_rng(1))[0]
+    pairs = [len(operator.rows_E) for operator in client.batch.operators]
+    written = [len(level.targets_T) for level in levels]
+    read = len(levels[0].sources_S)
+    assert written[0] < read  # a level that is written is smaller than the one that is read
+    product = [2 * (p * HIDDEN + n * HIDDEN * HIDDEN) for p, n in zip(pairs, written, strict=True)]
+    of_features = 2 * read * client.network.num_features * HIDDEN
+    assert algorithm.forward_operations(client.network, client.batch, range(4)) == sum(product) + of_features
+    assert algorithm.forward_operations(client.network, client.batch, (2, 3)) == product[2] + product[3]
+    wide = replace(client.network, num_clients=3, aggregation="concatenation", aggregation_layers=(1, 3))
+    expected = 2 * (pairs[2] * HIDDEN + written[2] * HIDDEN * 3 * HIDDEN)
+    assert algorithm.forward_operations(wide, client.batch, (2,)) == expected
+    whole, labels = world(1, (3,))
+    full_batches(whole, labels)
+    entries = backbones.compact_features(np.eye(NODES), DOUBLE)
+    sparse = replace(whole[0].batch, features=entries)
+    dense = algorithm.forward_operations(whole[0].network, whole[0].batch, (0,))
+    saved = 2 * HIDDEN * (whole[0].batch.features.numel() - NODES)
+    assert dense - algorithm.forward_operations(whole[0].network, sparse, (0,)) == saved

@@ -4,10 +4,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from fedactors.config import build
 from fedactors.network.routes import inside_clusters
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd import roaming as walk
+from protocols.mtcd.config import MtcdConfig
 from tests.protocols.mtcd import by_hand
 
 PROBLEMS = [ob.Ridge(10.0), ob.SparseLogistic(0.01)]
@@ -202,3 +204,100 @@ def test_stale_steps_and_divergence():
     assert al.has_diverged(float("nan"), 1.0)
     assert al.has_diverged(11.0, 1.0)
     assert not al.has_diverged(9.0, 1.0)
+
+
+def test_the_safe_step_counts_the_blocks_that_move_and_their_stale_steps():
+    def step(block=4.0, joint=30.0, smallest=3, **words):
+        config = build(MtcdConfig, {"num_clients": 12, "num_tokens": 2, "num_hops": 4, "num_local_steps": 5, **words})
+        return al.safe_step(config, block, joint, smallest)
+
+    # 5 steps twice before the sync (5 visits among 3 clients); 2 tokens of 5 visits move ten blocks
+    assert step() == 1 / (30.0 * 10)
+    assert step(joint=300.0) == 1 / (10 * 4.0 * 10)
+    assert step(joint=300.0, num_tokens=4) == 1 / (12 * 4.0 * 10)  # never more blocks than there are clients
+    assert step(algorithm="svfl") == 1 / (30.0 * 5)
+    assert step(algorithm="svfl", joint=300.0) == 1 / (12 * 4.0 * 5)
+    assert step(block=4.0, joint=2.0, num_local_steps=1, algorithm="svfl") == 1 / 4.0
+
+
+def linear(**words):
+    """The settings, a client's block of 5 training and 3 test rows, and the server's labels."""
+    config = build(MtcdConfig, {"problem": "ridge", "ridge_penalty": 2.0, "num_local_steps": 3, **words})
+    rng = np.random.default_rng(0)
+    x = {"train": rng.normal(size=(5, 4)), "test": rng.normal(size=(3, 4))}
+    y = {"train": np.array([1.0, 0.5, 2.0, -1.0, 3.0]), "test": np.array([0.0, 1.0, 2.0])}
+    return config, al.LinearBlock(config, x, y), al.LinearHead(config, y["train"])
+
+
+def test_a_block_says_what_to_compute_on_which_rows_and_how_much_work_it_is():
+    _, block, _ = linear()
+    theta, rows = np.arange(4.0), np.array([3, 1])
+    for task, expected, units in [
+        (block.represent(theta, None), block.x["train"] @ theta, 5 * 4),
+        (block.represent(theta, rows), block.x["train"][rows] @ theta, 2 * 4),
+        (block.represent(theta, None, "test"), block.x["test"] @ theta, 3 * 4),
+        (block.kernel_image(np.ones(5)), block.x["train"] @ block.x["train"].T @ np.ones(5), 5),
+    ]:
+        np.testing.assert_allclose(task.function(*task.arguments), expected, rtol=1e-12)
+        assert task.work.units == units
+    norm = block.squared_norm()
+    assert norm.function(*norm.arguments) == pytest.approx(np.linalg.norm(block.x["train"], 2) ** 2, rel=1e-4)
+    assert block.penalty(theta) == 0.5 * 2.0 * 14
+    assert (block.blank(2) == 0).all()
+    assert block.blank(2).shape == (2,)
+
+
+def test_a_visit_of_a_block_takes_the_local_steps_of_the_settings():
+    _, block, _ = linear()
+    theta, z = np.arange(4.0), np.zeros(5)
+    task = block.visit(theta, al.NO_THETA_0, z, None, 0.01, False)
+    found, empty, moved = task.function(*task.arguments)
+    expected, z_expected = plain_visit(block.problem, block.x["train"], block.y["train"], theta, z, 0.01, 3)
+    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(moved, z_expected)
+    assert (len(empty), task.work.units) == (0, 5 * 4 * 3)
+
+
+def test_scores_are_of_the_part_that_is_asked_for():
+    _, block, _ = linear()
+    z = np.array([0.0, 1.0, 4.0])
+    task = block.score("test", z, al.NO_THETA_0)
+    found = task.function(*task.arguments)
+    assert found["rmse"] == pytest.approx(np.sqrt(4 / 3))
+    assert found["loss"] == 0.5 * 4.0
+    classes = al.LinearBlock(linear()[0], block.x, {part: np.sign(y - 0.7) for part, y in block.y.items()})
+    task = classes.score("test", np.array([-1.0, -2.0, 1.0]), al.NO_THETA_0)
+    assert task.function(*task.arguments)["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_the_server_puts_new_representations_in_the_place_of_old_ones():
+    _, _, head = linear()
+    z = np.full(5, 10.0)
+    before, after = {1: np.full(5, 2.0), 3: np.full(5, 4.0)}, {1: np.full(5, 3.0), 2: np.full(5, 0.5)}
+    assert (head.merge(z, before, after, fresh=False) == 10 - 2 + 3 + 0.5).all()
+    assert (z == 10).all()
+    assert (head.merge(z, before, after, fresh=True) == 3.5).all()
+    assert (head.merge(None, {}, after, fresh=False) == 3.5).all()
+    assert (head.nothing() == np.zeros(5)).all()
+
+
+def test_the_servers_loss_is_that_of_the_rows_scaled_to_all():
+    _, _, head = linear()
+    y = np.array([1.0, 0.5, 2.0, -1.0, 3.0])
+    assert head.loss(al.NO_THETA_0, np.zeros(5), None) == pytest.approx(0.5 * (y @ y))
+    rows = np.array([2, 4])
+    assert head.loss(al.NO_THETA_0, np.zeros(2), rows) == pytest.approx(0.5 * (4 + 9) * 5 / 2)
+
+
+def test_sums_under_masks_come_apart_again():
+    config, _, _ = linear()
+    parts = [(np.arange(5.0), 1.5), (np.ones(5), 0.25)]
+    z, penalty = al.parts_of(sum(al.summand(h, r) for h, r in parts), config)
+    assert (z == np.arange(5.0) + 1).all()
+    assert penalty == 1.75
+    assert z.dtype == np.float64
+    assert al.point_of(config).num_clients == config.num_clients
+    network = build(MtcdConfig, {"problem": "network"})
+    z, penalty = al.parts_of(al.summand(np.arange(6.0).reshape(3, 2), 0.5), network)
+    assert (z == np.arange(6.0).reshape(3, 2)).all()
+    assert (z.dtype, penalty) == (np.float32, 0.5)

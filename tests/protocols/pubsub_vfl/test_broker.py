@@ -8,12 +8,13 @@ from fedactors.roles import Client
 from fedactors.runtime.base import NOWHERE, Ref
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.pubsub_vfl.broker import BatchBroker, Dispatch, NeverEnds
-from protocols.pubsub_vfl.messages import BatchCount, Orders, Report
+from protocols.pubsub_vfl.messages import BatchCount, LostWorker, Orders, Report
 from tests.protocols.pubsub_vfl.runs import config_of
 
 
-def settings(*, in_flight=10, deadline=10.0, attempts=5, stale=False):
+def settings(*, in_flight=10, deadline=10.0, attempts=5, stale=False, **more):
     return config_of(
+        **more,
         max_in_flight=in_flight,
         deadline=deadline,
         max_attempts=attempts,
@@ -71,6 +72,37 @@ def test_a_batch_that_is_abandoned_after_a_party_acknowledged_it_is_trained_ther
     assert dispatch.acknowledge("q/0", 0, 2, 0.0)
     assert dispatch.finished
     assert (dispatch.counts().abandoned, dispatch.counts().max_attempts) == (1, 2)
+
+
+def test_before_the_first_epoch_there_is_nothing_to_do():
+    dispatch = Dispatch(settings(), ("p",))
+    assert dispatch.finished
+    assert dispatch.assign("p/0", 5, 0.0) == ()
+
+
+def test_what_is_not_graded_or_is_another_workers_cannot_be_acknowledged():
+    dispatch = made(batches=1)
+    dispatch.assign("p/0", 1, 0.0)
+    dispatch.publish("p/0", 0, 1, "z", 0.0)
+    dispatch.claim("a/0", 1, 0.0)
+    assert not dispatch.acknowledge("p/0", 0, 1, 0.0)
+    dispatch.publish_gradients("a/0", 0, 1, ["g"], 0.0)
+    assert not dispatch.publish_gradients("a/0", 0, 1, ["g"], 0.0)
+    assert not dispatch.acknowledge("p/1", 0, 1, 0.0)
+    assert dispatch.acknowledge("p/0", 0, 1, 0.0)
+    assert not dispatch.acknowledge("p/0", 0, 1, 0.0)
+    assert dispatch.counts().abandoned == 0
+
+
+@pytest.mark.parametrize(("payloads", "each"), [("fetched", (2, 0)), ("sent", (1, 1))])
+def test_where_payloads_are_sent_an_active_worker_gets_one_batch_at_a_time(payloads, each):
+    dispatch = made(batches=2, payloads=payloads)
+    for batch in dispatch.assign("p/0", 2, 0.0):
+        dispatch.publish("p/0", *batch, "z", 0.0)
+    asking = Report((), (), 2, False)
+    found = [dispatch.orders(worker, asking, 0.0) for worker in ("a/0", "a/1")]
+    assert tuple(len(orders.payloads) for orders in found) == each
+    assert [orders.assigned for orders in found] == [(), ()]
 
 
 def test_published_batches_are_claimed_first_in_first_out():
@@ -297,7 +329,7 @@ def refs(owner: str) -> tuple[Ref, ...]:
     return (Ref(owner, 1, 8, NOWHERE),)
 
 
-def play(batches: int, drive):
+def play(batches: int, drive, needs_broker: bool = False):
     """Run `drive` with an epoch's broker, two passive workers and an active one."""
     runtime = SimulatedRuntime()
 
@@ -306,7 +338,7 @@ def play(batches: int, drive):
         workers = [runtime.spawn(Worker, name) for name in ("p/0", "p/1", "a/0")]
         await runtime.start()
         await broker.begin_epoch(BatchCount(batches))
-        return await drive(runtime, *workers)
+        return await drive(broker if needs_broker else runtime, *workers)
 
     return runtime.execute(main)
 
@@ -353,6 +385,39 @@ def test_a_worker_cannot_report_for_another():
         return await passive.tell(report(done=((0, 1),), room=0))
 
     assert play(1, drive).finished
+
+
+def test_after_the_deadline_a_worker_that_waits_gets_what_another_did_not_do():
+    async def drive(broker, passive, other, active):
+        serving = asyncio.ensure_future(broker.serve_epoch())
+        assert (await passive.tell(report(room=1))).assigned == ((0, 1),)
+        # there is nothing for it until the deadline of ten seconds
+        assert (await other.tell(report(room=1, wait=True))).assigned == ((0, 2),)
+        await other.tell(report(published=((0, 2, refs("p/1")),), room=0))
+        assert (await active.tell(report(room=1))).payloads == ((0, 2, refs("p/1")),)
+        await active.tell(report(published=((0, 2, refs("a/0")),), room=0))
+        await other.tell(report(done=((0, 2),), room=0))
+        return await serving
+
+    counts = play(1, drive, needs_broker=True)
+    assert (counts.abandoned, counts.max_attempts) == (1, 2)
+
+
+def test_a_report_of_a_worker_that_is_lost_is_answered_and_its_batches_go_to_who_waits():
+    async def drive(broker, passive, other, active):
+        assert (await passive.tell(report(room=1))).assigned == ((0, 1),)
+        lost = asyncio.ensure_future(passive.tell(report(room=1, wait=True)))
+        waiting = asyncio.ensure_future(other.tell(report(room=1, wait=True)))
+        idle = asyncio.ensure_future(active.tell(report(room=1, wait=True)))
+        await other.tell(report(room=0))  # the three have come by now
+        await broker.lose(LostWorker("p/0"))
+        assert await lost == Orders((), (), (), False)
+        assert (await waiting).assigned == ((0, 2),)
+        assert not idle.done()
+        await broker.lose(LostWorker("a/0"))
+        return await idle
+
+    assert play(1, drive, needs_broker=True) == Orders((), (), (), False)
 
 
 def test_who_asks_without_waiting_gets_empty_orders_and_a_freed_payload_wakes_nobody():

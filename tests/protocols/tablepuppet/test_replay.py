@@ -119,10 +119,7 @@ def test_a_table_that_does_not_clip_or_does_not_noise_is_refuted(monkeypatch, mo
 @pytest.mark.slow
 def test_the_conformance_kit_replays_joined_tuples(monkeypatch):
     words, _ = orders()
-    subject = Subject(
-        protocol=PROTOCOL, config={**words, "rounds": 1}, data="orders:150", seed=0, deterministic=True, relative=1e-6,
-        agree={}, raw_columns={}, allowed=(), on_ray=False, num_cpus=None, timeout=60.0,
-    )  # fmt: skip
+    subject = Subject(protocol=PROTOCOL, config={**words, "rounds": 1}, data="orders:150", on_ray=False)
     assert list(remarks_on_claims(subject, simulate(subject))) == []
     monkeypatch.setattr(models, "clip_rows", lambda values, *_: values)
     remarks = list(remarks_on_claims(subject, simulate(subject)))

@@ -1,0 +1,118 @@
+"""Workers of the tests' Ray cluster, forked from one process that has loaded ray, torch and the runtime already.
+
+Ray's own way to start a worker loads ray twice and torch once: three seconds of processor time for each actor of each
+test. A fork has all that in a hundredth of a second, and is from then on a worker like any other. Clusters that tests
+start by a command, as people do, have Ray's own workers.
+
+This file is the server, and it is what Ray starts in the place of its `setup_worker.py`: that asks the server and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ADDRESS = "FEDACTORS_TESTS_FORKED_WORKERS"
+"""Environment variable: the socket of the server."""
+_LONGEST = 1 << 18
+_CONTEXT, _LANGUAGE = "--serialized-runtime-env-context=", "--language="
+
+
+@contextlib.contextmanager
+def server() -> Iterator[dict[str, str]]:
+    """Run one for the block; yield what the environment of a cluster must have so that its workers are forked."""
+    with tempfile.TemporaryDirectory(prefix="forked-") as folder:
+        address = f"{folder}/socket"
+        root = str(Path(__file__).parents[1])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        process = subprocess.Popen([sys.executable, __file__, address], env=environment, stdin=subprocess.PIPE)
+        try:
+            yield {ADDRESS: address}
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()  # ends it
+            process.wait(timeout=60)
+
+
+def serve(address: str) -> None:
+    """Fork for everybody who asks, until standard input ends."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address)
+    listener.listen(64)
+
+    import gc
+    import random
+
+    import numpy
+    import torch
+
+    import fedactors.runtime.ray.process
+
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return
+        asking, _ = listener.accept()
+        content, files, _, _ = socket.recv_fds(asking, _LONGEST, 3)
+        if os.fork():
+            asking.close()
+            for file in files:
+                os.close(file)
+            continue
+        # the fork: it becomes what was asked for
+        listener.close()
+        asking.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        words, environment, folder = json.loads(content)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        sys.argv = words
+        # a process of its own has numbers of its own
+        random.seed()
+        numpy.random.seed()
+        torch.seed()
+
+        import runpy
+
+        runpy.run_path(words[0], run_name="__main__")
+        return
+
+
+def ask() -> None:
+    """Have the server fork the worker that Ray wants; without one, do what Ray's own `setup_worker.py` does."""
+    words = sys.argv[1:]
+    context = json.loads(next((word.removeprefix(_CONTEXT) for word in words if word.startswith(_CONTEXT)), "{}"))
+    own = [word for word in words if not word.startswith((_CONTEXT, _LANGUAGE))]
+    asks_more = any(value for name, value in context.items() if (name, value) != ("py_executable", sys.executable))
+    if asks_more or not own[0].endswith("default_worker.py"):
+        import ray._private.workers.setup_worker as original
+
+        os.execv(sys.executable, [sys.executable, original.__file__, *words])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(os.environ[ADDRESS])
+        content = json.dumps([own, dict(os.environ), os.getcwd()]).encode()
+        socket.send_fds(connection, [content], [0, 1, 2])
+        connection.recv(1)  # until the fork has what it needs
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        serve(sys.argv[1])
+    else:
+        ask()
