@@ -10,8 +10,10 @@ This file is the server, and it is what Ray starts in the place of its `setup_wo
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -56,9 +58,6 @@ def serve(address: str) -> None:
     import numpy
     import torch
 
-    import fedactors.runtime.ray.process
-
-    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
@@ -66,19 +65,25 @@ def serve(address: str) -> None:
             return
         asking, _ = listener.accept()
         content, files, _, _ = socket.recv_fds(asking, _LONGEST, 3)
+        words, environment, folder = json.loads(content)
+        if "ray" not in sys.modules:
+            # Ray reads its variables, such as those of the token, when it is loaded: all forks are of one cluster
+            os.environ.update(environment)
+            importlib.import_module("fedactors.runtime.ray.process")
+            gc.freeze()
         if os.fork():
             asking.close()
             for file in files:
                 os.close(file)
             continue
-        # the fork: it becomes what was asked for
+        # the fork: it becomes what was asked for, in a process group of its own, which Ray ends with it
+        os.setpgid(0, 0)
         listener.close()
         asking.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        words, environment, folder = json.loads(content)
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
@@ -87,9 +92,6 @@ def serve(address: str) -> None:
         random.seed()
         numpy.random.seed()
         torch.seed()
-
-        import runpy
-
         runpy.run_path(words[0], run_name="__main__")
         return
 

@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import numpy as np
 
+from fedactors.data.in_memory import memory_database
 from fedactors.errors import BadInput, DataMissing
 from fedactors.network.codec import plain
 
@@ -236,23 +237,20 @@ def _require_file(path: str) -> None:
 def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
     import duckdb
 
-    is_file = source.kind in ("duckdb", "parquet", "csv")
-    if is_file:
-        _require_file(source.where)
-    database = source.where if source.kind == "duckdb" else ":memory:"
     try:
+        if source.kind not in ("duckdb", "parquet", "csv"):
+            with memory_database(**_NO_EXTENSIONS, enable_external_access=False, lock_configuration=True) as connection:
+                connection.register("rows_in_memory", _rows(source))
+                yield connection, "rows_in_memory"
+            return
+        _require_file(source.where)
+        database = source.where if source.kind == "duckdb" else ":memory:"
         with duckdb.connect(database, read_only=source.kind == "duckdb", config=_NO_EXTENSIONS) as connection:
-            if source.kind in ("parquet", "csv"):
+            if source.kind != "duckdb":
                 connection.execute(f"SET allowed_paths = [{_literal(source.where)}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
-            if source.kind == "duckdb":
-                yield connection, _quote(source.table)
-            elif is_file:
-                yield connection, _file_relation(source)
-            else:
-                connection.register("rows_in_memory", _rows(source))
-                yield connection, "rows_in_memory"
+            yield connection, _quote(source.table) if source.kind == "duckdb" else _file_relation(source)
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         reason = reason.partition(" Error: ")[2] or reason  # DuckDB names a kind of error first

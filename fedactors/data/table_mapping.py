@@ -26,6 +26,7 @@ import pyarrow as pa
 import scipy.sparse
 from numpy.typing import NDArray
 
+from fedactors.data.in_memory import memory_database
 from fedactors.data.query import Edge, JoinPlan
 from fedactors.data.sql import QueryError
 
@@ -90,7 +91,7 @@ def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: in
         f" SELECT digest FROM (SELECT *, row_number() OVER () AS position FROM picked)"
         f" JOIN hashed USING ({names}) ORDER BY position"
     )
-    with duckdb.connect(config=_settings(threads, None)) as connection:
+    with memory_database(**_settings(threads, None)) as connection:
         connection.register("picked", picked)
         found = connection.sql(query, params=[outer, inner, edge.name]).to_arrow_table()
     return _fixed_bytes(found.column("digest"))
