@@ -7,10 +7,13 @@ it is used.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import functools
 import importlib
 import inspect
 import json
+import os
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -332,12 +335,26 @@ def _optional(address: str | None) -> Any:
     return None if address is None else resolve_address(address)
 
 
-def _points() -> list[EntryPoint]:
+def _points() -> tuple[EntryPoint, ...]:
+    places: list[tuple[str, int, int]] = []
+    for place in sys.path:
+        with contextlib.suppress(OSError):
+            found = os.stat(place or ".")
+            places.append((place, found.st_ino, found.st_mtime_ns))
+    return _points_in(tuple(places))
+
+
+@functools.lru_cache(maxsize=1)
+def _points_in(places: tuple[tuple[str, int, int], ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points while the folders of the path are as they were: to find them, every package is read.
+
+    Whoever installs or removes a package touches the folder that it lies in.
+    """
     unique = {(canonical(point.name), point.value): point for point in entry_points(group=GROUP)}
     by_name: dict[str, EntryPoint] = {}
     for (name, _), point in sorted(unique.items()):
         by_name.setdefault(name, point)
-    return list(by_name.values())
+    return tuple(by_name.values())
 
 
 def _load(point: EntryPoint) -> Protocol:

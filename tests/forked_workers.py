@@ -1,4 +1,4 @@
-"""Workers of the tests' Ray cluster, forked from one process that has loaded ray, torch and the runtime already.
+"""Workers of the tests' Ray cluster, forked from one process that has loaded ray, torch and the protocols already.
 
 Ray's own way to start a worker loads ray twice and torch once: three seconds of processor time for each actor of each
 test. A fork has all that in a hundredth of a second, and is from then on a worker like any other. Clusters that tests
@@ -25,6 +25,7 @@ from pathlib import Path
 
 ADDRESS = "FEDACTORS_TESTS_FORKED_WORKERS"
 """Environment variable: the socket of the server."""
+ROOT = Path(__file__).resolve().parents[1]
 _LONGEST = 1 << 18
 _CONTEXT, _LANGUAGE = "--serialized-runtime-env-context=", "--language="
 
@@ -34,10 +35,11 @@ def server() -> Iterator[dict[str, str]]:
     """Run one for the block; yield what the environment of a cluster must have so that its workers are forked."""
     with tempfile.TemporaryDirectory(prefix="forked-") as folder:
         address = f"{folder}/socket"
-        root = str(Path(__file__).parents[1])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        process = subprocess.Popen([sys.executable, __file__, address], env=environment, stdin=subprocess.PIPE)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        # -P: the folders beside this file are no packages that a worker may import
+        command = [sys.executable, "-P", __file__, address]
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
         try:
             yield {ADDRESS: address}
         finally:
@@ -58,6 +60,8 @@ def serve(address: str) -> None:
     import numpy
     import torch
 
+    protocols = ROOT / "protocols"
+    actors = [f"protocols.{file.parent.name}.actors" for file in sorted(protocols.glob("*/actors.py"))]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
@@ -69,7 +73,8 @@ def serve(address: str) -> None:
         if "ray" not in sys.modules:
             # Ray reads its variables, such as those of the token, when it is loaded: all forks are of one cluster
             os.environ.update(environment)
-            importlib.import_module("fedactors.runtime.ray.process")
+            for name in ("fedactors.runtime.ray.process", *actors):
+                importlib.import_module(name)
             gc.freeze()
         if os.fork():
             asking.close()

@@ -6,6 +6,7 @@ Importing this module loads neither torch nor ray nor pydantic, so that ``--help
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -49,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return print_candidates(commands, words)
         # key=value words may stand between flags, which argparse understands only in a parser without sub-commands
         if words and words[0] in commands:
-            if {"-h", "--help"} & set(words):
-                commands[words[0]].explained = _protocol_of(commands[words[0]], words[1:])
+            asks = bool({"-h", "--help"} & set(words))
+            commands[words[0]].explained = _protocol_of(commands[words[0]], words[1:]) if asks else None
             args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
         else:
             args = parser.parse_args(words)
@@ -76,6 +77,7 @@ def _protocol_of(parser: Parser, words: Sequence[str]) -> Protocol | None:
     return find_protocol(named[0]) if named else None
 
 
+@functools.cache
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="fedactors", description="Federated learning across organisations on Ray.", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"fedactors {__version__}")

@@ -5,6 +5,7 @@ One cluster serves all tests of this file; the last one cuts a host off.
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -304,13 +305,18 @@ def wait_for_rounds(out: Path, count: int) -> Path:
 
 
 def wait_for_log(hosts: Hosts, job: str, text: str) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        log = hosts.call(0, "ray", "job", "logs", "--address", hosts.dashboard, job).stdout
-        if text in log:
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"no {text!r} in {log[-2000:]}")
+    """Follow the job's log until the text is in it, with one process: each start of Ray's command loads all of Ray."""
+    command = ("ray", "job", "logs", "--follow", "--address", hosts.dashboard, job)
+    following = hosts.start(0, "env", "PYTHONUNBUFFERED=1", *command)
+    limit = threading.Timer(120, following.kill)
+    limit.start()
+    try:
+        assert following.stdout is not None
+        assert any(text in line for line in following.stdout), f"no {text!r} in the log of {job}"
+    finally:
+        limit.cancel()
+        following.kill()
+        following.communicate()
 
 
 def wait_for_metrics(hosts: Hosts, name: str) -> str:

@@ -60,7 +60,9 @@ def test_a_sites_loss_and_change_are_weighted_alike(counts_samples, shares):
     spec, training = ModelSpec(name="linear", inputs=(3,), outputs=2), LocalTraining(num_epochs=1, batch_size=8)
     start = rng.normal(size=8).astype(np.float32)
     numbers = [np.arange(n) for n in (10, 30)]
-    sources = [ArraySource(ids=n, features=rng.normal(size=(len(n), 3)).astype(np.float32), labels=n % 2) for n in numbers]
+    sources = [
+        ArraySource(ids=n, features=rng.normal(size=(len(n), 3)).astype(np.float32), labels=n % 2) for n in numbers
+    ]
     keys = [rows_key(source) for source in sources]
     rows = [algorithm.rows_on(key, "cpu") for key in keys]
     alone = train_clients(spec, [start] * 2, rows, seeds=(1, 2), training=training, together=False)
