@@ -6,6 +6,7 @@ every use gets a connection of its own, whose registered tables no other sees.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 from collections.abc import Iterator
@@ -26,3 +27,6 @@ def _database(process: int, settings: tuple[tuple[str, str | int | bool], ...]) 
     import duckdb
 
     return duckdb.connect(":memory:", config=dict(settings))
+
+
+atexit.register(_database.cache_clear)  # DuckDB complains of what is open when Python is gone

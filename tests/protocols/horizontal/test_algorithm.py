@@ -1,4 +1,4 @@
-"""The server's arithmetic by hand: changes under masks come apart as they went in, losses are weighted as changes are."""
+"""The server's arithmetic by hand: changes come out of a sum as they went in, losses are weighted as changes are."""
 
 from __future__ import annotations
 
