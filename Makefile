@@ -3,12 +3,12 @@
 #   PYTHON       the interpreter for .venv (3.11 or newer; default: python3.11, else python3)
 #   WHEEL_INDEX  an additional index of wheels, for example one with CPU builds of torch
 #   TESTS        what to test (default: everything)
-#   WORKERS      how many processes test at a time (default: 2)
+#   WORKERS      how many processes test at a time (default: 3, for two cores: tests on Ray wait half of their time)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WHEEL_INDEX ?=
 TESTS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +31,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not ray and not slow" -q $(TESTS)
+	$(BIN)/python -m pytest --numprocesses logical --dist loadgroup -m "not ray and not slow" -q $(TESTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
