@@ -60,7 +60,6 @@ class RawData:
         self._blocks: list[tuple[str, Floats]] = []
         self._seen: set[tuple[tuple[int, ...], bytes]] = set()
         self._index: _Index | None = None
-        self._found: dict[Any, str | None] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -107,13 +106,10 @@ class RawData:
         """
         if sent.dtype.kind not in "biuf" or sent.size < MIN_DISTINCT or not self._blocks:
             return None
-        key = (sent.shape, sent.dtype.str, sent.tobytes(), thorough)
-        if key not in self._found:
-            with np.errstate(all="ignore"):
-                if self._index is None:
-                    self._index = _index_of(_Blocks.of(self._blocks))
-                self._found[key] = self._index.find(sent, thorough)
-        return self._found[key]
+        with np.errstate(all="ignore"):
+            if self._index is None:
+                self._index = _index_of(_Blocks.of(self._blocks))
+            return self._index.find(sent, thorough)
 
     def _is_new(self, matrix: Floats) -> bool:
         mark = (matrix.shape, matrix.tobytes())
@@ -124,7 +120,6 @@ class RawData:
     def _add(self, name: str, vectors_VN: Floats) -> None:
         self._blocks.append((name, np.nan_to_num(np.ascontiguousarray(vectors_VN))))
         self._index = None
-        self._found.clear()
 
 
 @dataclass(frozen=True)
@@ -176,10 +171,17 @@ class _Index:
         self._by_code = places[np.argsort(codes_P[places], kind="stable")]
         self._codes = codes_P[self._by_code]
 
+        self._found: dict[Any, str | None] = {}
         self._bases: list[tuple[int, Floats]] = []
         self._choose_bases([name for name, vectors in blocks for _ in vectors], fine_V)
 
     def find(self, sent: NDArray[Any], thorough: bool) -> str | None:
+        key = (sent.shape, sent.dtype.str, hashlib.sha256(sent.tobytes()).digest(), thorough)
+        if key not in self._found:
+            self._found[key] = self._search(sent, thorough)
+        return self._found[key]
+
+    def _search(self, sent: NDArray[Any], thorough: bool) -> str | None:
         values = np.asarray(sent, dtype=np.float64)
         eps = _DOUBLE if np.any(values != values.astype(np.float32)) else _SINGLE
         table = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
