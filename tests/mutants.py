@@ -1,6 +1,7 @@
 """How many small changes of a file its tests notice: one change of the syntax tree at a time, what survives is printed.
 
     python -m tests.mutants protocols/mtcd/roaming.py tests/protocols/mtcd/test_roaming.py --number 30
+    python -m tests.mutants protocols/mtcd/roaming.py tests/protocols/mtcd/test_roaming.py --lines 40 41
 
 A change swaps an operator or a comparison, moves a constant, turns a condition, returns None or leaves a statement out.
 Annotations, docstrings and the texts of errors are let alone. What is slow to import is imported once; each mutant is a
@@ -187,6 +188,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("tests", nargs="+")
     parser.add_argument("--number", type=int, default=30, help="changes that are drawn (default: 30)")
+    parser.add_argument("--lines", type=int, nargs="+", metavar="LINE", help="change these lines only, in every way")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
     parser.add_argument("--minutes", type=float, default=60.0, help="when to end before the last of them (default: 60)")
     given = parser.parse_args()
@@ -199,9 +201,12 @@ def main() -> None:
     if is_noticed(path, tree, given.tests, 600.0):
         sys.exit(f"{given.file}: the tests fail, or take over ten minutes, as it is")
     seconds = time.monotonic() - begin
-    every = sites(tree)
-    drawn = sorted(random.Random(given.seed).sample(every, min(given.number, len(every))))
-    nodes, num_noticed, num_done = list(ast.walk(tree)), 0, 0
+    every, nodes = sites(tree), list(ast.walk(tree))
+    if given.lines:
+        drawn = [site for site in every if nodes[site[1]].lineno in given.lines]  # type: ignore[attr-defined]
+    else:
+        drawn = sorted(random.Random(given.seed).sample(every, min(given.number, len(every))))
+    num_noticed, num_done = 0, 0
     for kind, index in drawn:
         if time.monotonic() - begin > 60.0 * given.minutes:
             break
