@@ -7,10 +7,12 @@ clusters' processes wait for a core than there are. Tests that share a costly fi
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(f"ray {group}"))
 
 
+def _join_patiently() -> Any:
+    """Join, again where Ray had no time to start: it gives itself thirty seconds, in which others may test as well."""
+    from fedactors.runtime.ray import cluster
+
+    for _ in range(2):
+        with contextlib.suppress(cluster.NotStarted):
+            return cluster.join(None, 2)
+    return cluster.join(None, 2)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """An embedded cluster of two cores; runtimes find it and leave it running."""
@@ -49,7 +61,7 @@ def ray_cluster() -> Iterator[None]:
                 patch.setenv(name, value)
             params = partial(ray_parameter.RayParams, setup_worker_path=forked_workers.__file__)
             patch.setattr(ray_parameter, "RayParams", params)
-            joined = cluster.join(None, 2)
+            joined = _join_patiently()
         yield
         cluster.leave(joined, ())
     gc.collect()

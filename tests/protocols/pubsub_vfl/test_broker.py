@@ -329,7 +329,7 @@ def refs(owner: str) -> tuple[Ref, ...]:
     return (Ref(owner, 1, 8, NOWHERE),)
 
 
-def play(batches: int, drive, needs_broker: bool = False):
+def play(batches: int, drive, gives_broker: bool = False):
     """Run `drive` with an epoch's broker, two passive workers and an active one."""
     runtime = SimulatedRuntime()
 
@@ -338,7 +338,7 @@ def play(batches: int, drive, needs_broker: bool = False):
         workers = [runtime.spawn(Worker, name) for name in ("p/0", "p/1", "a/0")]
         await runtime.start()
         await broker.begin_epoch(BatchCount(batches))
-        return await drive(broker if needs_broker else runtime, *workers)
+        return await drive(runtime, *workers, *([broker] if gives_broker else []))
 
     return runtime.execute(main)
 
@@ -387,24 +387,29 @@ def test_a_worker_cannot_report_for_another():
     assert play(1, drive).finished
 
 
-def test_after_the_deadline_a_worker_that_waits_gets_what_another_did_not_do():
-    async def drive(broker, passive, other, active):
-        serving = asyncio.ensure_future(broker.serve_epoch())
+@pytest.mark.parametrize(("served_after", "abandoned_at"), [(0.0, 110.0), (15.0, 115.0)])
+def test_after_the_deadline_a_worker_that_waits_gets_what_another_did_not_do(served_after, abandoned_at):
+    async def drive(runtime, passive, other, active, broker):
+        await runtime.clock.sleep(100.0)
         assert (await passive.tell(report(room=1))).assigned == ((0, 1),)
+        waiting = asyncio.ensure_future(other.tell(report(room=1, wait=True)))
+        await runtime.clock.sleep(served_after)
+        serving = asyncio.ensure_future(broker.serve_epoch())
         # there is nothing for it until the deadline of ten seconds
-        assert (await other.tell(report(room=1, wait=True))).assigned == ((0, 2),)
+        assert (await waiting).assigned == ((0, 2),)
+        assert runtime.clock.now() == pytest.approx(abandoned_at, abs=0.1)
         await other.tell(report(published=((0, 2, refs("p/1")),), room=0))
         assert (await active.tell(report(room=1))).payloads == ((0, 2, refs("p/1")),)
         await active.tell(report(published=((0, 2, refs("a/0")),), room=0))
         await other.tell(report(done=((0, 2),), room=0))
         return await serving
 
-    counts = play(1, drive, needs_broker=True)
+    counts = play(1, drive, gives_broker=True)
     assert (counts.abandoned, counts.max_attempts) == (1, 2)
 
 
 def test_a_report_of_a_worker_that_is_lost_is_answered_and_its_batches_go_to_who_waits():
-    async def drive(broker, passive, other, active):
+    async def drive(runtime, passive, other, active, broker):
         assert (await passive.tell(report(room=1))).assigned == ((0, 1),)
         lost = asyncio.ensure_future(passive.tell(report(room=1, wait=True)))
         waiting = asyncio.ensure_future(other.tell(report(room=1, wait=True)))
@@ -417,7 +422,7 @@ def test_a_report_of_a_worker_that_is_lost_is_answered_and_its_batches_go_to_who
         await broker.lose(LostWorker("a/0"))
         return await idle
 
-    assert play(1, drive, needs_broker=True) == Orders((), (), (), False)
+    assert play(1, drive, gives_broker=True) == Orders((), (), (), False)
 
 
 def test_who_asks_without_waiting_gets_empty_orders_and_a_freed_payload_wakes_nobody():
