@@ -29,6 +29,18 @@ def test_distances_are_in_units_of_the_noise() -> None:
     assert Gaussian(0.0).mu(one, one) == 0.0
     assert Laplace(math.sqrt(2)).epsilon(one, other) == pytest.approx(7.0)
     assert RandomisedResponse(0.5).epsilon(np.array([0, 1, 2]), np.array([1, 1, 0])) == 1.0
+    assert RandomisedResponse(0.5).mu(np.array([0, 1, 2]), np.array([1, 1, 0])) == mu_of_epsilon(1.0)
+
+
+def test_what_did_not_move_costs_nothing_and_no_noise_hides_nothing() -> None:
+    one, other = np.zeros(2), np.array([0.0, 1e-3])
+    for law in (Gaussian(2.0), Laplace(1.0), Gaussian(0.0), Laplace(0.0)):
+        assert law.epsilon(one, one) == law.mu(one, one) == 0.0
+    assert Gaussian(2.0).epsilon(one, other) == math.inf  # a Gaussian tail bounds no ratio
+    assert Laplace(0.0).epsilon(one, other) == Laplace(0.0).mu(one, other) == math.inf
+    assert Gaussian(2.0).mu(one, np.array([0.0, np.inf])) == math.inf
+    assert Laplace(1.0).mu(one, other) == mu_of_epsilon(Laplace(1.0).epsilon(one, other))
+    assert (mu_of_epsilon(0.0), mu_of_epsilon(math.inf)) == (0.0, math.inf)
 
 
 def test_randomised_response_keeps_labels_as_often_as_it_says() -> None:
