@@ -209,7 +209,7 @@ def _vertical() -> list[Case]:
         run("tablepuppet", "", "task.layout", flags=["--data", TOML], base="vertical"),
         run("glasu", "", "", flags=["--data", TOML], base="vertical"),
         run("pubsub-vfl", "", "task.layout", flags=["--data", TOML], base="horizontal"),
-        run("pubsub-vfl", "", "task.layout", flags=["--data", TOML], base="relational"),
+        run("pubsub-vfl", "", "no feature column", flags=["--data", TOML], base="relational"),
         run("pubsub-vfl", "", "", flags=["--data", TOML], base="graph"),
     ]  # fmt: skip
     many = [f"v{i}" for i in range(30000)]
