@@ -286,9 +286,9 @@ class Noted(SimulatedRuntime):
         super().__init__(**options)
         self.built = {}
 
-    def spawn(self, cls, name, *args, **kwargs):
+    def spawn(self, cls, name, *args, resources=None, **kwargs):
         self.built[name] = (args, kwargs)
-        return super().spawn(cls, name, *args, **kwargs)
+        return super().spawn(cls, name, *args, resources=resources, **kwargs)
 
 
 def leaves(value):
