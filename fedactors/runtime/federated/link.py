@@ -22,6 +22,7 @@ from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
 from fedactors.network.codec import Parts, decode, encode_parts
 from fedactors.runtime.failures import decode_reply, encode_error
 from fedactors.runtime.federated.folders import Member, SiteFolder
+from fedactors.validation import first_line
 
 _HEAD = struct.Struct("<IBBI")
 REQUEST, REPLY, ERROR, PING = 0, 1, 2, 3
@@ -29,6 +30,8 @@ PIECE_BYTES = 256 * 1024
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
 VERSION = 1
+REFUSED, TURNED_AWAY = "refused: ", "turned away: "
+"""How the reason begins for which a connection is lost, if this side or the other did not keep to its rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +179,8 @@ class Connection:
             if len(self._tasks) > MOST_PENDING:
                 raise Broken(f"has more than {MOST_PENDING} calls under way")
             self._start(self._answer(number, memoryview(body)))
+        elif kind == ERROR and number == 0:
+            self._end(f"{TURNED_AWAY}{_text_of(body)}")
         elif kind in (REPLY, ERROR):
             reply, _ = self._pending.pop(number, (None, ""))
             if reply is not None and not reply.done():
@@ -203,13 +208,18 @@ class Connection:
     def _end(self, why: str, is_refused: bool = False) -> None:
         if self._is_closed:
             return
+        if is_refused:
+            # no answer to any call: the other side is told why nothing more is heard of it
+            told = encode_error(self.peer, Refused(self.peer, why))
+            with contextlib.suppress(OSError, RuntimeError):
+                self.writer.write(_framed(told, ERROR))
         self._close()
         for reply, what in list(self._pending.values()):
             if not reply.done():
                 reply.set_exception(PartyLost(self.peer, f"its site was lost during {what}: {why}"))
                 reply.exception()  # the run is stopped by `lost`
         self._pending.clear()
-        self.lost(self, f"refused: {why}" if is_refused else why)
+        self.lost(self, f"{REFUSED}{why}" if is_refused else why)
 
     def _close(self) -> None:
         self._is_closed = True
@@ -239,9 +249,18 @@ class Connection:
         """Say what is still to be said, for a second at most, and close."""
         await self.flush()
         self.close()
-        with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(1.0):
-                await self.writer.wait_closed()
+        await _close(self.writer)
+
+
+def _text_of(body: bytes) -> str:
+    """Return what an error says, in a line."""
+    try:
+        decode_reply(False, body)
+    except FedactorsError as error:
+        return error.message if isinstance(error, Refused) else first_line(error)
+    except (ValueError, TypeError, AttributeError):
+        pass
+    return "it does not say why"
 
 
 def _pieces(parts: Parts) -> Any:
@@ -302,6 +321,8 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
         Refused: one of the two certificates is not the federation's, or the site does not want this connection.
     """
     where = f"{member.host}:{member.port}"
+    writer: asyncio.StreamWriter | None = None
+    connection: Connection | None = None
     try:
         async with asyncio.timeout(limits.handshake):
             reader, writer = await asyncio.open_connection(
@@ -309,12 +330,17 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
             )
             der = writer.get_extra_info("ssl_object").getpeercert(True)
             if folder.federation.owner_of(der) != member.name:
-                writer.close()
                 raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
             writer.write(_framed(encode_parts((VERSION, hello.federation, hello.purpose, hello.run, hello.cast))))
             await writer.drain()
-            kind, _, _, body = await read_piece(reader, limits)
+            try:
+                kind, _, _, body = await read_piece(reader, limits)
+            except (EOFError, ConnectionError, ssl.SSLError) as error:
+                # with TLS 1.3 this side may take itself for connected when the other has seen no certificate yet
+                text = f"{where} closed the connection: it refuses the certificate of {folder.name} ({_reason(error)})"
+                raise Refused(member.name, text) from None
             decode_reply(kind == REPLY, body)
+        connection = Connection(peer=member.name, reader=reader, writer=writer, limits=limits, **ends)
     except Broken as error:
         raise Refused(member.name, str(error)) from None
     except ssl.SSLCertVerificationError as error:
@@ -327,9 +353,19 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
         raise PartyLost(member.name, f"its site did not answer at {where} within {limits.handshake:g} s") from None
     except (OSError, EOFError) as error:
         raise PartyLost(member.name, f"its site does not answer at {where} ({_reason(error)})") from None
-    connection = Connection(peer=member.name, reader=reader, writer=writer, limits=limits, **ends)
+    finally:
+        if connection is None and writer is not None:
+            await _close(writer)
     connection.start()
     return connection
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close, and wait for a second at most until that is done."""
+    writer.close()
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(1.0):
+            await writer.wait_closed()
 
 
 def _framed(parts: Parts, kind: int = REQUEST) -> bytes:

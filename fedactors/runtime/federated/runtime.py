@@ -24,7 +24,7 @@ from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, Place, make_book
 from fedactors.runtime.federated.hosting import decoded
-from fedactors.runtime.federated.link import Connection, Hello, Limits, dial
+from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Limits, dial
 from fedactors.runtime.federated.proposal import Proposal, as_tree
 from fedactors.runtime.federated.site_run import errors_for, log_end
 from fedactors.runtime.hosted import WallClock
@@ -244,10 +244,12 @@ class FederatedRuntime(Runtime):
         if self._is_closing:
             return
         peer = connection.peer
-        if why.startswith("refused: "):
-            self._folder.audit.add("refused", run=self._proposal.run, party=peer, why=why.removeprefix("refused: "))
-            self.fail(Refused(peer, why.removeprefix("refused: ")))
-            return
+        for begins, who in ((REFUSED, peer), (TURNED_AWAY, self._folder.name)):
+            if why.startswith(begins):
+                error = Refused(who, why.removeprefix(begins))
+                self._folder.audit.add("refused", run=self._proposal.run, party=who, why=error.message)
+                self.fail(error)
+                return
         actor = next((place.name for place in self._gate.book.values() if place.site == peer), peer)
         self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
 

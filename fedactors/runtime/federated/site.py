@@ -10,7 +10,7 @@ from typing import Any
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.network.codec import decode
 from fedactors.runtime.federated.folders import SiteFolder
-from fedactors.runtime.federated.link import PIECE_BYTES, Connection, Hello, Limits, accept
+from fedactors.runtime.federated.link import PIECE_BYTES, REFUSED, Connection, Hello, Limits, accept
 from fedactors.runtime.federated.proposal import (
     RUN_ID,
     Proposal,
@@ -113,13 +113,16 @@ class SiteProcess:
         return run.welcome(peer, hello.purpose, hello.cast)
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
-        if why.startswith("refused: "):
-            self._refused(connection.peer, why.removeprefix("refused: "))
-        if self.run is not None:
-            self.run.end("failed", f"the driver at {connection.peer} is gone: {why}")
-        if self._waiting is not None and decision(self.folder, self._waiting) is None:
-            decide(self.folder, self._waiting, approved=False, why="the coordinator went away")
+        if why.startswith(REFUSED):
+            self._refused(connection.peer, why.removeprefix(REFUSED))
+        if connection.name != self._asked:
+            return  # its run has ended, and the next one may be under way
+        waiting, run = self._waiting, self.run
         self.run = self._driving = self._asked = self._waiting = None
+        if run is not None:
+            run.end("failed", f"the driver at {connection.peer} is gone: {why}")
+        if waiting is not None and decision(self.folder, waiting) is None:
+            decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
     async def _drive(self, peer: str, run: str, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site."""
@@ -131,16 +134,19 @@ class SiteProcess:
         if verb == "propose":
             await self._consider(peer, run, args)
             return None
-        if self.run is None:
+        if (run_here := self.run) is None:
             raise self._note(Refused(peer, f"asks for {str(verb)[:40]!r} before anything is approved"))
         try:
-            return await self.run.control(verb, args)
+            found = await run_here.control(verb, args)
+            if verb == "end":
+                self.run = self._asked = None
+            return found
         except FedactorsError as error:
             if verb in ("prepare", "connect", "load", "open", "snapshot"):
                 if isinstance(error, Refused):
-                    self.run.note(error)
+                    run_here.note(error)
                 else:
-                    self.run.fail(error)
+                    run_here.fail(error)
             raise
 
     def _note(self, error: Refused) -> Refused:

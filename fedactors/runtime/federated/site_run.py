@@ -32,7 +32,7 @@ from fedactors.runtime.failures import UnawaitedCall, as_party_error, encode_err
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
-from fedactors.runtime.federated.link import Connection, Hello, Limits, Serve, dial
+from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Limits, Serve, dial
 from fedactors.runtime.federated.proposal import Proposal
 from fedactors.runtime.hosted import WallClock
 
@@ -135,7 +135,7 @@ class SiteRun:
                 for context in self.actors.values():
                     await context.actor.open()
             case "watch", ():
-                raise await self.failure
+                raise await asyncio.shield(self.failure)
             case "call", (receiver, method, value):
                 return await self.serve_call(self.proposal.coordinator, DRIVER, receiver, method, value)
             case "snapshot", (str(label),):
@@ -353,8 +353,11 @@ class SiteRun:
         if self.life >= Life.CLOSED:
             return
         peer = connection.peer
-        if why.startswith("refused: "):
-            self.note(Refused(peer, why.removeprefix("refused: ")))
+        if why.startswith(REFUSED):
+            self.note(Refused(peer, why.removeprefix(REFUSED)))
+            return
+        if why.startswith(TURNED_AWAY):
+            self.note(Refused(self._folder.name, f"is turned away by {peer}: it {why.removeprefix(TURNED_AWAY)}"))
             return
         actor = next((place.name for place in self.gate.book.values() if place.site == peer), peer)
         self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
@@ -381,7 +384,7 @@ class SiteRun:
         for context in self.actors.values():
             context.close()
         if self._recorder is not None and self._run_folder is not None:
-            if self.failure.done():
+            if self.failure.done() and not self.failure.cancelled():
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
