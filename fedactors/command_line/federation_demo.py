@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.command_line.federation import agree, learned
 from fedactors.command_line.terminal import print_json, print_table
 from fedactors.errors import BadInput, CallTimeout, PartyFailed
-from fedactors.plugins import discover
+from fedactors.plugins import discover, resolve_address
+from fedactors.runtime.federated.crossings import agree, learned
 
 BANK, SHOP, FEDERATION = "bank", "shop", "credit-risk"
 NUM_CUSTOMERS = 600
@@ -99,8 +99,7 @@ def _protocol() -> str:
 
 def _command(*words: str, quiet: bool) -> dict[str, Any]:
     """Run ``fedactors`` with these words, in this process, and return the JSON that it prints."""
-    from fedactors.command_line.main import main
-
+    main = resolve_address("fedactors.command_line.main:main")
     if not quiet:
         print(f"$ fedactors {shlex.join(words)}", flush=True)
     out, said = io.StringIO(), io.StringIO()

@@ -296,7 +296,7 @@ def read_party(
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    _known(party, _PARTY_KEYS["vertical"] - {"state", "state_key"}, where)
+    check_table(LAYOUTS["vertical"][1], party, where)
     return _file(path, name, party, kind, num_classes, positive, where=where)
 
 
@@ -306,7 +306,10 @@ def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    _known(task, _TASK_KEYS["vertical"] - {"layout", "class_weights"}, where)
+    check_table(LAYOUTS["vertical"][0], task, where)
+    for key in ("layout", "class_weights"):
+        if key in task:
+            raise BadInput(f"{where}: {key} is not allowed at a site")
     kind, num_classes = _task(task)
     alignment = _choice(task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment")
     split = _choice(task.get("split", "random"), ("random", "stratified"), "task.split")

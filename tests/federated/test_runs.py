@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedactors.command_line.federation import agree
 from fedactors.command_line.main import main
+from fedactors.runtime.federated.crossings import agree
 from tests.federated.world import BANK, SHOP, TASK, World
 
 SMALL = ("num_epochs=2", "num_layers=2", "hidden_size=8", "embedding_size=4", "batch_size=32", "on_party_loss=stop")
