@@ -198,3 +198,14 @@ def _explain(error: ValidationError, overrides: Mapping[str, Any]) -> str:
             value = overrides.get(place.split(".")[0], problem.get("input"))
             lines[place] = f"{place}: {shown(value)} is not allowed: {text}"
     return "; ".join(lines.values())
+
+
+def spell_infinities(value: Any) -> Any:
+    """Return `value` with infinite floats as the words that the config reads back; JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: spell_infinities(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [spell_infinities(item) for item in value]
+    return value

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import signal
 import statistics
@@ -25,8 +24,9 @@ from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, TypeAdapter, Val
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.command_line.options import RunOptions
-from fedactors.config import as_dict, build, parse_words
+from fedactors.config import as_dict, build, parse_words, spell_infinities
 from fedactors.errors import BadInput, DataMissing, FedactorsError, Stopped
+from fedactors.launch_federated import prepare_federated, resolve_federated
 from fedactors.named_code import check_trusted
 from fedactors.plugins import Protocol, RunResult
 from fedactors.records.activity import Activity, activities
@@ -81,6 +81,10 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     """
     check_trackers(options.track)
     _refuse_blanks(options)
+    if options.federation is not None:
+        return resolve_federated(protocol, words, options)
+    if options.share_seed:
+        raise BadInput("--share-seed: needs --federation")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
     check_runtime_flags(options, options.runtime or "ray")
@@ -110,7 +114,7 @@ def check(protocol: Protocol, words: Sequence[str], options: RunOptions) -> None
 
 
 def _refuse_blanks(options: RunOptions) -> None:
-    for flag in ("out", "data", "address", "resume"):
+    for flag in ("out", "data", "address", "resume", "federation"):
         value = getattr(options, flag)
         if value is not None and not value.strip():
             raise BadInput(f"--{flag}: {value!r} is not allowed: it names nothing")
@@ -286,6 +290,8 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
     held = parent.checkpoint_to_resume().actors
     config = restore_config(protocol, parent, options.trust)
+    if stored["runtime"] == "federated":
+        raise BadInput(f"--resume: {parent.path} is a run over a federation, which cannot be resumed yet")
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
     check_runtime_flags(options, runtime)
     resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
@@ -351,14 +357,18 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
     ):
         name = options.data or protocol.default_data
         progress.phase(f"reading {name}")
-        data = load_data(protocol, config, name, seed, is_here(options))
+        make: Callable[[Recorder | None], Runtime] = partial(make_runtime, options, seed)
+        if options.federation is not None:
+            data, make = prepare_federated(protocol, config, options, seed)
+        else:
+            data = load_data(protocol, config, name, seed, is_here(options))
         resolved = _resolved(protocol, config, options, seed, scenario)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
         recorder: FolderRecorder | None = None
         try:
             trackers = open_trackers(options.track, folder.path, as_dict(config))
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
-            runtime = make_runtime(options, seed, recorder)
+            runtime = make(recorder)
             recorder.usage, runtime.tell = runtime.usage, progress.phase
             runtime.watched = progress.watch(partial(_look, runtime, recorder))
             signals.runtime = runtime
@@ -415,19 +425,8 @@ def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
         "data": options.data,
         "options": dataclasses.asdict(_StoredOptions.of(options)),  # type: ignore[call-overload]
         "headline": {"name": protocol.headline.name, "mode": protocol.headline.mode},
-        "config": _spell_infinities(as_dict(config)),
+        "config": spell_infinities(as_dict(config)),
     }
-
-
-def _spell_infinities(value: Any) -> Any:
-    """Return `value` with infinite floats as the words that the config reads back; JSON has none."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _spell_infinities(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_spell_infinities(item) for item in value]
-    return value
 
 
 def _summarise(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedactors.command_line.audit import audit_command as audit_command
 from fedactors.command_line.completion import SHELLS
+from fedactors.command_line.federation import federation_command as federation_command
+from fedactors.command_line.federation import site_command as site_command
 from fedactors.command_line.options import RunOptions, run_options
 from fedactors.command_line.submission import fetch_command as fetch_command
 from fedactors.command_line.submission import is_shared

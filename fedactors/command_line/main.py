@@ -14,8 +14,10 @@ from typing import NoReturn
 
 from fedactors import __version__
 from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
+from fedactors.command_line.federation import FEDERATION_ACTIONS, SITE_ACTIONS
 from fedactors.command_line.options import (
     Parser,
+    add_federation_flags,
     add_format_flag,
     add_place_flags,
     add_run_flags,
@@ -97,6 +99,31 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         help="name of a protocol, see fedactors list; PROTOCOL --help explains its settings",
     )
     add_run_flags(run)
+    add_federation_flags(run)
+
+    site = add("site", "an organisation's own process: make it, start it, answer what others propose to run")
+    site.add_argument("action", choices=SITE_ACTIONS, help="init NAME, start, pending, show RUN, approve RUN, ...")
+    site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
+    site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
+    site.add_argument("--listen", metavar="HOST:PORT", help="init: where other sites dial this one")
+    site.add_argument("--why", default="", metavar="TEXT", help="approve, reject: goes to the coordinator and the log")
+    add_format_flag(site)
+
+    federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
+    federation.add_argument(
+        "action", choices=FEDERATION_ACTIONS, help="init FOLDER, admit FOLDER REQUEST, demo [FOLDER]"
+    )
+    federation.add_argument("name", nargs="?", metavar="FOLDER", help="of whoever organises it; its name is the name")
+    federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
+    federation.add_argument("--address", metavar="HOST:PORT", help="admit: where the others dial the site")
+    federation.add_argument(
+        "--seat",
+        action="append",
+        default=[],
+        metavar="PARTY",
+        help="admit: the site hosts this party, which is nobody's data (a broker); else the coordinator's site does",
+    )
+    add_format_flag(federation)
 
     add_sweep_flags(add("sweep", SWEEP))
 

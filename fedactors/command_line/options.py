@@ -38,6 +38,8 @@ class RunOptions:
     spread: str | None = None
     state: tuple[tuple[str, str], ...] = ()
     state_key: tuple[tuple[str, str], ...] = ()
+    federation: str | None = None
+    share_seed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse passwords: options are kept in run folders, and a job's in its command line.
@@ -147,6 +149,21 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="PARTY=LABEL",
         help="put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
+    )
+
+
+def add_federation_flags(parser: argparse.ArgumentParser) -> None:
+    """Add what runs a protocol between sites that share no cluster."""
+    parser.add_argument(
+        "--federation",
+        metavar="FILE",
+        help="run at the sites of several organisations: the federation.toml in your own site's folder; --data is then "
+        "SITE=NAME,SITE=NAME",
+    )
+    parser.add_argument(
+        "--share-seed",
+        action="store_true",
+        help="federation: a test, whose seed all sites take; without it each has its own, unknown to the others",
     )
 
 

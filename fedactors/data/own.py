@@ -288,6 +288,34 @@ def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float],
     return tuple((str(name), float(value)) for name, value in given.items())
 
 
+def read_party(
+    path: Path, where: str, name: str, party: dict[str, Any], kind: Task, num_classes: int, positive: Any = None
+) -> FileSource:
+    """Return where a party's rows of a vertical data set are, from the table `where` of the description `path`.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    check_table(LAYOUTS["vertical"][1], party, where)
+    return _file(path, name, party, kind, num_classes, positive, where=where)
+
+
+def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return what a table says of a vertical task: ``type``, the number of ``classes``, ``alignment`` and ``split``.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    check_table(LAYOUTS["vertical"][0], task, where)
+    for key in ("layout", "class_weights"):
+        if key in task:
+            raise BadInput(f"{where}: {key} is not allowed at a site")
+    kind, num_classes = _task(task)
+    alignment = _choice(task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment")
+    split = _choice(task.get("split", "random"), ("random", "stratified"), "task.split")
+    return {"type": kind, "classes": num_classes, "alignment": alignment, "split": split}
+
+
 def _file(
     path: Path,
     name: str,
@@ -296,8 +324,9 @@ def _file(
     num_classes: int,
     positive: Any = None,
     class_weights: tuple[tuple[str, float], ...] = (),
+    where: str = "",
 ) -> FileSource:
-    where = f"parties.{name}"
+    where = where or f"parties.{name}"
     rules = party.get("columns", {})
     if not isinstance(rules, dict):
         raise BadInput(f"{where}.columns: {shown(rules)} is not allowed: give a table [{where}.columns]")

@@ -20,6 +20,8 @@ import numpy as np
 from fedactors.errors import FedactorsError
 
 T = TypeVar("T")
+Parts = list[bytes | memoryview]
+"""A frame as pieces to be written one after the other."""
 MAGIC = b"FDA1"
 HEADER_BYTES = 64
 """Bytes that one message costs on a link beside its arrays: what the ledger states and the simulator charges."""
@@ -273,7 +275,7 @@ def carry(value: Any) -> Any:
 # --- bytes ---------------------------------------------------------------------------------------------------------
 
 
-def encode_parts(value: Any, arguments: bool = False) -> list[bytes | memoryview]:
+def encode_parts(value: Any, arguments: bool = False) -> Parts:
     """Return the frame of `value` as pieces to be written one after the other (arrays are not copied)."""
     fields_of = _argument_fields if arguments else _message_fields
     arrays: list[np.ndarray] = []
@@ -304,7 +306,7 @@ def encode_parts(value: Any, arguments: bool = False) -> list[bytes | memoryview
         offset += array.nbytes + (-array.nbytes) % _ALIGN
     header = msgpack.packb((tree, offsets))
     start = _PREFIX.size + len(header)
-    parts: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, len(header)), header, b"\0" * ((-start) % _ALIGN)]
+    parts: Parts = [_PREFIX.pack(MAGIC, len(header)), header, b"\0" * ((-start) % _ALIGN)]
     for array in arrays:
         if array.nbytes:
             parts.append(array.reshape(-1).view(np.uint8).data)

@@ -52,6 +52,16 @@ def kind_of(sender: str, sender_role: str, receiver: str, receiver_role: str) ->
     return CLIENT_CLIENT
 
 
+def merged(totals: Iterable[tuple[str, str, str, str, int, int]]) -> list[tuple[str, str, str, str, int, int]]:
+    """Return the totals of several ledgers' states as one, sorted."""
+    found: dict[tuple[str, str, str, str], list[int]] = {}
+    for sender, receiver, kind, type_, messages, num_bytes in totals:
+        total = found.setdefault((sender, receiver, kind, type_), [0, 0])
+        total[0] += messages
+        total[1] += num_bytes
+    return [(*key, messages, size) for key, (messages, size) in sorted(found.items())]
+
+
 class Ledger:
     """Rows in, totals and blocks out.
 

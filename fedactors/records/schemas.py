@@ -123,7 +123,7 @@ class Config:
     schema_version: Literal[1] = 1
     scenario: Text | None = None
     protocol: Text | None = None
-    runtime: Literal["ray", "simulated"] | None = None
+    runtime: Literal["ray", "simulated", "federated"] | None = None
     seed: Count | None = None
     data: Text | None = None
     options: Tree | None = None
@@ -137,7 +137,7 @@ class SummaryFile:
 
     run: Text
     protocol: Text
-    runtime: Literal["ray", "simulated"]
+    runtime: Literal["ray", "simulated", "federated"]
     seed: Count
     rounds: Count
     metrics: Figures

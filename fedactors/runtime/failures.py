@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from fedactors import errors
 from fedactors.errors import (
     CallTimeout,
     Deadlock,
@@ -21,7 +22,7 @@ from fedactors.errors import (
     Stopped,
     is_out_of_memory,
 )
-from fedactors.network.codec import CodecError
+from fedactors.network.codec import CodecError, Parts, decode, encode_parts
 from fedactors.validation import first_line
 
 _FRAME = re.compile(r'^ *(?:\| *)*(  File "[^"\n]+", line \d+, in \S+)$', re.MULTILINE)
@@ -139,3 +140,30 @@ def as_party_error(name: str, error: BaseException) -> FedactorsError:
     failed = PartyFailed(name, f"{type(error).__name__}: {error}", text)
     failed.__cause__ = error
     return failed
+
+
+def encode_error(name: str, error: BaseException) -> Parts:
+    """Return an error as a value: class name, party, message, original traceback."""
+    known = as_party_error(name, error)
+    party = known.party if isinstance(known, PartyError) else name
+    text = known.message if isinstance(known, PartyError) else str(known)
+    trace = known.traceback_text if isinstance(known, PartyFailed) else ""
+    # a protocol's own kind of error travels as the one of `errors` that it is
+    kind = next(cls.__name__ for cls in type(known).__mro__ if getattr(errors, cls.__name__, None) is cls)
+    return encode_parts((kind, party, text, trace))
+
+
+def decode_reply(is_reply: bool, body: memoryview | bytes) -> Any:
+    """Return a reply's value, or raise the error it carries."""
+    value = decode(body)
+    if is_reply:
+        return value
+    name, party, text, trace = value
+    cls = getattr(errors, name, None)
+    if cls is PartyFailed:
+        raise PartyFailed(party, text, trace)
+    if isinstance(cls, type) and issubclass(cls, PartyError):
+        raise cls(party, text)
+    if isinstance(cls, type) and issubclass(cls, FedactorsError) and cls is not errors.Stopped:
+        raise cls(text)
+    raise PartyFailed(party, f"{name}: {text}", trace)

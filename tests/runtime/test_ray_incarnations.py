@@ -13,10 +13,11 @@ import ray
 
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.network.codec import encode_parts
+from fedactors.runtime.failures import decode_reply
 from fedactors.runtime.ray import supervision
-from fedactors.runtime.ray.lanes import as_array, decode_reply
+from fedactors.runtime.ray.lanes import as_array
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.ray.transport import incarnation_of, ticket
+from fedactors.runtime.ray.transport import REPLY, incarnation_of, ticket
 from tests.runtime.cast import Carry, Echo, line, said
 from tests.runtime.test_ray_faults import lose, stop
 
@@ -107,7 +108,7 @@ def test_a_ticket_that_was_kept_opens_nothing_after_the_loss() -> None:
         async def try_it() -> Any:
             kind, body = await there.actor.call.remote("b", kept, as_array(frame))
             try:
-                return decode_reply(kind, memoryview(body)).values[0]
+                return decode_reply(kind == REPLY, memoryview(body)).values[0]
             except Refused as error:
                 return str(error)
 

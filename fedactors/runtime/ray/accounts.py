@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.network.ledger import Row
+from fedactors.network.ledger import Row, merged
 
 Totals = tuple[str, str, str, str, int, int]
 """Sender, receiver, kind, type, messages, bytes."""
@@ -68,10 +68,4 @@ class Accounts:
 
     def totals(self, driver: Iterable[Totals]) -> list[Totals]:
         """Return the traffic of all, the driver's included."""
-        merged: dict[tuple[str, str, str, str], list[int]] = {}
-        for part in (self.earlier, driver, *self._totals.values()):
-            for sender, receiver, kind, type_, messages, num_bytes in part:
-                total = merged.setdefault((sender, receiver, kind, type_), [0, 0])
-                total[0] += messages
-                total[1] += num_bytes
-        return [(*key, messages, size) for key, (messages, size) in sorted(merged.items())]
+        return merged(total for part in (self.earlier, driver, *self._totals.values()) for total in part)

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from ray.exceptions import RayActorError
 
-from fedactors import errors
-from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost
-from fedactors.network.codec import decode, encode_parts
+from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost
+from fedactors.network.codec import Parts, encode_parts
 from fedactors.remote import Door, Doors
-from fedactors.runtime.failures import UnawaitedCall, as_party_error
-from fedactors.runtime.ray.transport import ERROR, REPLY, Outgoing, Parts, connect
+from fedactors.runtime.failures import UnawaitedCall, decode_reply
+from fedactors.runtime.ray.transport import REPLY, Outgoing, connect
 
 
 @dataclass(frozen=True)
@@ -40,33 +39,6 @@ class Address:
     """With which the process that holds this address calls there; made for its name and no other."""
     incarnation: int = 0
     """How many processes of this name were lost before it."""
-
-
-def encode_error(name: str, error: BaseException) -> Parts:
-    """Return an error as a value: class name, party, message, original traceback."""
-    known = as_party_error(name, error)
-    party = known.party if isinstance(known, PartyError) else name
-    text = known.message if isinstance(known, PartyError) else str(known)
-    trace = known.traceback_text if isinstance(known, PartyFailed) else ""
-    # a protocol's own kind of error travels as the one of `errors` that it is
-    kind = next(cls.__name__ for cls in type(known).__mro__ if getattr(errors, cls.__name__, None) is cls)
-    return encode_parts((kind, party, text, trace))
-
-
-def decode_reply(kind: int, body: memoryview | bytes) -> Any:
-    """Return a reply's value, or raise the error it carries."""
-    value = decode(body)
-    if kind == REPLY:
-        return value
-    name, party, text, trace = value
-    cls = getattr(errors, name, None)
-    if cls is PartyFailed:
-        raise PartyFailed(party, text, trace)
-    if isinstance(cls, type) and issubclass(cls, PartyError):
-        raise cls(party, text)
-    if isinstance(cls, type) and issubclass(cls, FedactorsError) and cls is not errors.Stopped:
-        raise cls(text)
-    raise PartyFailed(party, f"{name}: {text}", trace)
 
 
 class Lanes:
@@ -174,7 +146,7 @@ class Lanes:
         if reply.done():
             return
         try:
-            value = decode_reply(kind, body)
+            value = decode_reply(kind == REPLY, body)
             address.doors.check_reply(door, address.name, value)
             address.doors.check_fields(address.name, value)
         except Exception as error:
@@ -224,7 +196,7 @@ class Lanes:
         if address.incarnation < self.least(address.name):
             raise PartyLost(address.name, "its process was given up as lost while a payload was fetched")
         frame = memoryview(body)
-        return bytes(frame) if kind == REPLY else decode_reply(ERROR, frame)
+        return bytes(frame) if kind == REPLY else decode_reply(False, frame)
 
     def close(self) -> None:
         """Close all connections."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextvars
 import enum
 import gc
 import os
@@ -25,20 +24,21 @@ from typing import Any, TypeVar
 import ray
 
 from fedactors.errors import FedactorsError, PartyLost, Refused
-from fedactors.network.codec import HEADER_BYTES, decode, encode_parts, freeze, measure, type_name
+from fedactors.network.codec import HEADER_BYTES, Parts, decode, encode_parts, measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
-from fedactors.network.ledger import Ledger, Row, kind_of
+from fedactors.network.ledger import kind_of
 from fedactors.records.states import OwnStates
 from fedactors.records.temporary import make_folder, start_of
-from fedactors.remote import DRIVER, current_caller, doors
+from fedactors.remote import DRIVER, current_caller
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Context, Job, Ref, Work, check_reader
-from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, error_bytes
+from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader
+from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, encode_error, error_bytes
+from fedactors.runtime.hosted import HostedContext, WallClock
 from fedactors.runtime.ray.accounts import Drained
-from fedactors.runtime.ray.lanes import Address, Lanes, as_array, encode_error
+from fedactors.runtime.ray.lanes import Address, Lanes, as_array
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
-from fedactors.runtime.ray.settings import Settings, WallClock
-from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, Parts, incarnation_of
+from fedactors.runtime.ray.settings import Settings
+from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, incarnation_of
 
 T = TypeVar("T")
 LEASE = "lease"
@@ -47,38 +47,25 @@ _MOST_REFUSALS = 100
 """Of those that are remembered between two looks of the driver: a flood of them costs no memory."""
 
 
-class RayContext(Context):
+class RayContext(HostedContext):
     """One actor's side of the Ray runtime, in the actor's own process."""
 
     def __init__(self, casting: Casting, settings: Settings, host: str) -> None:
-        self.name = casting.name
-        self.seed = settings.seed
-        self.reproducible_noise = settings.reproducible_noise
-        self.clock: WallClock = WallClock(settings.start, settings.offset, settings.scale)
-        self.rows: list[Row] = []
-        self.spans: list[tuple[str, str, str, float, float]] = []
-        self.privacy: list[Any] = []
+        clock = WallClock(settings.start, settings.offset, settings.scale)
+        super().__init__(casting, settings.seed, settings.reproducible_noise, clock, settings.keep_rows)
         self.refused: list[str] = []
-        self.waiting_seconds = 0.0
-        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self.ledger = Ledger(self.rows.extend if settings.keep_rows else None)
         # the driver alone knows which losses are dealt with: a lost party is its watcher's business
         self.unawaited = UnawaitedCall(self._fail, lambda _: True)
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
         self.lanes = Lanes(self.name, host, settings.use_sockets, settings.call_timeout, self.unawaited)
-        self.doors = doors(casting.cls)
         self._cpu_before = 0.0
-        self._computing_seconds = 0.0
         self._outside_reported = 0.0
-        self._role = casting.cls.role
         self._settings = settings
         self._store = PayloadStore()
         self._reader = PayloadReader()
-        self._jobs: dict[str, Job] = {}
-        self._tasks: set[asyncio.Future[Any]] = set()
-        self._emulating = settings.network is not None or settings.costs is not None
         # a compute in the loop's own thread would also delay the emulated links
-        self._thread = concurrent.futures.ThreadPoolExecutor(1) if self._emulating else None
+        if settings.network is not None or settings.costs is not None:
+            self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         address = self.lanes.address(receiver, self.name)
@@ -116,68 +103,13 @@ class RayContext(Context):
         kind = kind_of(self.name, self._role, receiver, receiver_role)
         self.ledger.record(self.clock.now(), self.name, receiver, kind, ERROR_ROW, error_bytes(error))
 
-    async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
-        # lets frames in that arrived meanwhile: the function blocks this process
-        await asyncio.sleep(0)
+    async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         start = self.clock.now()
-        if self._thread is None:
-            result = self._timed(function, args)
-        else:
-            result = await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, function, args)
-            costs = self._settings.costs
-            if costs is not None:
-                rest = costs.seconds(self.name, work) - (self.clock.now() - start)
-                await self.clock.sleep(max(0.0, rest))
-        self.record_span("compute", work.kind, start, self.clock.now())
+        result = await super()._compute(function, args, work)
+        costs = self._settings.costs
+        if costs is not None:
+            await self.clock.sleep(max(0.0, costs.seconds(self.name, work) - (self.clock.now() - start)))
         return result
-
-    def _timed(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
-        start = time.thread_time()
-        try:
-            return function(*args)
-        finally:
-            self._computing_seconds += time.thread_time() - start
-
-    def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
-        if key in self._jobs:
-            raise FedactorsError(f"{self.name}: a job {key!r} is already under way")
-        task = asyncio.ensure_future(self.compute(function, freeze(args)[0], work))
-
-        async def wait(job: Job) -> Any:
-            result = await asyncio.shield(task)
-            self._jobs.pop(job.key, None)
-            return result
-
-        job = Job(key, function, args, work, self.clock.now(), wait)
-        self._jobs[key] = job
-        return job
-
-    def job(self, key: str) -> Job | None:
-        return self._jobs.get(key)
-
-    def background(self, awaitable: Awaitable[Any]) -> None:
-        async def go_on() -> Any:
-            return await awaitable
-
-        task: asyncio.Future[Any]
-        if isinstance(awaitable, asyncio.Future):
-            task = awaitable
-        else:
-            variables = contextvars.copy_context()
-            variables.run(current_caller.set, None)  # whoever called the door that begins it does not call this
-            task = asyncio.get_running_loop().create_task(go_on(), context=variables)
-        self._tasks.add(task)
-        task.add_done_callback(self._background_done)
-
-    def _background_done(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Stop the run: the driver's `watch` ends with the first failure."""
-        if not self.failure.done():
-            self.failure.set_result(error)
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         self.doors.check_payload(self.name, value)
@@ -220,15 +152,6 @@ class RayContext(Context):
     def free(self, ref: Ref) -> None:
         self._store.free(ref.key)
 
-    def record_span(self, kind: str, label: str, start: float, end: float) -> None:
-        if kind == "wait":
-            self.waiting_seconds += end - start
-        if self._settings.keep_rows:
-            self.spans.append((self.name, kind, label, start, end))
-
-    def record_privacy(self, record: Any) -> None:
-        self.privacy.append(record)
-
     def begin_run(self, start: float) -> None:
         """Count time and CPU seconds from here on: what came before was starting up."""
         self.clock.begin(start)
@@ -253,13 +176,10 @@ class RayContext(Context):
 
     def close(self) -> None:
         """Stop what goes on by itself and give memory back."""
-        for task in list(self._tasks):
-            task.cancel()
+        super().close()
         self.lanes.close()
         self._store.close()
         self._reader.close()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class Life(enum.IntEnum):

@@ -33,13 +33,14 @@ from fedactors.runtime import snapshot
 from fedactors.runtime.addresses import greets, refuses
 from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
+from fedactors.runtime.hosted import WallClock
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Accounts, Drained, Used
 from fedactors.runtime.ray.backstop import Backstop
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Lanes
 from fedactors.runtime.ray.placement import labelled
-from fedactors.runtime.ray.settings import Settings, WallClock
+from fedactors.runtime.ray.settings import Settings
 from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first, watch_services, within
 
 T = TypeVar("T")

@@ -33,13 +33,14 @@ from fedactors.records.temporary import start_of
 from fedactors.remote import DRIVER, doors
 from fedactors.runtime.addresses import greets
 from fedactors.runtime.base import Casting
+from fedactors.runtime.failures import decode_reply
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Drained
-from fedactors.runtime.ray.lanes import Address, Lanes, decode_reply
+from fedactors.runtime.ray.lanes import Address, Lanes
 from fedactors.runtime.ray.placement import cause, check_strict
 from fedactors.runtime.ray.process import LEASE, ActorProcess
 from fedactors.runtime.ray.settings import Settings
-from fedactors.runtime.ray.transport import ERROR, ticket
+from fedactors.runtime.ray.transport import ticket
 
 T = TypeVar("T")
 _MAX_CONCURRENCY = 10_000
@@ -267,7 +268,7 @@ class Processes:
             self._is_lost(name, "its process is gone")
             return
         try:
-            decode_reply(ERROR, error)
+            decode_reply(False, error)
         except Exception as failure:
             self._failed(failure)
 
@@ -463,4 +464,4 @@ def raise_first(errors: Iterable[bytes | None]) -> None:
     """Raise the first of errors that came encoded; None stands for none."""
     for error in errors:
         if error is not None:
-            decode_reply(ERROR, error)
+            decode_reply(False, error)

@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedactors.errors import CallTimeout, PartyLost
+from fedactors.network.codec import Parts
 from fedactors.remote import Door
 
 _HEAD = struct.Struct("<QIB51x")
 REQUEST, REPLY, ERROR, HELLO = 0, 1, 2, 3
 _SWEEP_SECONDS = 1.0
 _NUMBER_BYTES = 4
-
-Parts = list[bytes | memoryview]
 
 
 def ticket(key: bytes, caller: str, incarnation: int = 0) -> bytes:

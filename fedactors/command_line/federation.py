@@ -1,0 +1,253 @@
+"""``fedactors site`` and ``fedactors federation``: organisations that share no cluster, and what each is asked."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedactors.command_line.terminal import print_json, print_table
+from fedactors.errors import BadInput, Stopped
+
+if TYPE_CHECKING:
+    from fedactors.runtime.federated.folders import SiteFolder
+    from fedactors.runtime.federated.proposal import Proposal
+
+SITE_ACTIONS = ("init", "start", "pending", "show", "approve", "reject", "runs")
+FEDERATION_ACTIONS = ("init", "admit", "demo")
+_AUTHORITY_KEY = "authority.pem"
+
+
+def site_command(args: argparse.Namespace) -> int:
+    """Do what one site is asked."""
+    if args.action == "init":
+        return _init_site(args)
+    from fedactors.runtime.federated.folders import SiteFolder
+
+    folder = SiteFolder(Path(args.folder or "."))
+    if args.action == "start":
+        return _start(folder)
+    if args.action in ("pending", "runs"):
+        return _list(folder, args)
+    return _about_run(folder, args)
+
+
+def _need(value: str | None, what: str) -> str:
+    if not value:
+        raise BadInput(f"{what}: missing")
+    return value
+
+
+def _init_site(args: argparse.Namespace) -> int:
+    from fedactors.runtime.federated.folders import KEY, SITE, parse_address
+    from fedactors.runtime.federated.identity import check_name, make_key, make_request
+
+    name = check_name(_need(args.name, "NAME"), "site")
+    listen = _need(args.listen, "--listen")
+    parse_address(listen, "--listen")
+    folder = Path(args.folder or name)
+    if (folder / SITE).exists():
+        raise BadInput(f"--folder: {folder} holds a site already")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    request = folder / f"{name}.csr"
+    request.write_bytes(make_request(make_key(folder / KEY), name))
+    (folder / SITE).write_text(_SITE.format(name=name, listen=listen))
+    if args.format == "json":
+        print_json({"site": name, "folder": str(folder), "request": str(request)})
+        return 0
+    print(f"{folder / SITE}: say there which data the site has")
+    print(f"{request}: send this to whoever organises the federation; {folder / KEY} stays here")
+    return 0
+
+
+_SITE = """name = "{name}"
+listen = "{listen}"
+
+# Data that a run may ask for by name, and by nothing else. The keys are those of a party in a parties.toml.
+# [data.customers]
+# path = "customers.csv"
+# id = "customer"
+# label = "defaulted"                        # only at the site that knows the answer, which says what the task is:
+# task = {{ type = "binary", alignment = "psi" }}
+"""
+
+
+def _start(folder: SiteFolder) -> int:
+    import torch  # now: it takes seconds, and nobody waits yet
+
+    from fedactors.runtime.federated.site import SiteProcess
+
+    torch.set_num_threads(1)  # as in every process that computes: two give other last bits
+
+    async def listen() -> None:
+        process = SiteProcess(folder, tell=lambda text: print(text, flush=True))
+        server = await process.start()
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        async with server:
+            await stopped.wait()
+            process.stop()
+
+    asyncio.run(listen())
+    raise Stopped(f"the site {folder.name} was stopped", 143)
+
+
+def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> str:
+    from fedactors.runtime.federated.proposal import decision
+
+    found = decision(folder, proposal)
+    if found is None:
+        return "pending"
+    if not found[0]:
+        return f"rejected{f': {found[1]}' if found[1] else ''}"
+    return ended.get(proposal.run, "approved")
+
+
+def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.runtime.federated.audit import read
+    from fedactors.runtime.federated.folders import AUDIT
+    from fedactors.runtime.federated.proposal import kept_proposals
+
+    ended = {
+        line["run"]: line["status"]
+        for line in read(folder.path / AUDIT)
+        if line["what"] == "ended" and line["who"] == "site"
+    }
+    found = [
+        {
+            "run": run,
+            "coordinator": proposal.coordinator,
+            "protocol": proposal.protocol,
+            "data": proposal.data.get(folder.name),
+            "status": _status(folder, proposal, ended),
+        }
+        for run, proposal in kept_proposals(folder).items()
+    ]
+    if args.action == "pending":
+        found = [entry for entry in found if entry["status"] == "pending"]
+    if args.format == "json":
+        print_json({"site": folder.name, "runs": found})
+        return 0
+    if not found:
+        print("nothing is proposed" if args.action == "pending" else "no runs")
+        return 0
+    print_table(list(found[0]), [[str(value or "-") for value in entry.values()] for entry in found])
+    return 0
+
+
+def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.runtime.federated.proposal import check_proposal, decide, kept_proposals
+
+    known = kept_proposals(folder)
+    run = _need(args.name, "RUN")
+    if run not in known:
+        raise BadInput(f"run: {run[:40]!r} was not proposed to {folder.name} (known: {', '.join(known) or 'none'})")
+    proposal = known[run]
+    if args.action == "show":
+        shown = describe(folder, proposal)
+        if args.format == "json":
+            print_json(shown)
+        else:
+            _print_proposal(shown)
+        return 0
+    approved = args.action == "approve"
+    if approved:
+        check_proposal(proposal, folder)
+    decide(folder, proposal, approved=approved, why=args.why)
+    if args.format == "json":
+        print_json({"run": run, "approved": approved, "why": args.why})
+    else:
+        print(f"{run}: {'approved' if approved else 'rejected'}")
+    return 0
+
+
+def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
+    """Return what a run would mean for a site, before anything runs, JSON-ready."""
+    from fedactors.inspection import describe_messages, describe_protections
+    from fedactors.records.metrics import jsonable
+    from fedactors.runtime.federated.proposal import as_tree, check_proposal
+
+    protocol, config = check_proposal(proposal, folder)
+    return {
+        "site": folder.name,
+        **as_tree(proposal),
+        "seats": dict(folder.federation.seats),
+        "protections": jsonable(describe_protections(protocol, config)),
+        "messages": describe_messages(protocol, config),
+    }
+
+
+def _print_proposal(shown: dict[str, Any]) -> None:
+    mine = shown["data"].get(shown["site"])
+    print(f"run {shown['run']}: {shown['coordinator']} proposes {shown['protocol']} {shown['version']}")
+    print(f"source {shown['source']}, the same as here")
+    print(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
+    seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())
+    print(f"whoever is nobody's data: {seats or 'at ' + shown['coordinator']}")
+    if shown["shared_seed"] is not None:
+        print("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
+    print("\nsettings: " + ", ".join(f"{name}={value}" for name, value in shown["config"].items()) + "\n")
+    for one in shown["protections"]:
+        print(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")
+    for is_control, heading in ((False, "Between parties"), (True, "What the coordinator's driver learns")):
+        print(f"\n{heading}\n")
+        for entry in shown["messages"]:
+            if entry["control"] == is_control:
+                shapes = ", ".join(f"{f['name']} {f['shape']}" for f in entry["fields"] if f["shape"])
+                print(f"{entry['message']}: {entry['sender']} -> {entry['receiver']}")
+                print(f"  reveals: {entry['reveals']}{f'  ({shapes})' if shapes else ''}")
+
+
+def federation_command(args: argparse.Namespace) -> int:
+    """Do what whoever organises a federation is asked."""
+    if args.action == "demo":
+        from fedactors.command_line.federation_demo import demo
+
+        return demo(Path(args.name or "federation-demo"), args.format)
+    folder = Path(_need(args.name, "FOLDER"))
+    return _init_federation(folder, args) if args.action == "init" else _admit(folder, args)
+
+
+def _init_federation(folder: Path, args: argparse.Namespace) -> int:
+    from fedactors.runtime.federated.folders import FEDERATION, federation_text
+    from fedactors.runtime.federated.identity import as_pem, check_name, make_authority, make_key
+
+    name = check_name(folder.resolve().name, "federation")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = make_authority(make_key(folder / _AUTHORITY_KEY), name)
+    (folder / FEDERATION).write_text(federation_text(name, as_pem(authority), {}, {}))
+    if args.format == "json":
+        print_json({"federation": name, "file": str(folder / FEDERATION)})
+    else:
+        print(f"{folder / FEDERATION}: every site gets a copy; {folder / _AUTHORITY_KEY} signs, and stays here")
+    return 0
+
+
+def _admit(folder: Path, args: argparse.Namespace) -> int:
+    from fedactors.runtime.federated.folders import FEDERATION, federation_text, parse_address, read_federation
+    from fedactors.runtime.federated.identity import as_pem, read_certificate, read_key, sign_request
+    from fedactors.validation import read_text
+
+    file = folder / FEDERATION
+    federation = read_federation(file)
+    address = _need(args.address, "--address")
+    parse_address(address, "--address")
+    request = read_text(_need(args.request, "REQUEST"), "request")
+    authority = read_certificate(federation.authority, f"{file}: authority")
+    name, certificate = sign_request(request.encode(), read_key(folder / _AUTHORITY_KEY), authority)
+    if name in federation.members:
+        raise BadInput(f"request: {name} is in the federation already")
+    sites = {m.name: (f"{m.host}:{m.port}", as_pem(m.certificate)) for m in federation.members.values()}
+    sites[name] = (address, as_pem(certificate))
+    seats = {**federation.seats, **dict.fromkeys(args.seat, name)}
+    if taken := set(seats) & set(sites):
+        raise BadInput(f"--seat: {min(taken)!r} is not allowed: it is the name of a site")
+    file.write_text(federation_text(federation.name, federation.authority, sites, seats))
+    if args.format == "json":
+        print_json({"site": name, "file": str(file)})
+    else:
+        print(f"{name} is admitted: every site gets the new {file}")
+    return 0

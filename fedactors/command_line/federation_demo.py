@@ -1,0 +1,236 @@
+"""``fedactors federation demo``: a bank and a shop on one machine, each a process with its own key, folder and data.
+
+Every step is a command that a person could have typed, and is shown as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedactors.command_line.terminal import print_json, print_table
+from fedactors.errors import BadInput, CallTimeout, PartyFailed
+from fedactors.plugins import discover, resolve_address
+from fedactors.runtime.federated.crossings import agree, learned
+
+BANK, SHOP, FEDERATION = "bank", "shop", "credit-risk"
+NUM_CUSTOMERS = 600
+_START_SECONDS = 90.0
+_RUN_SECONDS = 110.0
+_SITE = {
+    BANK: """
+[data.customers]
+path = "customers.csv"
+id = "customer"
+label = "defaulted"
+task = { type = "binary", alignment = "psi" }
+""",
+    SHOP: """
+[data.orders]
+path = "orders.csv"
+id = "customer"
+""",
+}
+
+
+def demo(folder: Path, form: str) -> int:
+    """Make a federation of two sites in `folder`, train between them, and show what each has and has learned.
+
+    Raises:
+        BadInput: the folder is there already.
+        PartyFailed: a command failed; what it said is in the error.
+    """
+    if folder.exists():
+        raise BadInput(f"FOLDER: {folder} exists already: give another one, or remove it")
+    folder.mkdir(parents=True)
+    protocol = _protocol()
+    quiet = form == "json"
+    _make_sites(folder, quiet)
+    sites: list[subprocess.Popen[str]] = []
+    try:
+        sites.extend(_start(folder / name, quiet) for name in (BANK, SHOP))
+        for name, site in zip((BANK, SHOP), sites, strict=True):
+            _wait_for(folder / name, site)
+        found = _train(folder, protocol, quiet)
+        parts = {name: _export(folder / name, quiet) for name in (BANK, SHOP)}
+    finally:
+        for site in sites:
+            site.terminate()
+        for site in sites:
+            try:
+                site.wait(20)
+            except subprocess.TimeoutExpired:
+                site.kill()
+    run = _ended(folder / SHOP)
+    both = {name: folder / name for name in (BANK, SHOP)}
+    crossed = {name: learned(place, run) for name, place in both.items()}
+    if quiet:
+        agreed = agree(both, run)
+        print_json({"run": run, "metrics": found["metrics"], "parts": parts, "logs_agree": agreed, "learned": crossed})
+        return 0
+    print(f"\ntest: {', '.join(f'{name} {value:.3f}' for name, value in found['metrics'].items())}")
+    for name, entries in crossed.items():
+        print(f"\nWhat {name} learned from outside, by its own signed log ({folder / name / 'audit.log'})\n")
+        rows = [[e["from"], e["sender"], e["type"], str(e["messages"]), str(e["bytes"])] for e in entries]
+        print_table(["site", "from", "message", "times", "bytes"], rows)
+    word = "agree" if agree(both, run) else "DO NOT AGREE"
+    print(f"\nThe logs of both sites {word} on what crossed between them.")
+    return 0
+
+
+def _protocol() -> str:
+    """Return the protocol that joins columns of two organisations and is installed."""
+    names = [found.name for found in discover() if found.protocol is not None and found.hidden_by is None]
+    if "pubsub-vfl" not in names:
+        raise BadInput("demo: pubsub-vfl is not installed")
+    return "pubsub-vfl"
+
+
+def _command(*words: str, quiet: bool) -> dict[str, Any]:
+    """Run ``fedactors`` with these words, in this process, and return the JSON that it prints."""
+    main = resolve_address("fedactors.command_line.main:main")
+    if not quiet:
+        print(f"$ fedactors {shlex.join(words)}", flush=True)
+    out, said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+        code = main([*words, "--format", "json"])
+    if code:
+        raise PartyFailed("demo", f"fedactors {words[0]} {words[1]}: {said.getvalue().strip().splitlines()[-1]}")
+    found: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
+    return found
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _make_sites(folder: Path, quiet: bool) -> None:
+    federation = str(folder / FEDERATION)
+    _command("federation", "init", federation, quiet=quiet)
+    for name in (BANK, SHOP):
+        address = f"127.0.0.1:{_free_port()}"
+        site = str(folder / name)
+        _command("site", "init", name, "--folder", site, "--listen", address, quiet=quiet)
+        # nobody's data: where a broker runs, if the protocol has one, is agreed before
+        seat = ("--seat", "broker") if name == BANK else ()
+        request = f"{site}/{name}.csr"
+        _command("federation", "admit", federation, request, "--address", address, *seat, quiet=quiet)
+        with (folder / name / "site.toml").open("a") as file:
+            file.write(_SITE[name])
+    for name in (BANK, SHOP):
+        (folder / name / "federation.toml").write_text((folder / FEDERATION / "federation.toml").read_text())
+    _write_data(folder)
+
+
+def _write_data(folder: Path) -> None:
+    """Write customers of both, drawn at random: the bank knows income and age, the shop orders and returns."""
+    rng = np.random.default_rng(19)
+    income, age, orders, returns = rng.normal(size=(4, NUM_CUSTOMERS))
+    risk = -income - 0.5 * age + returns - 0.7 * orders + rng.logistic(size=NUM_CUSTOMERS)
+    people = np.array([f"c{number:05d}" for number in rng.permutation(NUM_CUSTOMERS * 2)[:NUM_CUSTOMERS]])
+    at_bank, at_shop = rng.random(NUM_CUSTOMERS) < 0.9, rng.random(NUM_CUSTOMERS) < 0.9
+    customers = [f"{people[i]},{income[i]:.4f},{age[i]:.4f},{int(risk[i] > 0)}" for i in np.flatnonzero(at_bank)]
+    bought = [f"{people[i]},{orders[i]:.4f},{returns[i]:.4f}" for i in rng.permutation(np.flatnonzero(at_shop))]
+    (folder / BANK / "customers.csv").write_text("\n".join(["customer,income,age,defaulted", *customers, ""]))
+    (folder / SHOP / "orders.csv").write_text("\n".join(["customer,orders,returns", *bought, ""]))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _start(site: Path, quiet: bool) -> subprocess.Popen[str]:
+    if not quiet:
+        print(f"$ fedactors site start --folder {site} &", flush=True)
+    with (site / "site.log").open("w") as log:
+        words = [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(site)]
+        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, text=True, env=_environment())
+
+
+def _wait_for(site: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a site listens."""
+    end = time.monotonic() + _START_SECONDS
+    while "listens at" not in (said := (site / "site.log").read_text()):
+        if process.poll() is not None or time.monotonic() > end:
+            last = (said.strip().splitlines() or ["it said nothing"])[-1]
+            raise CallTimeout(site.name, f"its site did not start: {last}")
+        time.sleep(0.1)
+
+
+def _train(folder: Path, protocol: str, quiet: bool) -> dict[str, Any]:
+    """Start the run at the bank, answer at both sites, and return its summary."""
+    data = f"{BANK}=customers,{SHOP}=orders"
+    settings = ("num_epochs=4", "num_layers=2", "hidden_size=16", "embedding_size=8", "batch_size=64")
+    places = ("--federation", str(folder / BANK / "federation.toml"), "--data", data, "--out", str(folder / "runs"))
+    words = ("run", protocol, *places, *settings)
+    if not quiet:
+        print(f"$ fedactors {shlex.join(words)} &", flush=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "fedactors", *words, "--quiet", "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+    )
+    try:
+        for name in (SHOP, BANK):
+            site = str(folder / name)
+            run = _pending(folder / name, driver)
+            if name == SHOP:
+                _command("site", "show", run, "--folder", site, quiet=quiet)
+            _command("site", "approve", run, "--folder", site, quiet=quiet)
+        out, said = driver.communicate(timeout=_RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise CallTimeout("demo", f"the run did not end within {_RUN_SECONDS:g} s") from None
+    finally:
+        driver.kill()
+        driver.wait()
+    if driver.returncode:
+        raise PartyFailed("demo", said.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def _pending(site: Path, driver: subprocess.Popen[str]) -> str:
+    """Return the run that waits for this site's answer, once there is one."""
+    from fedactors.runtime.federated.folders import SiteFolder
+    from fedactors.runtime.federated.proposal import kept_proposals
+
+    end = time.monotonic() + _START_SECONDS
+    folder = SiteFolder(site)
+    while not (known := kept_proposals(folder)):
+        if driver.poll() is not None:
+            said = driver.stderr.read() if driver.stderr is not None else ""
+            raise PartyFailed("demo", said.strip().splitlines()[-1])
+        if time.monotonic() > end:
+            raise CallTimeout(folder.name, "no run was proposed")
+        time.sleep(0.1)
+    return next(reversed(known))
+
+
+def _export(site: Path, quiet: bool) -> list[str]:
+    """Export a site's own part of the model from its own records."""
+    (run,) = (site / "runs").iterdir()
+    found = _command("export", str(run), "--to", str(site / "model"), quiet=quiet)
+    return [path for paths in found["files"].values() for path in paths]
+
+
+def _ended(site: Path) -> str:
+    """Return the run that a site's log says has ended."""
+    from fedactors.runtime.federated.audit import read
+    from fedactors.runtime.federated.folders import AUDIT
+
+    return str(next(line["run"] for line in reversed(read(site / AUDIT)) if line["what"] == "ended"))

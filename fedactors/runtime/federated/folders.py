@@ -1,0 +1,242 @@
+"""The two descriptions that a person writes: of the federation (who is in it), and of a site (its data).
+
+federation.toml   name, authority, [sites.NAME] address and certificate, [seats] party = site; the same at all sites
+site.toml         name, listen, [data.NAME] with the keys of a party in a parties.toml; [data.NAME.task] with a label
+key.pem           the site's key; certificate.pem is taken from the federation's file
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from cryptography import x509
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from fedactors.data.own import read_party, read_task
+from fedactors.data.sources import FileSource
+from fedactors.errors import BadInput
+from fedactors.runtime.federated.audit import AuditLog
+from fedactors.runtime.federated.identity import as_pem, check_name, fingerprint, read_certificate, read_key, tls
+from fedactors.validation import read_tree, shown
+
+FEDERATION, SITE, KEY, AUDIT = "federation.toml", "site.toml", "key.pem", "audit.log"
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _SiteEntry:
+    address: str
+    certificate: str
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _FederationFile:
+    name: str
+    authority: str
+    sites: dict[str, _SiteEntry]
+    seats: dict[str, str]
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _SiteFile:
+    name: str
+    listen: str
+    data: dict[str, dict[str, Any]]
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TaskFacts:
+    """What all parties of a run know of the task; the label's party states it."""
+
+    type: Literal["binary", "multiclass", "regression"]
+    classes: int
+    """1 for a regression."""
+    alignment: Literal["already-aligned", "hash", "psi"]
+    split: Literal["random", "stratified"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A site as the federation's file has it."""
+
+    name: str
+    host: str
+    port: int
+    certificate: x509.Certificate
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its certificate."""
+        return fingerprint(self.certificate)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who may work together."""
+
+    name: str
+    authority: str
+    members: Mapping[str, Member]
+    seats: Mapping[str, str]
+    """Party that belongs to no organisation's data, to the site whose process hosts it."""
+
+    def owner_of(self, certificate: bytes) -> str | None:
+        """Return the site whose certificate (DER) this is."""
+        shown_one = fingerprint(certificate)
+        return next((m.name for m in self.members.values() if m.fingerprint == shown_one), None)
+
+
+def _checked(kind: type[Any], path: Path, tree: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(tree))
+    except TypeError:
+        raise BadInput(f"{path}: a date is not allowed here: write it as a text") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{path}: {place or 'content'}: {first['msg']}") from None
+
+
+def parse_address(text: str, field: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 65536):
+        raise BadInput(f"{field}: {shown(text)} is not allowed: give HOST:PORT")
+    return host, int(port)
+
+
+def read_federation(path: Path) -> Federation:
+    """Read and check a ``federation.toml``.
+
+    Raises:
+        BadInput: naming the file, the field and what is wrong.
+    """
+    tree = read_tree(path, "federation")
+    found: _FederationFile = _checked(_FederationFile, path, {"sites": {}, "seats": {}, **tree})
+    check_name(found.name, "federation")
+    read_certificate(found.authority, f"{path}: authority")
+    members = {}
+    for name, entry in found.sites.items():
+        host, port = parse_address(entry.address, f"{path}: sites.{name}.address")
+        certificate = read_certificate(entry.certificate, f"{path}: sites.{name}.certificate")
+        members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate)
+    for party, site in found.seats.items():
+        if site not in members or party in members:
+            raise BadInput(f"{path}: seats.{party}: {site!r} is not allowed: a party that is no site, and a site")
+    return Federation(found.name, found.authority, members, dict(found.seats))
+
+
+def _quoted(text: str) -> str:
+    return '"""\n' + text + '"""' if "\n" in text else f'"{text}"'
+
+
+def federation_text(name: str, authority: str, sites: Mapping[str, tuple[str, str]], seats: Mapping[str, str]) -> str:
+    """Return a ``federation.toml``; `sites` are address and certificate (PEM) by name."""
+    lines = [f"name = {_quoted(name)}", f"authority = {_quoted(authority)}", ""]
+    for site, (address, certificate) in sites.items():
+        lines += [f'[sites."{site}"]', f"address = {_quoted(address)}", f"certificate = {_quoted(certificate)}", ""]
+    lines += ["[seats]", *(f'"{party}" = {_quoted(site)}' for party, site in seats.items()), ""]
+    return "\n".join(lines)
+
+
+class SiteFolder:
+    """All that a site has, in one folder; read when it is first needed.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        BadInput: there is no site in it, or its description is wrong.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        file = self.path / SITE
+        if not file.is_file():
+            raise BadInput(f"--folder: {shown(str(path))} holds no {SITE}: make a site with fedactors site init NAME")
+        found: _SiteFile = _checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
+        self.name = check_name(found.name, f"{file}: name")
+        self.listen = parse_address(found.listen, f"{file}: listen")
+        self._data = found.data
+        for name in self._data:
+            check_name(name, f"{file}: data")
+
+    @cached_property
+    def federation(self) -> Federation:
+        """The federation; this site is in it."""
+        made = read_federation(self.path / FEDERATION)
+        if self.name not in made.members:
+            raise BadInput(f"{self.path / FEDERATION}: {self.name} is not among its sites: {', '.join(made.members)}")
+        return made
+
+    @cached_property
+    def audit(self) -> AuditLog:
+        """The site's log."""
+        return AuditLog(self.path / AUDIT, read_key(self.path / KEY))
+
+    @cached_property
+    def server_tls(self) -> ssl.SSLContext:
+        """What this site demands of who dials it; see `identity.tls`."""
+        return self._tls(server=True)
+
+    @cached_property
+    def client_tls(self) -> ssl.SSLContext:
+        """What this site demands of those that it dials; see `identity.tls`."""
+        return self._tls(server=False)
+
+    def _tls(self, *, server: bool) -> ssl.SSLContext:
+        read_key(self.path / KEY)
+        own, file = self.federation.members[self.name].certificate, self.path / "certificate.pem"
+        part = file.with_name(f".certificate.{os.getpid()}.part")
+        part.write_text(as_pem(own))
+        os.replace(part, file)
+        return tls(server=server, key=self.path / KEY, certificate=file, authority=self.federation.authority)
+
+    def names(self) -> list[str]:
+        """Return the names of the site's data."""
+        return sorted(self._data)
+
+    def task(self, name: str) -> TaskFacts | None:
+        """Return the task that the data named `name` have the label of; None where they have none.
+
+        Raises:
+            BadInput: no such data, or what they say of themselves is wrong.
+        """
+        table = self._table(name)
+        if "label" not in table:
+            return None
+        where = f"{self.path / SITE}: data.{name}.task"
+        task = table.get("task")
+        if not isinstance(task, dict):
+            raise BadInput(f"{where}: missing: the data with the label say of what type the task is")
+        facts = read_task(task, where)
+        return TaskFacts(**facts)
+
+    def source(self, name: str, facts: TaskFacts) -> FileSource:
+        """Return where the rows of the data named `name` are.
+
+        Raises:
+            BadInput: no such data, or what they say of themselves is wrong.
+        """
+        table = dict(self._table(name))
+        task = table.pop("task", {})
+        positive = task.get("positive") if isinstance(task, dict) else None
+        where = self.path / SITE
+        return read_party(where, f"data.{name}", self.name, table, facts.type, facts.classes, positive)
+
+    def _table(self, name: str) -> dict[str, Any]:
+        if name not in self._data:
+            raise BadInput(f"{self.name}: has no data named {shown(name)} (its data: {', '.join(self.names())})")
+        return self._data[name]

@@ -1,0 +1,443 @@
+"""The link between two sites: numbered requests and replies over TLS, in pieces, each wait with a limit.
+
+    piece = | length of the piece u32 | kind u8 | more pieces follow u8 | number u32 | bytes |
+
+A connection is of one run and one purpose, and its first request says which (HELLO). Requests are numbered from 1 and
+nothing is left out, so that nothing can be said twice. What is long travels in pieces of 256 KiB, each of which waits
+until the other side has taken enough of what went before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
+from fedactors.network.codec import Parts, decode, encode_parts
+from fedactors.runtime.failures import decode_reply, encode_error
+from fedactors.runtime.federated.folders import Member, SiteFolder
+from fedactors.validation import first_line
+
+_HEAD = struct.Struct("<IBBI")
+REQUEST, REPLY, ERROR, PING = 0, 1, 2, 3
+PIECE_BYTES = 256 * 1024
+MOST_PENDING = 4096
+"""Requests of one connection that may be under way."""
+VERSION = 1
+REFUSED, TURNED_AWAY = "refused: ", "turned away: "
+"""How the reason begins for which a connection is lost, if this side or the other did not keep to its rules."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long a site waits, in seconds, and how much it takes."""
+
+    handshake: float = 10.0
+    """For TLS and the first request, from the moment that somebody dials."""
+    piece: float = 30.0
+    """For a piece, from its first byte to its last, and for the pieces of one message in between."""
+    lease: float = 60.0
+    """Without a sign of life, after which the other site counts as lost."""
+    call: float = 3600.0
+    """For the answer to a call."""
+    message: int = 256 * 1024 * 1024
+    """Bytes of one message."""
+
+
+Serve = Callable[[memoryview], Awaitable[Any]]
+"""Does what a request asks and returns the value of the reply, or raises."""
+
+
+class Broken(Exception):
+    """The other side does not keep to the rules of the link; the text says how."""
+
+
+@dataclass(eq=False)
+class Connection:
+    """One end of a link's connection to the site `peer`.
+
+    Args:
+        peer: proved by its certificate.
+        reader, writer: the stream, with TLS.
+        limits: see there.
+        serve: what becomes of the other side's requests; None: it may make none.
+        lost: is told, once, why the connection is no more, unless this side closed it.
+        errors: how an error that this side raises is told to the other.
+    """
+
+    peer: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    limits: Limits
+    serve: Serve | None
+    lost: Callable[[Connection, str], None]
+    errors: Callable[[BaseException], Parts]
+    name: str = ""
+    """What whoever serves it knows it by."""
+    _pending: dict[int, tuple[asyncio.Future[Any], str]] = field(default_factory=dict)
+    _made: int = 0
+    _taken: int = 0
+    _queue: deque[tuple[int, int, Parts]] = field(default_factory=deque)
+    _queued: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _is_closed: bool = False
+
+    def start(self) -> None:
+        """Begin to read, to write, and to give signs of life."""
+        for work in (self._read(), self._write(), self._live()):
+            self._start(work)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def request(self, parts: Parts, what: str) -> asyncio.Future[Any]:
+        """Send a request now and return the future of its reply's bytes, or its error; `what` is for people."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._is_closed:
+            reply.set_exception(PartyLost(self.peer, f"its site is gone; {what} was not done"))
+            return reply
+        self._made += 1
+        number = self._made
+        self._pending[number] = (reply, what)
+        self._send(REQUEST, number, parts)
+        late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
+        reply.add_done_callback(lambda _: late.cancel())
+        return reply
+
+    async def ask(self, value: Any, what: str) -> Any:
+        """Send a request and return the value of its reply."""
+        return decode(await self.request(encode_parts(value), what))
+
+    def _give_up(self, number: int) -> None:
+        reply, what = self._pending.pop(number, (None, ""))
+        if reply is not None and not reply.done():
+            reply.set_exception(CallTimeout(self.peer, f"{what} gave no answer within {self.limits.call:g} s"))
+
+    def _send(self, kind: int, number: int, parts: Parts) -> None:
+        self._queue.append((kind, number, parts))
+        self._queued.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._queued.wait()
+                self._queued.clear()
+                while self._queue:
+                    kind, number, parts = self._queue.popleft()
+                    # a reader that stands still for longer than its lease is lost: `_read` sees no sign of life
+                    for piece, more in _pieces(parts):
+                        self.writer.write(_HEAD.pack(len(piece), kind, more, number))
+                        self.writer.write(piece)
+                        await self.writer.drain()
+        except (OSError, ssl.SSLError) as error:
+            self._end(_reason(error))
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(self.limits.lease / 4)
+            if not self._queue:
+                self._send(PING, 0, [])
+
+    async def _read(self) -> None:
+        held: dict[tuple[int, int], list[bytes]] = {}
+        try:
+            while True:
+                kind, more, number, piece = await read_piece(self.reader, self.limits)
+                key = (kind, number)
+                if more or key in held:
+                    if len(held) > 1 and key not in held:
+                        raise Broken("begins a message before the one before it has ended")
+                    held.setdefault(key, []).append(piece)
+                    if sum(map(len, held[key])) > self.limits.message:
+                        raise Broken(f"sends a message of more than {self.limits.message} bytes")
+                    if more:
+                        continue
+                    piece = b"".join(held.pop(key))
+                self._take(kind, number, piece)
+        except Broken as error:
+            self._end(str(error), is_refused=True)
+        except TimeoutError:
+            self._end(f"gave no sign of life for {self.limits.lease:g} s")
+        except (OSError, ssl.SSLError, EOFError) as error:
+            self._end(_reason(error))
+
+    def _take(self, kind: int, number: int, body: bytes) -> None:
+        if kind == REQUEST:
+            if number != self._taken + 1:
+                raise Broken(f"sends call {number} after call {self._taken}: calls are made once, in their order")
+            self._taken = number
+            if self.serve is None:
+                raise Broken("makes a call where it may make none")
+            if len(self._tasks) > MOST_PENDING:
+                raise Broken(f"has more than {MOST_PENDING} calls under way")
+            self._start(self._answer(number, memoryview(body)))
+        elif kind == ERROR and number == 0:
+            self._end(f"{TURNED_AWAY}{_text_of(body)}")
+        elif kind in (REPLY, ERROR):
+            reply, _ = self._pending.pop(number, (None, ""))
+            if reply is not None and not reply.done():
+                if kind == REPLY:
+                    reply.set_result(body)
+                    return
+                try:
+                    decode_reply(False, body)
+                except FedactorsError as error:
+                    reply.set_exception(error)
+                except (ValueError, TypeError, AttributeError):
+                    raise Broken("sends an error that is none") from None
+        elif kind != PING:
+            raise Broken(f"sends a piece of kind {kind}, which there is not")
+
+    async def _answer(self, number: int, body: memoryview) -> None:
+        assert self.serve is not None
+        try:
+            kind, parts = REPLY, encode_parts(await self.serve(body))
+        except Exception as error:
+            kind, parts = ERROR, self.errors(error)
+        if not self._is_closed:
+            self._send(kind, number, parts)
+
+    def _end(self, why: str, is_refused: bool = False) -> None:
+        if self._is_closed:
+            return
+        if is_refused:
+            # no answer to any call: the other side is told why nothing more is heard of it
+            told = encode_error(self.peer, Refused(self.peer, why))
+            with contextlib.suppress(OSError, RuntimeError):
+                self.writer.write(_framed(told, ERROR))
+        self._close()
+        for reply, what in list(self._pending.values()):
+            if not reply.done():
+                reply.set_exception(PartyLost(self.peer, f"its site was lost during {what}: {why}"))
+                reply.exception()  # the run is stopped by `lost`
+        self._pending.clear()
+        self.lost(self, f"{REFUSED}{why}" if is_refused else why)
+
+    def _close(self) -> None:
+        self._is_closed = True
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        with contextlib.suppress(OSError, RuntimeError):
+            self.writer.close()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._close()
+        for reply, what in self._pending.values():
+            if not reply.done():
+                reply.set_exception(PartyLost(self.peer, f"the run is over; {what} has no answer"))
+                reply.exception()
+
+    async def flush(self) -> None:
+        """Wait, for a second at most, until what was to be said is said."""
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(1.0):
+                while self._queue and not self._is_closed:
+                    await asyncio.sleep(0.005)
+                await self.writer.drain()
+
+    async def end(self) -> None:
+        """Say what is still to be said, for a second at most, and close."""
+        await self.flush()
+        self.close()
+        await _close(self.writer)
+
+
+def _text_of(body: bytes) -> str:
+    """Return what an error says, in a line."""
+    try:
+        decode_reply(False, body)
+    except FedactorsError as error:
+        return error.message if isinstance(error, Refused) else first_line(error)
+    except (ValueError, TypeError, AttributeError):
+        pass
+    return "it does not say why"
+
+
+def _pieces(parts: Parts) -> Any:
+    """Yield what is written at a time, and whether more follows; small parts are joined, large ones cut."""
+    total = sum(map(len, parts))
+    if total <= PIECE_BYTES:
+        yield b"".join(parts), False
+        return
+    whole = memoryview(b"".join(parts))
+    for start in range(0, total, PIECE_BYTES):
+        yield whole[start : start + PIECE_BYTES], start + PIECE_BYTES < total
+
+
+async def read_piece(reader: asyncio.StreamReader, limits: Limits) -> tuple[int, bool, int, bytes]:
+    """Return kind, whether more follows, number and bytes of the next piece.
+
+    Raises:
+        Broken: it is too large, or takes too long from its first byte to its last.
+        TimeoutError: none begins within the lease.
+        EOFError: the other side has closed.
+    """
+    async with asyncio.timeout(limits.lease):
+        first = await reader.readexactly(1)
+    try:
+        async with asyncio.timeout(limits.piece):
+            length, kind, more, number = _HEAD.unpack(first + await reader.readexactly(_HEAD.size - 1))
+            if length > PIECE_BYTES:
+                raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
+            piece = await reader.readexactly(length)
+    except TimeoutError:
+        raise Broken(f"took more than {limits.piece:g} s to send one piece") from None
+    return kind, bool(more), number, piece
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    if isinstance(error, EOFError) or not str(error):
+        return "the connection was closed"
+    return getattr(error, "strerror", None) or str(error)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What the first request on a connection says: what it is for, of which run, and what the caller was told."""
+
+    federation: str
+    purpose: str
+    run: str
+    cast: str
+
+
+async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits, **ends: Any) -> Connection:
+    """Open a connection to another site and say what for.
+
+    Raises:
+        PartyLost: nobody answers there, or not in time.
+        Refused: one of the two certificates is not the federation's, or the site does not want this connection.
+    """
+    where = f"{member.host}:{member.port}"
+    writer: asyncio.StreamWriter | None = None
+    connection: Connection | None = None
+    try:
+        async with asyncio.timeout(limits.handshake):
+            reader, writer = await asyncio.open_connection(
+                member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
+            )
+            der = writer.get_extra_info("ssl_object").getpeercert(True)
+            if folder.federation.owner_of(der) != member.name:
+                raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
+            writer.write(_framed(encode_parts((VERSION, hello.federation, hello.purpose, hello.run, hello.cast))))
+            await writer.drain()
+            try:
+                kind, _, _, body = await read_piece(reader, limits)
+            except (EOFError, ConnectionError, ssl.SSLError) as error:
+                # with TLS 1.3 this side may take itself for connected when the other has seen no certificate yet
+                text = f"{where} closed the connection: it refuses the certificate of {folder.name} ({_reason(error)})"
+                raise Refused(member.name, text) from None
+            decode_reply(kind == REPLY, body)
+        connection = Connection(peer=member.name, reader=reader, writer=writer, limits=limits, **ends)
+    except Broken as error:
+        raise Refused(member.name, str(error)) from None
+    except ssl.SSLCertVerificationError as error:
+        raise Refused(
+            member.name, f"{where} shows a certificate that is not to be trusted: {error.verify_message}"
+        ) from None
+    except ssl.SSLError as error:
+        raise Refused(member.name, f"{where} refuses the certificate of {folder.name} ({_reason(error)})") from None
+    except TimeoutError:
+        raise PartyLost(member.name, f"its site did not answer at {where} within {limits.handshake:g} s") from None
+    except (OSError, EOFError) as error:
+        raise PartyLost(member.name, f"its site does not answer at {where} ({_reason(error)})") from None
+    finally:
+        if connection is None and writer is not None:
+            await _close(writer)
+    connection.start()
+    return connection
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close, and wait for a second at most until that is done."""
+    writer.close()
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(1.0):
+            await writer.wait_closed()
+
+
+def _framed(parts: Parts, kind: int = REQUEST) -> bytes:
+    body = b"".join(parts)
+    return _HEAD.pack(len(body), kind, 0, 0) + body
+
+
+Welcome = Callable[[str, Hello], dict[str, Any]]
+"""Is told who dials and what for; returns how `Connection` is to be made, or raises `Refused`."""
+
+
+async def accept(
+    folder: SiteFolder,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    limits: Limits,
+    welcome: Welcome,
+    refused: Callable[[str, str], None],
+) -> Connection | None:
+    """Make a connection of one that somebody dialled, or tell them, and `refused`, why not.
+
+    Args:
+        folder: of this site.
+        reader: as it was accepted, without TLS.
+        writer: likewise.
+        limits: see there.
+        welcome: see there.
+        refused: is told who was refused (a site, or an address) and why.
+    """
+    host, port = writer.get_extra_info("peername")[:2]
+    who = f"somebody at {host}:{port}"
+    try:
+        async with asyncio.timeout(limits.handshake):
+            await writer.start_tls(folder.server_tls, ssl_handshake_timeout=limits.handshake)
+            peer = folder.federation.owner_of(writer.get_extra_info("ssl_object").getpeercert(True))
+            if peer is None:
+                raise Broken(f"shows a certificate of no site of {folder.federation.name}")
+            who = peer
+            _, _, _, body = await read_piece(reader, limits)
+            try:
+                version, federation, purpose, run, cast = decode(body)
+            except (FedactorsError, ValueError, TypeError):
+                raise Broken("begins with no greeting") from None
+            if (version, federation) != (VERSION, folder.federation.name):
+                raise Broken("speaks another version of the link, or for another federation")
+            made = welcome(peer, Hello(federation, str(purpose), str(run), str(cast)))
+            writer.write(_framed(encode_parts(folder.name), REPLY))
+            await writer.drain()
+    except (Broken, Refused) as error:
+        text = error.message if isinstance(error, Refused) else str(error)
+        refused(who, text)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(limits.handshake):
+                writer.write(_framed(encode_error(folder.name, Refused(folder.name, f"refused {who}: {text}")), ERROR))
+                await writer.drain()
+        writer.close()
+        return None
+    except (TimeoutError, OSError, EOFError) as error:
+        text = (
+            f"did not end its greeting within {limits.handshake:g} s"
+            if isinstance(error, TimeoutError)
+            else _told(error)
+        )
+        refused(who, text)
+        writer.close()
+        return None
+    connection = Connection(peer=peer, reader=reader, writer=writer, limits=limits, **made)
+    connection.start()
+    return connection
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"shows a certificate that is not to be trusted: {error.verify_message}"
+    return _reason(error)

@@ -1,0 +1,265 @@
+"""What a coordinator asks of the other sites, as they see it before anything runs, and what they answer."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from fedactors import __version__
+from fedactors.data.partitions import VerticalData, VerticalPart
+from fedactors.errors import BadInput
+from fedactors.named_code import code_named_in
+from fedactors.network.codec import plain
+from fedactors.plugins import Protocol, find_protocol
+from fedactors.runtime.federated.folders import SiteFolder, TaskFacts
+from fedactors.runtime.federated.identity import check_name
+from fedactors.validation import first_line, shown
+
+RUN_ID = re.compile(r"[0-9a-f]{16}")
+PROPOSALS = "proposals"
+
+
+@plain
+class DataName:
+    """Stands for data that their site knows by this name; the site alone knows where they are."""
+
+    site: str
+    name: str
+
+    def load(self, trained: Any = None) -> Any:
+        """Refuse: only the site's own process has the data."""
+        raise BadInput(f"{self.site}: {self.name} are data of this site, which it alone reads")
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+class Proposal:
+    """A run that a site is asked to take part in.
+
+    ``data`` are the names of each site's data, the party with the label first; ``source`` is the digest of the code;
+    with a ``shared_seed`` the coordinator knows the seeds of the others' initial weights and shuffles: tests only.
+    """
+
+    run: str
+    federation: str
+    coordinator: str
+    protocol: str
+    version: str
+    source: str
+    config: dict[str, Any]
+    data: dict[str, str]
+    task: TaskFacts
+    shared_seed: int | None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it."""
+        return hashlib.sha256(json.dumps(as_tree(self), sort_keys=True).encode()).hexdigest()
+
+    def site_of(self, actor: str, seats: Mapping[str, str]) -> str:
+        """Return the site that hosts an actor: its party's own, its seat, or the coordinator's."""
+        party = actor.partition("/")[0]
+        return party if party in self.data else seats.get(party, self.coordinator)
+
+    def vertical(self) -> VerticalData:
+        """Return what the coordinator's driver knows of the data: names."""
+        return VerticalData(
+            name="+".join(self.data.values()),
+            task=self.task.type,
+            num_classes=self.task.classes,
+            parties=tuple(self.data),
+            sources=tuple(DataName(site=site, name=name) for site, name in self.data.items()),  # type: ignore[misc]
+            label_party=next(iter(self.data)),
+            alignment=self.task.alignment,
+            split=self.task.split,
+        )
+
+    def part_at(self, folder: SiteFolder) -> VerticalPart:
+        """Return what the actors of a site's party are built with there, its own data in it."""
+        described = self.vertical().part(folder.name)
+        return VerticalPart(**{**vars(described), "source": folder.source(self.data[folder.name], self.task)})
+
+
+def as_tree(proposal: Proposal) -> dict[str, Any]:
+    """Return a proposal as plain values; see `read_proposal`."""
+    return asdict(proposal)  # type: ignore[call-overload,no-any-return]
+
+
+def make_proposal(
+    folder: SiteFolder, protocol: Protocol, config: Mapping[str, Any], data: str, seed: int | None
+) -> Proposal:
+    """Return what the site of `folder` asks for as the coordinator.
+
+    Args:
+        folder: the coordinator's.
+        protocol: what is to be run.
+        config: its settings, JSON-ready.
+        data: ``SITE=NAME,SITE=NAME``: the names of each site's data; the coordinator's have the label.
+        seed: of a test; None: each site has one of its own, that nobody else knows.
+
+    Raises:
+        BadInput: `data` are something else, or the coordinator's data have no label.
+    """
+    pairs: dict[str, str] = {}
+    for word in data.split(","):
+        site, equals, name = (part.strip() for part in word.partition("="))
+        if not (site and equals and name) or site in pairs:
+            raise BadInput(f"--data: {shown(data)} is not allowed: give SITE=NAME,SITE=NAME, each site once")
+        pairs[site] = name
+    if folder.name not in pairs:
+        raise BadInput(f"--data: the coordinator {folder.name} brings none: its data hold the label")
+    task = folder.task(pairs[folder.name])
+    if task is None:
+        raise BadInput(f"--data: {pairs[folder.name]} of {folder.name} hold no label: their holder starts the run")
+    made = Proposal(
+        run=secrets.token_hex(8),
+        federation=folder.federation.name,
+        coordinator=folder.name,
+        protocol=protocol.name,
+        version=__version__,
+        source=source_digest(protocol),
+        config=dict(config),
+        data={folder.name: pairs.pop(folder.name), **pairs},
+        task=task,
+        shared_seed=seed,
+    )
+    check_proposal(read_proposal(as_tree(made)), folder)
+    return made
+
+
+def read_proposal(tree: Any) -> Proposal:
+    """Return a proposal that came from elsewhere.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        made: Proposal = TypeAdapter(Proposal).validate_json(json.dumps(tree))
+    except (TypeError, ValueError) as error:
+        if not isinstance(error, ValidationError):
+            raise BadInput(f"proposal: {first_line(error)}") from None
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"proposal: {place}: {first['msg']}") from None
+    if not RUN_ID.fullmatch(made.run):
+        raise BadInput(f"proposal: run: {shown(made.run)} is not allowed: 16 hexadecimal digits")
+    for site, name in made.data.items():
+        check_name(site, "proposal: data")
+        check_name(name, f"proposal: data.{site}")  # a name: nothing that could be a path
+    if len(made.data) < 2:
+        raise BadInput("proposal: data: at least two sites must bring data")
+    return made
+
+
+def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, Any]:
+    """Return the protocol and the config that a proposal asks for, if this site could take part.
+
+    Raises:
+        BadInput: it is for another federation or other code, names code or data that there are not, or other facts of
+            the task than this site's own.
+    """
+    federation = folder.federation
+    if proposal.federation != federation.name:
+        raise BadInput(f"{folder.name}: the run is for the federation {shown(proposal.federation)}, not this one")
+    for site in (*proposal.data, proposal.coordinator):
+        if site not in federation.members:
+            raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name}")
+    protocol = find_protocol(proposal.protocol)
+    if protocol.partition != "vertical" or protocol.actors is None:
+        raise BadInput(f"protocol: {protocol.name} cannot run over a federation yet: only those for vertical data can")
+    own = source_digest(protocol)
+    if (proposal.version, proposal.source) != (__version__, own):
+        raise BadInput(
+            f"{folder.name}: has other code for {protocol.name}: version {__version__}, source {own[:12]}; the run "
+            f"asks for version {shown(proposal.version)}, source {shown(proposal.source[:12])}"
+        )
+    try:
+        config = TypeAdapter(protocol.Config).validate_python(proposal.config)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if named := code_named_in(config):
+        raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
+    if getattr(config, "on_party_loss", "stop") != "stop":
+        raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: 'stop'")
+    if folder.name in proposal.data:
+        facts = folder.task(proposal.data[folder.name])
+        holds = folder.name == next(iter(proposal.data))
+        if holds and facts != proposal.task:
+            raise BadInput(
+                f"{folder.name}: data.{proposal.data[folder.name]}: the run states another task than these data"
+            )
+        if not holds and facts is not None:
+            raise BadInput(
+                f"{folder.name}: data.{proposal.data[folder.name]}: they hold a label; the run takes another's"
+            )
+        folder.source(proposal.data[folder.name], proposal.task)
+    return protocol, config
+
+
+def source_digest(protocol: Protocol) -> str:
+    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here."""
+    digest = hashlib.sha256()
+    package = protocol.Config.__module__.rpartition(".")[0]
+    for name in ("fedactors", package):
+        spec = importlib.util.find_spec(name)
+        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+            root = Path(place)
+            for file in sorted(root.rglob("*.py")):
+                digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
+    """Write a proposal where the site's commands find it."""
+    place = folder.path / PROPOSALS
+    place.mkdir(mode=0o700, exist_ok=True)
+    path = place / f"{proposal.run}.json"
+    with path.open("x") as file:  # a run id is of one run
+        json.dump(as_tree(proposal), file)
+    return path
+
+
+def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
+    """Return what was ever proposed to this site, by run, oldest first."""
+    files = sorted((folder.path / PROPOSALS).glob("????????????????.json"), key=lambda path: path.stat().st_mtime)
+    return {path.stem: read_proposal(json.loads(path.read_text())) for path in files}
+
+
+def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str = "") -> None:
+    """Answer a proposal, once.
+
+    Raises:
+        BadInput: it is answered already.
+    """
+    path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
+    content = json.dumps({"approved": approved, "why": why, "digest": proposal.digest})
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(content)
+    try:
+        os.link(part, path)  # whole, or not there
+    except FileExistsError:
+        raise BadInput(f"run: {proposal.run} is decided already") from None
+    finally:
+        part.unlink()
+    folder.audit.add("approved" if approved else "rejected", run=proposal.run, why=why, proposal=proposal.digest)
+
+
+def decision(folder: SiteFolder, proposal: Proposal) -> tuple[bool, str] | None:
+    """Return whether a proposal is approved, and why or why not; None while nobody has decided."""
+    path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    return bool(found["approved"]) and found["digest"] == proposal.digest, str(found["why"])

@@ -1,0 +1,261 @@
+"""FederatedRuntime: the driver's side of a run whose actors are hosted by the sites of several organisations.
+
+    run.py ──spawn, call──▶ FederatedRuntime ──TLS──▶ site of each organisation ◀──TLS──▶ the others
+
+The driver runs at the coordinator's site, under its key. It reads no data: actors are cast by (class, name, plain
+arguments), and each site builds its own from its installed code. What is lost stops the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, Stopped
+from fedactors.network.codec import encode, encode_parts, measure, type_name
+from fedactors.network.ledger import DRIVER as DRIVER_KIND
+from fedactors.network.ledger import Ledger, merged
+from fedactors.network.links import Network
+from fedactors.remote import DRIVER
+from fedactors.runtime.base import RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.failures import UnawaitedCall, first_error
+from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.gate import Gate, Place, make_book
+from fedactors.runtime.federated.hosting import decoded
+from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Limits, dial
+from fedactors.runtime.federated.proposal import Proposal, as_tree
+from fedactors.runtime.federated.site_run import errors_for, log_end
+from fedactors.runtime.hosted import WallClock
+
+T = TypeVar("T")
+_CLOSE_SECONDS = 10.0
+
+
+class FederatedRuntime(Runtime):
+    """See the module.
+
+    Args:
+        folder: of the coordinator's site.
+        proposal: what the sites are asked to approve.
+        classes: the kinds of actors of the protocol.
+        limits: of the links.
+        start_seconds: within which each barrier of the start must be passed.
+        seed: of the driver.
+        recorder: of the coordinator's run folder.
+    """
+
+    clock: WallClock
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        proposal: Proposal,
+        classes: Iterable[type],
+        *,
+        limits: Limits | None = None,
+        start_seconds: float = 600.0,
+        seed: int = 0,
+        recorder: RecorderLike | None = None,
+    ) -> None:
+        super().__init__(seed=seed, recorder=recorder)
+        self.network = Network()
+        self.ledger = Ledger()
+        self.clock = WallClock(time.time())
+        self._own_ledger = Ledger(None if recorder is None else recorder.ledger_sink)
+        self._folder = folder
+        self._proposal = proposal
+        self._classes = tuple(classes)
+        self._limits = limits or Limits()
+        self._start_seconds = start_seconds
+        self._sites: dict[str, Connection] = {}
+        self._gate = Gate(folder.name, folder.name, {})
+        self._failure: BaseException | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._watching: list[asyncio.Future[Any]] = []
+        self._drained: dict[str, tuple[Any, ...]] = {}
+        self._began: float | None = None
+        self._end: float | None = None
+        self._is_closing = False
+
+    # --- the driver's side ---
+
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        place = self._gate.place(receiver, DRIVER)
+        door = self._gate.call_out(DRIVER, place, method, value)
+        size = measure(value)
+        self._own_ledger.record(self.clock.now(), DRIVER, receiver, DRIVER_KIND, type_name(value, method), size)
+        reply = self._unawaited.made(asyncio.get_running_loop().create_future())
+        parts = encode_parts(("call", (receiver, method, value)))
+
+        def take(done: asyncio.Future[Any]) -> None:
+            if done.cancelled() or reply.done():
+                return
+            try:
+                found = decoded(done.result(), receiver)
+                self._gate.reply_in(place, DRIVER, door, found)
+            except Exception as error:
+                if isinstance(error, Refused):
+                    self._folder.audit.add("refused", run=self._proposal.run, party=error.party, why=error.message)
+                self._unawaited.fail(reply, error, DRIVER)
+            else:
+                reply.set_result(found)
+
+        self._sites[place.site].request(parts, f"{receiver}.{method}").add_done_callback(take)
+        return reply
+
+    async def start(self) -> None:
+        if self._began is not None:
+            raise BadInput("a run over a federation casts its actors once, before it starts")
+        self.tell("casting the actors")
+        castings = self._take_new()
+        seats = self._folder.federation.seats
+        pairs = [(casting.name, casting.cls.__name__) for casting in castings]
+        book: dict[str, Place] = make_book(pairs, self._classes, lambda name: self._proposal.site_of(name, seats))
+        if missing := {place.site for place in book.values()} - set(self._sites):
+            raise BadInput(f"seats: {', '.join(sorted(missing))} hosts an actor and takes no part in the run")
+        self._gate = Gate(self._folder.name, self._folder.name, book)
+        frames = {c.name: encode((c.args, dict(c.kwargs)), arguments=True) for c in castings}
+        for site in self._sites:
+            told = tuple((n, cls, frames[n] if book[n].site == site else b"") for n, cls in pairs)
+            await self._ask(site, "prepare", told)
+        await self._all("connect")
+        self.tell("loading data")
+        await self._all("load")
+        self._began = time.perf_counter()
+        self.clock.begin(time.time())
+        await self._all("open")
+        for site in self._sites:
+            watched = self._sites[site].request(encode_parts(("watch", ())), "watch")
+            watched.add_done_callback(self._told)
+            self._watching.append(watched)
+
+    def _told(self, watched: asyncio.Future[Any]) -> None:
+        if not watched.cancelled() and (error := watched.exception()) is not None:
+            self.fail(error)
+
+    async def _ask(self, site: str, verb: str, *args: Any) -> Any:
+        async with asyncio.timeout(self._start_seconds):
+            return await self._sites[site].ask((verb, args), verb)
+
+    async def _all(self, verb: str, *args: Any) -> dict[str, Any]:
+        """Ask all sites the same and wait for all: a barrier."""
+        try:
+            found = await asyncio.gather(*(self._ask(site, verb, *args) for site in self._sites))
+        except TimeoutError:
+            raise PartyLost("driver", f"not all sites had done {verb} within {self._start_seconds:g} s") from None
+        return dict(zip(self._sites, found, strict=True))
+
+    async def respawn(self, name: str) -> None:
+        raise PartyLost(name, "a lost actor is not brought back over a federation yet")
+
+    async def checkpoint(self, label: str = "last") -> None:
+        await self._all("snapshot", label)
+        if self._stop_code is not None:
+            raise Stopped(f"stopped at {self.clock.now():.1f} s; each site keeps its part", self._stop_code)
+
+    async def settle(self) -> None:
+        self._drained = await self._all("drain")
+        self._own_ledger.flush()
+        parts = [self._own_ledger.state(), *(totals for totals, _, _ in self._drained.values())]
+        self.ledger.restore(merged(total for part in parts for total in part))
+
+    def usage(self) -> Usage:
+        end = self._end if self._end is not None else time.perf_counter()
+        seconds = end - self._began if self._began is not None else 0.0
+        return Usage(
+            messages=self.ledger.messages(),
+            bytes=self.ledger.bytes(),
+            header_bytes=self.ledger.header_bytes(),
+            seconds=seconds,
+            wall_seconds=seconds,
+            cpu_utilisation=0.0,  # the sites' machines are not the coordinator's to measure
+            waiting_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
+            price=self.spent,
+        )
+
+    # --- life ---
+
+    def request_stop(self, exit_code: int) -> None:
+        self._stop_code = exit_code
+        loop = getattr(self, "_loop", None)
+        if loop is not None and loop.is_running() and self._began is None:
+            loop.call_soon_threadsafe(self.fail, Stopped("stopped before the first round", exit_code))
+
+    def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
+        if resume is not None:
+            raise BadInput("--resume: a run over a federation cannot be resumed yet")
+        return asyncio.run(self._run(main))
+
+    async def _run(self, main: Callable[[], Awaitable[T]]) -> T:
+        self._loop = asyncio.get_running_loop()
+        self._unawaited = UnawaitedCall(self.fail, lambda _: False)
+        self._loop.set_exception_handler(self._unawaited)
+
+        async def driver() -> T:
+            await self._propose()
+            result = await main()
+            await self._unawaited.last_answers()
+            self._unawaited.check()
+            await self._all("finish")
+            await self.settle()
+            self._end = time.perf_counter()
+            self._is_closing = True
+            await self._all("end")
+            return result
+
+        task: asyncio.Task[T] = self._loop.create_task(driver())
+        self._main = task
+        status, why = "failed", ""
+        try:
+            result = await task
+            status = "finished"
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+            why = str(self._failure) if isinstance(self._failure, FedactorsError) else type(self._failure).__name__
+            raise self._failure from None
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+            why = type(error).__name__
+            raise error from None
+        except FedactorsError as error:
+            why = str(self._failure or error)
+            raise self._failure or error from None
+        finally:
+            self._is_closing = True
+            self._end = self._end or time.perf_counter()
+            await asyncio.gather(*(connection.end() for connection in self._sites.values()))
+            log_end(self._folder, self._proposal.run, status, self._gate, why, who="driver")
+        return result
+
+    async def _propose(self) -> None:
+        """Connect to all sites of the run and wait until each has approved it."""
+        proposal, federation = self._proposal, self._folder.federation
+        for site in dict.fromkeys((*proposal.data, *federation.seats.values(), self._folder.name)):
+            hello = Hello(federation.name, DRIVER, proposal.run, "")
+            ends = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
+            self._sites[site] = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
+        self.tell(f"run {proposal.run}: waiting for the approval of {', '.join(self._sites)}")
+        await asyncio.gather(*(c.ask(("propose", (as_tree(proposal),)), "the approval") for c in self._sites.values()))
+
+    def _lost(self, connection: Connection, why: str) -> None:
+        if self._is_closing:
+            return
+        peer = connection.peer
+        for begins, who in ((REFUSED, peer), (TURNED_AWAY, self._folder.name)):
+            if why.startswith(begins):
+                error = Refused(who, why.removeprefix(begins))
+                self._folder.audit.add("refused", run=self._proposal.run, party=who, why=error.message)
+                self.fail(error)
+                return
+        actor = next((place.name for place in self._gate.book.values() if place.site == peer), peer)
+        self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run with its first failure."""
+        if self._failure is None and not self._is_closing:
+            self._failure = error
+            if self._main is not None:
+                self._main.cancel()

@@ -1,0 +1,193 @@
+"""A site's process: it listens, takes proposals, waits for its person's approval, and hosts the actors of one run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.network.codec import decode
+from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.link import PIECE_BYTES, REFUSED, Connection, Hello, Limits, accept
+from fedactors.runtime.federated.proposal import (
+    RUN_ID,
+    Proposal,
+    check_proposal,
+    decide,
+    decision,
+    keep_proposal,
+    read_proposal,
+)
+from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, SiteRun, errors_for
+
+DRIVING = "driver"
+_LOOK_SECONDS = 0.2
+
+
+class SiteProcess:
+    """See the module.
+
+    Args:
+        folder: of the site.
+        limits: of the links.
+        tell: says a line to whoever watches the site.
+        approval_seconds: how long a proposal waits for an answer.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        *,
+        limits: Limits | None = None,
+        tell: Callable[[str], None] = print,
+        approval_seconds: float = 3600.0,
+    ) -> None:
+        self.folder = folder
+        self.limits = limits or Limits()
+        self.run: SiteRun | None = None
+        self._tell = tell
+        self._approval_seconds = approval_seconds
+        self._driving: Connection | None = None
+        self._waiting: Proposal | None = None
+        self._asked: str | None = None
+        """The run whose driver is connected; one at a time."""
+
+    async def start(self) -> asyncio.Server:
+        """Listen; the server's `serve_forever` goes on until it is cancelled.
+
+        Raises:
+            BadInput: nobody may listen there, or key, certificate and federation do not fit.
+        """
+        host, port = self.folder.listen
+        _ = self.folder.server_tls, self.folder.client_tls
+        try:
+            server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES)
+        except OSError as error:
+            raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
+        self.folder.audit.add("started", site=self.folder.name, listen=f"{host}:{port}")
+        self._tell(f"{self.folder.name}: listens at {host}:{port}, in the federation {self.folder.federation.name}")
+        return server
+
+    def stop(self) -> None:
+        """End the run that is under way."""
+        if self.run is not None:
+            self.run.end("stopped", "the site was stopped")
+        if self._driving is not None:
+            self._driving.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello: list[tuple[str, Hello]] = []
+
+        def welcome(peer: str, said: Hello) -> dict[str, Any]:
+            made = self._welcome(peer, said)
+            hello.append((peer, said))
+            return made
+
+        connection = await accept(self.folder, reader, writer, self.limits, welcome, self._refused)
+        if connection is None:
+            if hello and hello[0][1].purpose == DRIVING:
+                self._asked = None
+            return
+        peer, said = hello[0]
+        if said.purpose == DRIVING:
+            self._driving = connection
+        elif self.run is not None:
+            self.run.joined(peer, said.purpose, connection)
+
+    def _refused(self, who: str, why: str) -> None:
+        self.folder.audit.add("refused", party=who, why=why)
+        self._tell(f"refused: {who}: {why}")
+
+    def _welcome(self, peer: str, hello: Hello) -> dict[str, Any]:
+        if hello.purpose == DRIVING and RUN_ID.fullmatch(hello.run):
+            if self._asked is not None:
+                raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
+            self._asked = hello.run
+            serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
+            return {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer), "name": hello.run}
+        run = self.run
+        if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
+            raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
+        return run.welcome(peer, hello.purpose, hello.cast)
+
+    def _driver_gone(self, connection: Connection, why: str) -> None:
+        if why.startswith(REFUSED):
+            self._refused(connection.peer, why.removeprefix(REFUSED))
+        if connection.name != self._asked:
+            return  # its run has ended, and the next one may be under way
+        waiting, run = self._waiting, self.run
+        self.run = self._driving = self._asked = self._waiting = None
+        if run is not None:
+            run.end("failed", f"the driver at {connection.peer} is gone: {why}")
+        if waiting is not None and decision(self.folder, waiting) is None:
+            decide(self.folder, waiting, approved=False, why="the coordinator went away")
+
+    async def _drive(self, peer: str, run: str, body: memoryview) -> Any:
+        """Do what the driver at the site `peer` asks of this site."""
+        try:
+            verb, args = decode(body)
+            args = tuple(args)
+        except (FedactorsError, ValueError, TypeError) as error:
+            raise self._note(Refused(peer, f"sends what is no request: {error}")) from None
+        if verb == "propose":
+            await self._consider(peer, run, args)
+            return None
+        if (run_here := self.run) is None:
+            raise self._note(Refused(peer, f"asks for {str(verb)[:40]!r} before anything is approved"))
+        try:
+            found = await run_here.control(verb, args)
+            if verb == "end":
+                self.run = self._asked = None
+            return found
+        except FedactorsError as error:
+            if verb in ("prepare", "connect", "load", "open", "snapshot"):
+                if isinstance(error, Refused):
+                    run_here.note(error)
+                else:
+                    run_here.fail(error)
+            raise
+
+    def _note(self, error: Refused) -> Refused:
+        self._refused(error.party, error.message)
+        return error
+
+    async def _consider(self, peer: str, run: str, args: tuple[Any, ...]) -> None:
+        """Check a proposal and wait for this site's answer.
+
+        Raises:
+            Refused: it cannot be, or the answer is no.
+        """
+        if self.run is not None:
+            raise self._note(Refused(peer, "proposes a second time"))
+        try:
+            proposal = read_proposal(args[0] if args else None)
+            if (proposal.coordinator, proposal.run) != (peer, run):
+                raise BadInput(
+                    f"proposal: {proposal.coordinator[:60]!r} is not allowed as its coordinator: {peer} asks"
+                )
+            protocol, config = check_proposal(proposal, self.folder)
+            keep_proposal(self.folder, proposal)
+        except (FedactorsError, FileExistsError) as error:
+            why = "the run was proposed before" if isinstance(error, FileExistsError) else str(error)
+            raise self._note(Refused(peer, f"proposes what cannot be: {why}")) from None
+        facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
+        self.folder.audit.add("proposed", **facts)
+        name = self.folder.name
+        self._tell(f"run {run}: {peer} proposes {proposal.protocol}; fedactors site show {run}, then approve or reject")
+        self._waiting = proposal
+        approved, why = await self._answer(proposal)
+        self._waiting = None
+        if not approved:
+            raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
+        self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._tell)
+
+    async def _answer(self, proposal: Proposal) -> tuple[bool, str]:
+        try:
+            async with asyncio.timeout(self._approval_seconds):
+                while (found := decision(self.folder, proposal)) is None:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            return False, f"nobody answered within {self._approval_seconds:g} s"
+        return found

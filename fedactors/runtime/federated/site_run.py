@@ -1,0 +1,402 @@
+"""One run at one site: casting its actors, barriers (prepare, connect, load, open), calls through the gate, the end.
+
+    driver ──prepare, connect, load, open, watch, snapshot, drain, finish──▶ SiteRun ──▶ the actors of this site
+    sites  ──calls, payloads───────────────────────────────────────────────▶ SiteRun
+
+State stays here: checkpoints, ledger rows, timeline and privacy records are written to a run folder of the site's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedactors.data.partitions import VerticalPart
+from fedactors.errors import CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
+from fedactors.network.codec import Parts, decode
+from fedactors.network.ledger import Ledger
+from fedactors.plugins import Protocol
+from fedactors.records.recorder import FolderRecorder
+from fedactors.records.run_folder import RunFolder
+from fedactors.remote import DRIVER
+from fedactors.runtime import snapshot
+from fedactors.runtime.base import ACTOR_NAME, Casting
+from fedactors.runtime.failures import UnawaitedCall, as_party_error, encode_error, without_words
+from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.gate import Gate, make_book
+from fedactors.runtime.federated.hosting import SiteContext
+from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Limits, Serve, dial
+from fedactors.runtime.federated.proposal import Proposal
+from fedactors.runtime.hosted import WallClock
+
+CALLS, PAYLOADS = "calls", "payloads"
+_TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
+"""Errors whose text is the runtime's own and quotes nobody's data."""
+_CLOSE_SECONDS = 10.0
+
+
+class Life(enum.IntEnum):
+    """How far a run has come at a site."""
+
+    APPROVED = 0
+    PREPARED = 1
+    CONNECTED = 2
+    LOADED = 3
+    OPEN = 4
+    CLOSED = 5
+    ENDED = 6
+
+
+def errors_for(site: str, peer: str) -> Callable[[BaseException], Parts]:
+    """Return how errors of `site` are told to `peer`: to others without words that may quote data."""
+
+    def encode(error: BaseException) -> Parts:
+        known = as_party_error(site, error)
+        if peer != site and not isinstance(known, _TOLD):
+            party = known.party if isinstance(known, PartyError) else site
+            known = PartyFailed(party, f"{type(known).__name__}; the log of the site {site} says more")
+        return encode_error(site, known)
+
+    return encode
+
+
+class SiteRun:
+    """See the module.
+
+    Args:
+        folder: of the site.
+        proposal: what was approved.
+        protocol, config: what it asks for.
+        limits: of the links.
+        tell: says a line to whoever watches the site.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        proposal: Proposal,
+        protocol: Protocol,
+        config: Any,
+        limits: Limits,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.proposal = proposal
+        self.life = Life.APPROVED
+        self.actors: dict[str, SiteContext] = {}
+        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.unawaited = UnawaitedCall(self.fail, lambda _: False)
+        self.cast = ""
+        """Digest of who is cast as what: two sites that were told different things do not talk."""
+        self.gate = Gate(folder.name, proposal.coordinator, {})
+        self._folder = folder
+        self._protocol = protocol
+        self._config = config
+        self._limits = limits
+        self._tell = tell
+        self._out: dict[tuple[str, str], Connection] = {}
+        self._in: dict[tuple[str, str], Connection | None] = {}
+        self._recorder: FolderRecorder | None = None
+        self._run_folder: RunFolder | None = None
+        self._num_privacy = 0
+        self._cpu_before = time.process_time()
+        # known to this site alone, unless the run is a test
+        self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
+        asyncio.get_running_loop().set_exception_handler(self.unawaited)
+
+    # --- for the driver, whose site is the coordinator's ---
+
+    async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
+        """Do what the driver asks."""
+        steps = {"prepare": Life.APPROVED, "connect": Life.PREPARED, "load": Life.CONNECTED, "open": Life.LOADED}
+        steps |= {"finish": Life.OPEN, "end": Life.CLOSED}
+        if verb in steps and self.life is not steps[verb]:
+            raise Refused(DRIVER, f"asks {self._folder.name} to {verb}, where the run is {self.life.name.lower()}")
+        match verb, args:
+            case "prepare", (castings,):
+                self._prepare(castings)
+            case "connect", ():
+                await self._connect()
+            case "load", ():
+                for context in self.actors.values():
+                    await context.actor.load()
+                    context.loaded.set()
+                self.life = Life.LOADED
+            case "open", ():
+                self.life, start = Life.OPEN, time.time()
+                for context in self.actors.values():
+                    context.clock.begin(start)
+                for context in self.actors.values():
+                    await context.actor.open()
+            case "watch", ():
+                raise await asyncio.shield(self.failure)
+            case "call", (receiver, method, value):
+                return await self.serve_call(self.proposal.coordinator, DRIVER, receiver, method, value)
+            case "snapshot", (str(label),):
+                self._snapshot(label)
+            case "drain", ():
+                return self._drain()
+            case "finish", ():
+                await self._finish()
+            case "end", ():
+                self.end("finished")
+            case _:
+                raise Refused(DRIVER, f"asks {self._folder.name} for {str(verb)[:40]!r}, which there is not")
+        return None
+
+    def _prepare(self, castings: Any) -> None:
+        proposal, me = self.proposal, self._folder.name
+        seats = self._folder.federation.seats
+        for name, _, _ in castings:
+            if not ACTOR_NAME.fullmatch(name) or name.partition("/")[0] == DRIVER:
+                raise Refused(DRIVER, f"casts {name[:100]!r}, which is no name of an actor")
+            party = name.partition("/")[0]
+            if party in self._folder.federation.members and party not in proposal.data:
+                raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
+        assert self._protocol.actors is not None
+        classes = {cls.__name__: cls for cls in self._protocol.actors(self._config).values()}
+        pairs = [(name, cls) for name, cls, _ in castings]
+        book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, seats))
+        self.gate = Gate(me, proposal.coordinator, book)
+        self.cast = hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
+        clock = WallClock(time.time())
+        self._open_records()
+        for name, cls, frame in castings:
+            if book[name].site != me:
+                continue
+            args, kwargs = self._arguments(name, frame)
+            casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
+            self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
+            context.failure.add_done_callback(self._failed)
+        self.life = Life.PREPARED
+
+    def _arguments(self, name: str, frame: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what an actor is built with: plain values, the approved config, and its site's own data."""
+        party = name.partition("/")[0]
+
+        def own(value: Any) -> Any:
+            if isinstance(value, type(self._config)):
+                if value != self._config:
+                    raise Refused(DRIVER, f"casts {name} with another configuration than the approved one")
+                return self._config
+            if type(value) is VerticalPart:
+                if party != self._folder.name or value != self.proposal.vertical().part(party):
+                    raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
+                return self.proposal.part_at(self._folder)
+            if type(value) in (tuple, list):
+                return tuple(own(item) for item in value)
+            if type(value) is dict:
+                return {key: own(item) for key, item in value.items()}
+            if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
+                return value
+            raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
+
+        args, kwargs = own(decode(frame, arguments=True))
+        return args, kwargs
+
+    def _open_records(self) -> None:
+        proposal = self.proposal
+        data = proposal.data.get(self._folder.name, "none")
+        described = {
+            "schema_version": 1,
+            "scenario": proposal.protocol,
+            "protocol": proposal.protocol,
+            "runtime": "federated",
+            "seed": 0,
+            "data": data,
+            "options": {},
+            "headline": {"name": self._protocol.headline.name, "mode": self._protocol.headline.mode},
+            "config": proposal.config,
+        }
+        self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described)
+        self._recorder = FolderRecorder(self._run_folder)
+
+    async def _connect(self) -> None:
+        federation = self._folder.federation
+        others = {place.site for place in self.gate.book.values()} - {self._folder.name}
+        for site in sorted(others):
+            for purpose in (CALLS, PAYLOADS):
+                hello = Hello(federation.name, purpose, self.proposal.run, self.cast)
+                ends = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
+                member = federation.members[site]
+                self._out[site, purpose] = await dial(self._folder, member, hello, self._limits, **ends)
+        self.life = Life.CONNECTED
+
+    def _snapshot(self, label: str) -> None:
+        if self.life is not Life.OPEN:
+            raise Refused(DRIVER, "asks for a checkpoint before the run is open")
+        frames = {
+            name: snapshot.seal({"state": snapshot.capture(c.actor, c.actor.state), "jobs": [], "timers": {}})
+            for name, c in self.actors.items()
+        }
+        self._drain()
+        assert self._recorder is not None
+        self._recorder.save_checkpoint(label, frames, snapshot.seal({"site": self._folder.name}))
+
+    def _drain(self) -> tuple[Any, ...]:
+        """Write what the actors recorded; return their totals, seconds of waiting, and processor seconds."""
+        total: list[Any] = []
+        for context in self.actors.values():
+            context.ledger.flush()
+            if self._recorder is not None:
+                self._recorder.ledger_sink(list(context.rows))
+                for span in context.spans:
+                    self._recorder.record_span(*span)
+                self._recorder.privacy(context.privacy)
+            for kept in (context.rows, context.spans, context.privacy):
+                kept.clear()
+            total.extend(context.ledger.state())
+        waiting = sum(context.waiting_seconds for context in self.actors.values())
+        return tuple(total), waiting, time.process_time() - self._cpu_before
+
+    async def _finish(self) -> None:
+        await self.unawaited.last_answers()
+        for context in self.actors.values():
+            await context.actor.close()
+        self.unawaited.check()
+        if self.failure.done():
+            raise self.failure.result()
+        self.life = Life.CLOSED  # other sites may end before this one
+
+    # --- for other sites ---
+
+    def welcome(self, peer: str, purpose: str, cast: str) -> dict[str, Any]:
+        """Return how the connection that another site opens is to be made.
+
+        Raises:
+            Refused: it is not in the run, was told of another cast, or has this connection already.
+        """
+        if peer not in {place.site for place in self.gate.book.values()} or self.life not in (
+            Life.PREPARED,
+            Life.CONNECTED,
+        ):
+            raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
+        if cast != self.cast:
+            raise Refused(peer, "was told of another cast than this site")
+        if (peer, purpose) in self._in:
+            raise Refused(peer, f"opens its connection for {purpose} a second time")
+        self._in[peer, purpose] = None
+        serves: dict[str, Serve] = {CALLS: self._serve_frame(peer), PAYLOADS: self._serve_payload(peer)}
+        return {"serve": serves[purpose], "lost": self._lost, "errors": errors_for(self._folder.name, peer)}
+
+    def joined(self, peer: str, purpose: str, connection: Connection) -> None:
+        """Remember a connection that another site opened."""
+        self._in[peer, purpose] = connection
+
+    def _serve_frame(self, peer: str) -> Serve:
+        async def serve(body: memoryview) -> Any:
+            try:
+                sender, receiver, method, value = decode(body)
+            except (FedactorsError, ValueError, TypeError) as error:
+                raise self._refuse(Refused(peer, f"sends what is no call: {error}")) from None
+            return await self.serve_call(peer, sender, receiver, method, value)
+
+        return serve
+
+    async def serve_call(self, peer: str, sender: str, receiver: Any, method: Any, value: Any) -> Any:
+        """Do what an actor of another site, or the driver, calls for, if it may."""
+        try:
+            door = self.gate.call_in(peer, sender, receiver, method, value)
+            context = self.actors[receiver]
+        except Refused as error:
+            raise self._refuse(error) from None
+        try:
+            reply = await context.serve(sender, door, value)
+        except Refused as error:
+            raise self._refuse(error) from None
+        self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
+        return reply
+
+    def _serve_payload(self, peer: str) -> Serve:
+        async def serve(body: memoryview) -> Any:
+            try:
+                reader, owner, key = decode(body)
+                self.gate.check_owner(peer, reader)
+                context = self.actors.get(owner)
+                if context is None:
+                    raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
+                value = context.read(key, reader)
+            except Refused as error:
+                raise self._refuse(error) from None
+            except PayloadGone:
+                raise
+            except (FedactorsError, ValueError, TypeError) as error:
+                raise self._refuse(Refused(peer, f"sends what asks for no payload: {error}")) from None
+            self.gate.payload(self.gate.left, self.gate.book[owner], reader, value)
+            return value
+
+        return serve
+
+    def send(self, site: str, purpose: str, parts: Parts, what: str) -> asyncio.Future[Any]:
+        """Send a request to another site; return the future of its reply's bytes."""
+        return self._out[site, purpose].request(parts, what)
+
+    # --- what goes wrong ---
+
+    def note(self, error: Refused) -> None:
+        """Write down that something was refused, here or by another site, and stop the run."""
+        self._folder.audit.add("refused", run=self.proposal.run, party=error.party, why=error.message)
+        self._tell(f"refused: {error}")
+        self.fail(error)
+
+    def _refuse(self, error: Refused) -> Refused:
+        self.note(error)
+        return error
+
+    def _lost(self, connection: Connection, why: str) -> None:
+        if self.life >= Life.CLOSED:
+            return
+        peer = connection.peer
+        if why.startswith(REFUSED):
+            self.note(Refused(peer, why.removeprefix(REFUSED)))
+            return
+        if why.startswith(TURNED_AWAY):
+            self.note(Refused(self._folder.name, f"is turned away by {peer}: it {why.removeprefix(TURNED_AWAY)}"))
+            return
+        actor = next((place.name for place in self.gate.book.values() if place.site == peer), peer)
+        self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run with its first failure."""
+        if not self.failure.done() and self.life is not Life.ENDED:
+            self._tell(f"run {self.proposal.run}: {error}")
+            self.failure.set_result(error)
+
+    def _failed(self, failure: asyncio.Future[BaseException]) -> None:
+        if not failure.cancelled():
+            self.fail(failure.result())
+
+    def end(self, status: str, why: str = "") -> None:
+        """End the run at this site; again does nothing."""
+        if self.life is Life.ENDED:
+            return
+        self._drain()
+        self.life = Life.ENDED
+        for connection in (*self._out.values(), *self._in.values()):
+            if connection is not None:
+                connection.close()
+        for context in self.actors.values():
+            context.close()
+        if self._recorder is not None and self._run_folder is not None:
+            if self.failure.done() and not self.failure.cancelled():
+                self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
+            self._recorder.close()
+            self._run_folder.finish("finished" if status == "finished" else "failed")
+        log_end(self._folder, self.proposal.run, status, self.gate, why)
+        self._tell(f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
+
+
+def log_end(folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site") -> None:
+    """Write to a site's log how a run ended and what crossed to and from other sites."""
+    crossed = {side: _between_sites(gate, ledger) for side, ledger in (("left", gate.left), ("arrived", gate.arrived))}
+    folder.audit.add("ended", run=run, who=who, status=status, why=why, **crossed)
+
+
+def _between_sites(gate: Gate, side: Ledger) -> list[dict[str, Any]]:
+    return [entry for entry in gate.crossed(side) if entry["from"] != entry["to"]]

@@ -1,0 +1,154 @@
+"""What every runtime on the wall clock gives an actor: its clock, its work, its tasks, and what it records.
+
+Only calls and payloads are left to the runtime: how they travel is what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fedactors.errors import FedactorsError
+from fedactors.network.codec import freeze
+from fedactors.network.ledger import Ledger, Row
+from fedactors.remote import current_caller, doors
+from fedactors.runtime.base import Casting, Clock, Context, Job, Work
+
+T = TypeVar("T")
+
+
+class WallClock(Clock):
+    """Seconds since the run began, `scale` wall seconds each, `offset` seconds ahead when a run goes on."""
+
+    def __init__(self, start: float, offset: float = 0.0, scale: float = 1.0) -> None:
+        self._start = start
+        self._offset = offset
+        self._scale = scale
+
+    def begin(self, start: float) -> None:
+        """Count from `start` (by the wall clock) on."""
+        self._start = start
+
+    def now(self) -> float:
+        """Return the present time."""
+        return (time.time() - self._start) / self._scale + self._offset
+
+    async def sleep(self, seconds: float, key: str | None = None) -> None:
+        """See `Clock.sleep`; a keyed wait is not continued across a resume, its loop asks for it again."""
+        await asyncio.sleep(seconds * self._scale)
+
+
+class HostedContext(Context):
+    """One actor's side of a runtime whose time is the wall clock.
+
+    Args:
+        casting: the actor.
+        seed, reproducible_noise: of the run, for this actor.
+        clock: its clock.
+        keep_rows: whether each message and span is kept for the run's records, not only the totals.
+    """
+
+    clock: WallClock
+
+    def __init__(
+        self, casting: Casting, seed: int, reproducible_noise: bool, clock: WallClock, keep_rows: bool
+    ) -> None:
+        self.name = casting.name
+        self.seed = seed
+        self.reproducible_noise = reproducible_noise
+        self.clock = clock
+        self.rows: list[Row] = []
+        self.spans: list[tuple[str, str, str, float, float]] = []
+        self.privacy: list[Any] = []
+        self.waiting_seconds = 0.0
+        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.ledger = Ledger(self.rows.extend if keep_rows else None)
+        self.doors = doors(casting.cls)
+        self._role = casting.cls.role
+        self._keep_rows = keep_rows
+        self._jobs: dict[str, Job] = {}
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._computing_seconds = 0.0
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        """Where computes run, if not in the loop's own thread."""
+
+    async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
+        # lets frames in that arrived meanwhile: the function may block this process
+        await asyncio.sleep(0)
+        start = self.clock.now()
+        result = await self._compute(function, args, work)
+        self.record_span("compute", work.kind, start, self.clock.now())
+        return result
+
+    async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
+        if self._thread is None:
+            return self._timed(function, args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, function, args)
+
+    def _timed(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+        start = time.thread_time()
+        try:
+            return function(*args)
+        finally:
+            self._computing_seconds += time.thread_time() - start
+
+    def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
+        if key in self._jobs:
+            raise FedactorsError(f"{self.name}: a job {key!r} is already under way")
+        task = asyncio.ensure_future(self.compute(function, freeze(args)[0], work))
+
+        async def wait(job: Job) -> Any:
+            result = await asyncio.shield(task)
+            self._jobs.pop(job.key, None)
+            return result
+
+        job = Job(key, function, args, work, self.clock.now(), wait)
+        self._jobs[key] = job
+        return job
+
+    def job(self, key: str) -> Job | None:
+        return self._jobs.get(key)
+
+    def background(self, awaitable: Awaitable[Any]) -> None:
+        async def go_on() -> Any:
+            return await awaitable
+
+        task: asyncio.Future[Any]
+        if isinstance(awaitable, asyncio.Future):
+            task = awaitable
+        else:
+            variables = contextvars.copy_context()
+            variables.run(current_caller.set, None)  # whoever called the door that begins it does not call this
+            task = asyncio.get_running_loop().create_task(go_on(), context=variables)
+        self._tasks.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop the run: whoever watches this actor is told the first failure."""
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    def record_span(self, kind: str, label: str, start: float, end: float) -> None:
+        if kind == "wait":
+            self.waiting_seconds += end - start
+        if self._keep_rows:
+            self.spans.append((self.name, kind, label, start, end))
+
+    def record_privacy(self, record: Any) -> None:
+        self.privacy.append(record)
+
+    def close(self) -> None:
+        """Stop what goes on by itself."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,18 @@
+"""The federation that the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.federated.world import BANK, SHOP, World
+
+
+@pytest.fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("federation"))
+    made.start(BANK)
+    made.start(SHOP)
+    yield made
+    made.stop()

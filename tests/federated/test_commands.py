@@ -1,0 +1,165 @@
+"""What a site's person and a federation's organiser type: what they see, and what they get wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedactors.command_line.main import main
+from fedactors.errors import BadInput
+from fedactors.runtime.federated.audit import check
+from fedactors.runtime.federated.folders import AUDIT, SiteFolder
+from fedactors.runtime.federated.proposal import decide, decision, keep_proposal, make_proposal
+from tests.federated.world import BANK, SHOP, World
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Two sites that do not listen."""
+    return World(tmp_path_factory.mktemp("quiet"))
+
+
+def proposed(world: World) -> str:
+    """Put a proposal of the bank's before the shop; return its run."""
+    from fedactors.config import as_dict, build, spell_infinities
+    from fedactors.plugins import find_protocol
+
+    protocol = find_protocol("pubsub-vfl")
+    config = build(protocol.Config, {"on_party_loss": "stop"})
+    settings = spell_infinities(as_dict(config))
+    made = make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None)
+    keep_proposal(world.folder(SHOP), made)
+    return made.run
+
+
+def test_a_person_sees_what_would_leave_and_answers_once(quiet: World, capsys: pytest.CaptureFixture[str]) -> None:
+    run, place = proposed(quiet), ("--folder", str(quiet.path / SHOP))
+    assert main(["site", "pending", *place]) == 0
+    assert run in capsys.readouterr().out
+    assert main(["site", "show", run, *place]) == 0
+    shown = capsys.readouterr().out
+    assert "bank proposes pubsub-vfl" in shown
+    assert "yours: orders" in shown
+    assert "Embedding: passive parties' workers" in shown
+    assert "TEST" not in shown
+    assert main(["site", "show", run, *place, "--format", "json"]) == 0
+    entry = json.loads(capsys.readouterr().out)
+    assert entry["data"] == {"bank": "customers", "shop": "orders"}
+    assert main(["site", "reject", run, *place, "--why", "not this quarter"]) == 0
+    assert main(["site", "approve", run, *place]) == 2
+    assert f"run: {run} is decided already" in capsys.readouterr().err
+    assert main(["site", "runs", *place, "--format", "json"]) == 0
+    (last,) = [e for e in json.loads(capsys.readouterr().out)["runs"] if e["run"] == run]
+    assert last["status"] == "rejected: not this quarter"
+
+
+def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> None:
+    from dataclasses import replace
+
+    from fedactors.runtime.federated.proposal import kept_proposals
+
+    run, folder = proposed(quiet), quiet.folder(SHOP)
+    proposal = kept_proposals(folder)[run]
+    decide(folder, proposal, approved=True)
+    assert decision(folder, proposal) == (True, "")
+    other = replace(proposal, config={**proposal.config, "num_epochs": 99})
+    assert decision(folder, other) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("site", "init", "x"), "--listen: missing"),
+        (("site", "init", "../x", "--listen", "h:1"), "site: '../x' is not allowed"),
+        (("site", "init", "driver", "--listen", "h:1"), "site: 'driver' is not allowed"),
+        (("site", "init", "x", "--listen", "nowhere"), "--listen: 'nowhere' is not allowed: give HOST:PORT"),
+        (("site", "start", "--folder", "."), "holds no site.toml"),
+        (("site", "show", "--folder", "SHOP"), "RUN: missing"),
+        (("site", "show", "0123", "--folder", "SHOP"), "run: '0123' was not proposed to shop"),
+        (("federation", "admit", "CREDIT", "SHOP/shop.csr", "--address", "h:1"), "shop is in the federation already"),
+        (("federation", "admit", "CREDIT", "SHOP/site.toml", "--address", "h:1"), "this is no certificate request"),
+        (("run", "pubsub-vfl", "--federation", "BANK/federation.toml"), "--data: missing"),
+        (
+            ("run", "pubsub-vfl", "--federation", "BANK/federation.toml", "--data", "bank"),
+            "--data: 'bank' is not allowed",
+        ),
+        (
+            ("run", "pubsub-vfl", "--federation", "BANK/federation.toml", "--data", "bank=customers,shop=../x"),
+            "data.shop: '../x' is not allowed",
+        ),
+        (
+            ("run", "pubsub-vfl", "--federation", "BANK/federation.toml", "--data", "bank=orders,shop=orders"),
+            "bank: has no data named 'orders' (its data: customers)",
+        ),
+        (
+            ("run", "pubsub-vfl", "--federation", "SHOP/federation.toml", "--data", "bank=customers,shop=orders"),
+            "hold no label: their holder starts the run",
+        ),
+        (
+            ("run", "glasu", "--federation", "BANK/federation.toml", "--data", "bank=customers,shop=orders"),
+            "glasu cannot run over a federation yet",
+        ),
+        (
+            (
+                *("run", "pubsub-vfl", "--federation", "BANK/federation.toml"),
+                "--data",
+                "bank=customers,shop=orders",
+                "on_party_loss=restart",
+            ),
+            "on_party_loss: 'restart' is not allowed over a federation yet",
+        ),
+        (
+            (
+                *("run", "pubsub-vfl", "--federation", "BANK/federation.toml"),
+                "--data",
+                "bank=customers,shop=orders",
+                "bottom_model=os:system",
+            ),
+            "code of one's own does not run over a federation yet",
+        ),
+        (
+            ("run", "pubsub-vfl", "--federation", "x.toml", "--data", "a=b", "--runtime", "ray"),
+            "--runtime: is not allowed",
+        ),
+        (("run", "pubsub-vfl", "--share-seed", "--runtime", "simulated"), "--share-seed: needs --federation"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    quiet: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    places = {"SHOP": quiet.path / SHOP, "BANK": quiet.path / BANK, "CREDIT": quiet.path / "credit"}
+    for name, place in places.items():
+        words = tuple(word.replace(name, str(place)) for word in words)
+    assert main(list(words)) == 2
+    told = capsys.readouterr().err.replace("reading ", "").splitlines()  # the latter is progress
+    assert said in told[-1]
+    assert len([line for line in told if line.startswith("fedactors: ")]) == 1
+
+
+def test_a_log_that_was_changed_is_found_out(quiet: World, tmp_path: Path) -> None:
+    folder = quiet.folder(BANK)
+    for number in range(3):
+        folder.audit.add("note", text=f"number {number}")
+    certificate = folder.federation.members[BANK].certificate
+    lines = (folder.path / AUDIT).read_bytes().splitlines(keepends=True)
+    assert [line["text"] for line in check(folder.path / AUDIT, certificate)][-3:] == [
+        "number 0",
+        "number 1",
+        "number 2",
+    ]
+    changed = [*lines[:-2], lines[-2].replace(b"number 1", b"number 7"), lines[-1]]
+    for wrong in (changed, [*lines[:-2], lines[-1]], lines[1:], lines[::-1], [*lines, b"{}\n"]):
+        (tmp_path / AUDIT).write_bytes(b"".join(wrong))
+        with pytest.raises(BadInput, match="is not what the site wrote there"):
+            check(tmp_path / AUDIT, certificate)
+    with pytest.raises(BadInput, match="line 1 is not"):
+        check(folder.path / AUDIT, folder.federation.members[SHOP].certificate)
+
+
+def test_a_key_that_others_can_read_is_not_used(quiet: World, tmp_path: Path) -> None:
+    made = World(tmp_path)
+    (made.path / BANK / "key.pem").chmod(0o644)
+    with pytest.raises(BadInput, match="can be read by others"):
+        _ = SiteFolder(made.path / BANK).client_tls

@@ -1,0 +1,153 @@
+"""A federation in a temporary folder: its sites listen in threads of this process, each with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedactors.command_line.main import main
+from fedactors.runtime.federated.audit import check
+from fedactors.runtime.federated.folders import AUDIT, SITE, SiteFolder
+from fedactors.runtime.federated.link import Limits
+from fedactors.runtime.federated.proposal import decide, kept_proposals
+from fedactors.runtime.federated.site import SiteProcess
+
+BANK, SHOP = "bank", "shop"
+LIMITS = Limits(handshake=5.0, piece=5.0, lease=20.0, call=60.0)
+TASK = 'type = "binary", alignment = "already-aligned"'
+NUM_ROWS = 160
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def write_data(folder: Path) -> None:
+    """The bank's customers and the shop's orders: a CSV each."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(NUM_ROWS, 4))
+    label = (values.sum(axis=1) + rng.normal(size=NUM_ROWS) > 0).astype(int)
+    bank, shop = folder / BANK / "customers.csv", folder / SHOP / "orders.csv"
+    bank.write_text(
+        "id,income,age,bad\n"
+        + "".join(f"c{i},{v[0]:.4f},{v[1]:.4f},{y}\n" for i, (v, y) in enumerate(zip(values, label, strict=True)))
+    )
+    shop.write_text("id,orders,returns\n" + "".join(f"c{i},{v[2]:.4f},{v[3]:.4f}\n" for i, v in enumerate(values)))
+
+
+class World:
+    """Bank and shop, admitted to one federation, with their data.
+
+    Args:
+        folder: an empty one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self.said: dict[str, list[str]] = {BANK: [], SHOP: []}
+        self.processes: dict[str, SiteProcess] = {}
+        self._servers: dict[str, asyncio.Server] = {}
+        self._loops: dict[str, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}
+        self.command("federation", "init", str(folder / "credit"))
+        for name in (BANK, SHOP):
+            address = f"127.0.0.1:{free_port()}"
+            self.command("site", "init", name, "--folder", str(folder / name), "--listen", address)
+            request = str(folder / name / f"{name}.csr")
+            self.command("federation", "admit", str(folder / "credit"), request, "--address", address)
+        write_data(folder)
+        with (folder / BANK / SITE).open("a") as file:
+            file.write(f'[data.customers]\npath = "customers.csv"\nid = "id"\nlabel = "bad"\ntask = {{ {TASK} }}\n')
+        with (folder / SHOP / SITE).open("a") as file:
+            file.write('[data.orders]\npath = "orders.csv"\nid = "id"\n')
+        self.share()
+
+    def command(self, *words: str) -> None:
+        assert main(words) == 0, words
+
+    def share(self) -> None:
+        """Give every site the federation's file."""
+        text = (self.path / "credit" / "federation.toml").read_text()
+        for name in (BANK, SHOP):
+            (self.path / name / "federation.toml").write_text(text)
+
+    def folder(self, name: str) -> SiteFolder:
+        return SiteFolder(self.path / name)
+
+    def start(self, name: str, limits: Limits = LIMITS) -> None:
+        """Let a site listen."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        self._loops[name] = loop, thread
+        process = SiteProcess(self.folder(name), limits=limits, tell=self.said[name].append, approval_seconds=30.0)
+        self.processes[name] = process
+        self._servers[name] = asyncio.run_coroutine_threadsafe(process.start(), loop).result(10)
+
+    def on(self, name: str, action: Callable[[], Any]) -> Any:
+        """Do something in the thread of a site."""
+
+        async def act() -> Any:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(act(), self._loops[name][0]).result(10)
+
+    def stop(self) -> None:
+        """End all sites."""
+        for name in list(self._loops):
+            self.end(name)
+
+    def end(self, name: str) -> None:
+        """End a site, as somebody who stops its process."""
+        loop, thread = self._loops.pop(name)
+
+        async def work() -> None:
+            self._servers[name].close()
+            self.processes[name].stop()
+            await asyncio.sleep(0.1)  # connections say that they close
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(work(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+    def answer(
+        self, approved: bool = True, names: tuple[str, ...] = (BANK, SHOP), seconds: float = 30.0
+    ) -> threading.Thread:
+        """Answer the next proposal at these sites, as their persons would."""
+
+        def work() -> None:
+            end = time.monotonic() + seconds
+            waiting = {name: set(kept_proposals(self.folder(name))) for name in names}
+            while waiting and time.monotonic() < end:
+                for name in list(waiting):
+                    for run, proposal in kept_proposals(self.folder(name)).items():
+                        if run not in waiting[name]:
+                            decide(self.folder(name), proposal, approved=approved)
+                            del waiting[name]
+                            break
+                time.sleep(0.05)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    def audit(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of a site's log, its signatures checked."""
+        folder = self.folder(name)
+        return check(folder.path / AUDIT, folder.federation.members[name].certificate)
+
+    def refusals(self, name: str) -> list[str]:
+        return [f"{line['party']}: {line['why']}" for line in self.audit(name) if line["what"] == "refused"]
