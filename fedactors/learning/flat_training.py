@@ -25,6 +25,7 @@ from torch.nn.functional import kl_div, log_softmax
 from fedactors.learning.averaging import batches, draws, smallest_batch
 from fedactors.learning.losses import weighted_loss
 from fedactors.learning.metrics import known, task_metrics
+from fedactors.learning.randomness import own_draws
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -108,7 +109,7 @@ class _Workspace:
 @lru_cache(maxsize=4)
 def _workspace(factory: ModelFactory, model: Model, device: str = "cpu") -> _Workspace:
     torch.set_num_threads(1)  # sums in another order are not equal to the bit
-    with torch.random.fork_rng(devices=[]):
+    with own_draws():
         return _Workspace(factory(model), torch.device(device))
 
 
@@ -204,8 +205,7 @@ def _dropout_seed(space: _Workspace, seed: int) -> Iterator[None]:
     if not space.draws:
         yield
         return
-    with torch.random.fork_rng(devices=[space.device] if space.device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with own_draws(seed, space.device):
         yield
 
 

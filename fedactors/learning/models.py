@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fedactors.errors import BadInput
+from fedactors.learning.randomness import own_draws
 from fedactors.named_code import is_code, load_code
 from fedactors.network.codec import plain
 
@@ -274,8 +275,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     Raises:
         BadInput: an unknown name, or sizes that the model cannot have.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_draws(seed):
         if is_code(spec.name):
             return _own(spec)
         module = build_skeleton(spec, device="cpu")
@@ -289,7 +289,7 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
     A module of the user's own is on the CPU whatever `device` says: it may hold constants that are no parameters.
     """
     if is_code(spec.name):
-        with torch.random.fork_rng(devices=[]):
+        with own_draws():
             return _own(spec)
     if spec.name not in _BUILDERS:
         raise BadInput(
@@ -300,7 +300,7 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
         raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
     if spec.norm not in ("group", "batch", "none"):
         raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")
-    with torch.random.fork_rng(devices=[]), torch.device(device):
+    with own_draws(), torch.device(device):
         module = _BUILDERS[spec.name](spec).to(spec.dtype)
     if spec.name in _OF_TABLES and len(spec.inputs) > 1:
         module.register_forward_pre_hook(_flattened)

@@ -1,3 +1,5 @@
+import concurrent.futures
+
 import numpy as np
 import pytest
 import torch
@@ -69,3 +71,16 @@ def test_bad_names_and_shapes():
         build_model(ModelSpec(name="mlp", inputs=(3,), outputs=0), 0)
     with pytest.raises(BadInput, match="norm: 'layer'"):
         build_model(ModelSpec(name="vgg16", inputs=(3, 32, 32), outputs=1, norm="layer"), 0)
+
+
+def test_threads_that_build_at_once_build_what_they_would_alone() -> None:
+    specs = [ModelSpec(name="linear", inputs=(200,), outputs=100 + k) for k in range(4)]
+
+    def first(spec):
+        return next(build_model(spec, 7).parameters()).detach().numpy()
+
+    alone = [first(spec) for spec in specs]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for _ in range(20):
+            for found, expected in zip(pool.map(first, specs), alone, strict=True):
+                np.testing.assert_array_equal(found, expected)
