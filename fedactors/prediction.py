@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from fedactors.actor import Actor
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.predictions import write_predictions
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, fused_output, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.network.codec import message
@@ -134,11 +134,17 @@ def released(actor: Actor, part: Part, values: NDArray[Any], message_type: str) 
     if part.sigma <= 0:
         return values
     noised = clip_and_noise(values, part.clip_norm, part.sigma, actor.noise_rng("contribution"), message_type)
-    note = "one new row replaced; which rows are shared is not covered"
+    note = "one new row replaced, in this prediction alone; which rows are shared is not covered"
     made = GaussianReleases(message_type, clip_norm=part.clip_norm, sigma=part.sigma, delta=part.delta, note=note)
     made.add()
-    actor.record_privacy(made.record(actor.party))
+    actor.record_privacy(made.record(actor.party, uncovered=_NOT_BY_NOISE))
     return noised
+
+
+_NOT_BY_NOISE = (
+    "rows of the training, which the model and its preprocessing were made from",
+    "other predictions of the same rows, each of which draws other noise and is counted by itself",
+)
 
 
 def files_of(owners: Sequence[str], to: str) -> dict[str, str]:
@@ -183,6 +189,8 @@ class PredictingParty(Client):
         block, x_ND = self._data.load_new(self.part.preprocessing)
         return NewRows(block.ids, x_ND, block.unusable)
 
+    _has_contributed = False
+
     async def load(self) -> None:
         """Build the own part of the model, and load the own rows."""
         self.part = self.make_part(self._stored.read())
@@ -206,7 +214,7 @@ class PredictingParty(Client):
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order."""
-        self._rows = follow(self._new.ids, order)
+        self._rows = follow(self._new.ids, order, self._data.alignment)
 
     @remote(caller=CLIENT, only="label_party")
     async def give_top(self) -> TopModel:
@@ -216,7 +224,14 @@ class PredictingParty(Client):
 
     @remote(caller=CLIENT, only="label_party")
     async def contribute(self) -> Contribution:
-        """Return what the own model makes of the shared rows, once, under the noise that training had."""
+        """Return what the own model makes of the shared rows, once, under the noise that training had.
+
+        Raises:
+            Refused: it is asked again, which noise would not withstand.
+        """
+        if self._has_contributed:
+            raise Refused(self.caller, f"asks {self.name} for contributions a second time")
+        self._has_contributed = True
         rows, self._rows = self._rows, np.zeros(0, np.int64)
         values = released(self, self.part, await self._embed(rows), "Contribution")
         return Contribution(values, np.isin(rows, list(self._new.unusable)))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedactors.command_line.options import RunOptions, add_run_flags
+from fedactors.command_line.options import RunOptions, add_federation_flags, add_run_flags
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = '''"""A scenario for tests."""
@@ -55,6 +55,7 @@ def test_script_has_the_same_errors_and_codes(tmp_path):
 def test_flags_and_options_are_the_same_set():
     parser = argparse.ArgumentParser()
     add_run_flags(parser)
+    add_federation_flags(parser)  # of the command `run` alone: a script has no site
     names = {action.dest for action in parser._actions} - {"help", "words"}
     assert names == set(RunOptions.__dataclass_fields__)
 

@@ -269,6 +269,11 @@ def predict_command(args: argparse.Namespace) -> int:
         print(f"{one.party}: {one.counts.num_predicted} of {one.counts.num_rows} rows predicted, in {one.to}")
         for reason, number in one.counts.reasons:
             print(f"{one.party}: {number} rows without a prediction: {reason}")
+    for party, lines in privacy.items():
+        for message, line in lines.items():
+            if line["rigorous_mu"] is not None:
+                what = "one new row in this prediction alone, not training rows"
+                print(f"{party}: {message} under noise, mu {line['rigorous_mu']:.3g} for {what}")
     return 0
 
 

@@ -102,7 +102,7 @@ class AlignmentPeer(Protocol):
         """Return `answer(own ids, question, as agreed)`."""
 
     async def take_order(self, order: AlignmentOrder) -> None:
-        """Keep `follow(own ids, order)`."""
+        """Keep `follow(own ids, order, agreed)`."""
 
 
 def answer(ids_N: Ids, question: AlignmentQuestion, agreed: Alignment) -> AlignmentAnswer:
@@ -125,11 +125,26 @@ def answer(ids_N: Ids, question: AlignmentQuestion, agreed: Alignment) -> Alignm
     return AlignmentAnswer(psi_answer(ids_N, question.content), _NOTHING)
 
 
-def follow(ids_N: Ids, order: AlignmentOrder) -> Index:
-    """Return the passive party's own rows in the common order."""
+def follow(ids_N: Ids, order: AlignmentOrder, agreed: Alignment) -> Index:
+    """Return the passive party's own rows in the common order.
+
+    Args:
+        ids_N: the party's own ids.
+        order: of the label party.
+        agreed: how all parties have agreed to align.
+
+    Raises:
+        BadInput: the order is of another alignment, names an id that is not here, or names one twice: privacy accounts
+            are of rows that occur once.
+    """
+    if bool(order.salt) != (agreed != "already-aligned"):
+        raise BadInput(f"alignment: the order announced is none of {agreed!r}, which was agreed upon")
     if not order.salt:
         return np.arange(len(ids_N))
-    return follow_order(ids_N, order.salt, order.digests)
+    rows = follow_order(ids_N, order.salt, order.digests)
+    if len(np.unique(rows)) < len(rows):
+        raise BadInput("alignment: an id is announced twice")
+    return rows
 
 
 async def align(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.learning.averaging import LocalTraining
 from fedactors.learning.devices import find_device
 from fedactors.learning.models import ModelSpec, build_skeleton
@@ -102,7 +102,13 @@ class Site(SecureSummand):
 
     @remote(caller=SERVER)
     async def take_weight(self, total: TotalWeight) -> None:
-        """Learn what all sites' clients weigh together."""
+        """Learn what all sites' clients weigh together, once.
+
+        Raises:
+            Refused: it is known here: another one would scale the same change anew, for a second sum.
+        """
+        if self.total_weight:
+            raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
     @remote(caller=SERVER)

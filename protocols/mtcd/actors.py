@@ -108,7 +108,8 @@ class Party(Client):
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order of rows."""
-        self.rows.order(follow(self.rows.ids, order), order.parts)
+        assert isinstance(self._part, VerticalPart)
+        self.rows.order(follow(self.rows.ids, order, self._part.alignment), order.parts)
 
     @remote(caller=DRIVER)
     async def align(self) -> None:

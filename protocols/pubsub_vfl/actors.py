@@ -228,7 +228,7 @@ class PassiveWorker(PartyWorker):
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
-        await self._follow_rows(follow(self.rows.block.ids, order), order.parts)
+        await self._follow_rows(follow(self.rows.block.ids, order, self._data.alignment), order.parts)
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 

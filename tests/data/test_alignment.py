@@ -32,7 +32,7 @@ class Passive:
         return alignment.answer(self.ids, question, self.agreed)
 
     async def take_order(self, order: AlignmentOrder) -> None:
-        self.rows = alignment.follow(self.ids, order)
+        self.rows = alignment.follow(self.ids, order, self.agreed)
 
 
 def align(ids, label_party, how, rng):
@@ -138,3 +138,17 @@ def test_a_malformed_request_is_bad_input():
 def test_common_rows_needs_every_party():
     rows = common_rows(5, {"b": np.asarray([0, 1, 2]), "c": np.asarray([1, 2, 4])})
     np.testing.assert_array_equal(rows, [1, 2])
+
+
+def test_an_order_that_names_an_id_twice_or_is_of_another_alignment_is_refused() -> None:
+    ids, salt = np.array(["a", "b", "c"]), b"salt"
+    digests = alignment.hash_ids(ids, salt)
+    once, nothing = np.zeros(0, np.uint8), np.zeros((0, 32), np.uint8)
+    assert alignment.follow(ids, AlignmentOrder(salt, digests[[2, 0]], once), "hash").tolist() == [2, 0]
+    # a privacy account is of rows that occur once: whoever repeats one averages its noise away
+    with pytest.raises(BadInput, match="an id is announced twice"):
+        alignment.follow(ids, AlignmentOrder(salt, digests[[2, 0, 2]], once), "hash")
+    with pytest.raises(BadInput, match="none of 'psi', which was agreed upon"):
+        alignment.follow(ids, AlignmentOrder(b"", nothing, once), "psi")
+    with pytest.raises(BadInput, match="none of 'already-aligned', which was agreed upon"):
+        alignment.follow(ids, AlignmentOrder(salt, digests, once), "already-aligned")

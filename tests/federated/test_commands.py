@@ -158,6 +158,17 @@ def test_a_log_that_was_changed_is_found_out(quiet: World, tmp_path: Path) -> No
         check(folder.path / AUDIT, folder.federation.members[SHOP].certificate)
 
 
+@pytest.mark.parametrize("left", [b'{"number": 4, "ti', b"x" * 10_000])
+def test_half_a_line_of_a_log_goes_with_the_next(quiet: World, left: bytes) -> None:
+    folder = quiet.folder(BANK)
+    folder.audit.add("note", text="whole")
+    with (folder.path / AUDIT).open("ab") as file:
+        file.write(left)  # killed in the middle of it, or the disk is full
+    folder.audit.add("note", text="the next")
+    certificate = folder.federation.members[BANK].certificate
+    assert [line["text"] for line in check(folder.path / AUDIT, certificate)][-2:] == ["whole", "the next"]
+
+
 def test_a_key_that_others_can_read_is_not_used(quiet: World, tmp_path: Path) -> None:
     made = World(tmp_path)
     (made.path / BANK / "key.pem").chmod(0o644)

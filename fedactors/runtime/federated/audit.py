@@ -38,6 +38,7 @@ class AuditLog:
         """Add a line; it is on disk when this returns."""
         with open(self._path, "a+b", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            _drop_half_a_line(file)
             before, number = _last(file)
             line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **facts, "before": before}
             signature = self._key.sign(_content(line)).hex()
@@ -80,6 +81,21 @@ def _private(path: str, flags: int) -> int:
 
 def _content(line: dict[str, Any]) -> bytes:
     return json.dumps(line, sort_keys=True).encode()
+
+
+def _drop_half_a_line(file: Any) -> None:
+    """Remove what a process that was killed, or a full disk, left of a line: it was never on record."""
+    size = file.seek(0, os.SEEK_END)
+    end = size
+    while end:
+        start = max(0, end - 4096)
+        file.seek(start)
+        whole = file.read(end - start).rfind(b"\n")
+        end = start + whole + 1
+        if whole >= 0:
+            break
+    if end < size:
+        file.truncate(end)
 
 
 def _last(file: Any) -> tuple[str, int]:

@@ -98,8 +98,11 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def request(self, parts: Parts, what: str) -> asyncio.Future[Any]:
-        """Send a request now and return the future of its reply's bytes, or its error; `what` is for people."""
+    def request(self, parts: Parts, what: str, *, is_limited: bool = True) -> asyncio.Future[Any]:
+        """Send a request now and return the future of its reply's bytes, or its error; `what` is for people.
+
+        One that is not limited waits while the other side gives signs of life.
+        """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             reply.set_exception(PartyLost(self.peer, f"its site is gone; {what} was not done"))
@@ -108,8 +111,9 @@ class Connection:
         number = self._made
         self._pending[number] = (reply, what)
         self._send(REQUEST, number, parts)
-        late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
-        reply.add_done_callback(lambda _: late.cancel())
+        if is_limited:
+            late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
+            reply.add_done_callback(lambda _: late.cancel())
         return reply
 
     async def ask(self, value: Any, what: str) -> Any:

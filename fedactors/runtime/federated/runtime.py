@@ -127,7 +127,7 @@ class FederatedRuntime(Runtime):
         self.clock.begin(time.time())
         await self._all("open")
         for site in self._sites:
-            watched = self._sites[site].request(encode_parts(("watch", ())), "watch")
+            watched = self._sites[site].request(encode_parts(("watch", ())), "watch", is_limited=False)
             watched.add_done_callback(self._told)
             self._watching.append(watched)
 

@@ -49,7 +49,7 @@ def test_new_rows_leave_under_the_noise_of_training_and_the_ledger_says_so(tmp_p
     (first, runtime), (second, _) = (predicted(serving.predict, config, data, states, tmp_path) for _ in range(2))
     assert first["probability_1"] != second["probability_1"]
     (record,) = runtime.privacy_records
-    assert (record.party, record.message_type, record.covered) == ("passive", "Contribution", True)
+    assert (record.party, record.message_type, record.covered) == ("passive", "Contribution", False)  # training rows
     assert record.rigorous_mu == pytest.approx(2.0)
 
 
