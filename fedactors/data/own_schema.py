@@ -33,7 +33,7 @@ class VerticalTask:
     """What is predicted."""
     layout: Literal["vertical"] = "vertical"
     """The same rows, other columns."""
-    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int] | None = None
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     """Number of classes; for ``multiclass`` only."""
     alignment: Alignment = "already-aligned"
     """How rows find each other."""
@@ -131,7 +131,7 @@ class RelationalTask:
     """The query that states the training set."""
     label: Text
     """Column of the label, as the query names it."""
-    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int] | None = None
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     """Number of classes; for ``multiclass`` only."""
     categorical: list[str] = Field(default_factory=list)
     """Columns of text that become categories."""
