@@ -296,10 +296,19 @@ class PartyRows:
         return draw_parts(self._loaded, rows, self._part.split, seed=self._seed, **shares)
 
     def order(self, rows: Array, announced: Array) -> None:
-        """Bring the rows of vertical data into the common order; the label party has its labels then."""
+        """Bring the rows of vertical data into the common order; the label party has its labels then.
+
+        Raises:
+            BadInput: there are validation rows.
+        """
         self._order, self._parts = rows, announced
         shares = {"test_share": _TEST_SHARE, "validation_share": 0.0}
         parts = split_rows(len(rows), seed=self._seed, parts_N=announced, **shares)
+        if len(parts.validation):
+            raise BadInput(
+                f"task.split: {len(parts.validation)} validation rows are not allowed here: MTCD chooses nothing by them;"
+                " mark them train or test"
+            )
         assert isinstance(self._part, VerticalPart)
         self._prepared = prepare_block(self._loaded, rows, parts, self._part.task)
         if self._part.party == self._part.label_party:

@@ -213,3 +213,8 @@ def test_faults_in_the_rows_name_party_file_and_column(folder):
     (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,1\nb,45,s,1\n")
     with pytest.raises(BadInput, match=r"bank: .*bank.csv: label bad: 1 different values"):
         own(folder, VERTICAL).load("bank")
+
+
+def test_a_list_of_labels_is_no_number_of_classes(folder):
+    with pytest.raises(BadInput, match=r"task.classes: \['low', 'high'\] is not allowed"):
+        own(folder, VERTICAL.replace('"binary"', '"multiclass"\nclasses = ["low", "high"]'))
