@@ -25,7 +25,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk" $(TESTS)
 
 walks: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m walk $(TESTS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m walk $(TESTS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -104,6 +104,14 @@ def own_files(page: str, folder: Path) -> None:
                 np.savez(folder / f"{graph}-{party}.npz", edges=edges, features=features)
                 text += f'[parties.{party}]\nfile = "{graph}-{party}.npz"\n'
             (folder / f"{graph}-graph.toml").write_text(text)
+        (folder / "my_networks.py").write_text(
+            "import torch\nfrom torch import nn\n\n\nclass Layer(nn.Module):\n"
+            "    def __init__(self, width, size):\n        super().__init__()\n"
+            "        self.of_both = nn.Linear(2 * width, size)\n\n"
+            "    def forward(self, own, mean):\n"
+            "        return torch.relu(self.of_both(torch.cat((own, mean), 1)))\n\n\n"
+            "def layer(inputs, size):\n    return Layer(*inputs, size)\n"
+        )
     elif page.endswith("horizontal.md"):
         for client in ("north", "south", "test"):
             (folder / f"{client}.csv").write_text("id,card,amount,returned\n" + orders(draw))
