@@ -306,8 +306,8 @@ class PartyRows:
         parts = split_rows(len(rows), seed=self._seed, parts_N=announced, **shares)
         if len(parts.validation):
             raise BadInput(
-                f"task.split: {len(parts.validation)} validation rows are not allowed here: MTCD chooses nothing by them;"
-                " mark them train or test"
+                f"task.split: {len(parts.validation)} validation rows are not allowed here:"
+                " MTCD chooses nothing by them; mark them train or test"
             )
         assert isinstance(self._part, VerticalPart)
         self._prepared = prepare_block(self._loaded, rows, parts, self._part.task)
