@@ -27,6 +27,8 @@ ADDRESS = "FEDACTORS_TESTS_FORKED_WORKERS"
 """Environment variable: the socket of the server."""
 ROOT = Path(__file__).resolve().parents[1]
 _LONGEST = 1 << 18
+_LIMIT = 60.0
+"""Seconds; a fork takes a hundredth of one, the first of a cluster as long as importing ray and the protocols."""
 _CONTEXT, _LANGUAGE = "--serialized-runtime-env-context=", "--language="
 
 
@@ -68,6 +70,7 @@ def serve(address: str) -> None:
         if sys.stdin in ready:
             return
         asking, _ = listener.accept()
+        asking.settimeout(_LIMIT)
         content, files, _, _ = socket.recv_fds(asking, _LONGEST, 3)
         words, environment, folder = json.loads(content)
         if "ray" not in sys.modules:
@@ -112,6 +115,7 @@ def ask() -> None:
 
         os.execv(sys.executable, [sys.executable, original.__file__, *words])
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_LIMIT)
         connection.connect(os.environ[ADDRESS])
         content = json.dumps([own, dict(os.environ), os.getcwd()]).encode()
         socket.send_fds(connection, [content], [0, 1, 2])

@@ -152,9 +152,9 @@ def freeze(value: Any, copy: bool = True) -> tuple[Any, int]:
 
     Arrays that anyone could still write to, or that do not lie in one piece, are copied once and made read-only; lists
     become tuples. Arrays, raw bytes, texts (as UTF-8) and integers beyond 64 bits count in full, every other number
-    `SCALAR_BYTES`, as does each size above 1 of an array without content, the keys of a mapping like its values, and
-    each item of a sequence one byte at least. The first eight numbers that are fields of the message itself travel in
-    its header.
+    `SCALAR_BYTES`, as does each size above 1 of an array without content, the length of its texts and a unit of time,
+    the keys of a mapping like its values, and each item of a sequence one byte at least. The first eight numbers that
+    are fields of the message itself travel in its header.
 
     Raises:
         CodecError: a value of a type that may not be sent (a tensor, an undeclared dataclass, an object array).
@@ -179,7 +179,9 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
         if copy and (not value.flags.c_contiguous or _writable_by_anyone(value)):
             value = value.copy()
             value.setflags(write=False)
-        return value, value.nbytes or _shape_bytes(value)
+        size = value.nbytes or _shape_bytes(value)
+        # a unit of time is any number of seconds
+        return value, size + SCALAR_BYTES if value.dtype.kind in "mM" else size
     if cls is bytes or (cls is str and value.isascii()):
         return value, len(value)
     if cls is str:
@@ -209,7 +211,7 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
 def _shape_bytes(empty: np.ndarray) -> int:
     """Return what the shape of an array without content counts: it says whatever its maker wants it to say."""
     num_sizes: int = max(sum(size > 1 for size in empty.shape), empty.ndim - 2)
-    return SCALAR_BYTES * num_sizes
+    return SCALAR_BYTES * (num_sizes + (empty.dtype.kind in "SU"))  # so does the length of its texts
 
 
 def _writable_by_anyone(array: np.ndarray) -> bool:

@@ -148,9 +148,19 @@ def test_the_shape_of_an_array_without_content_counts() -> None:
     assert measure(np.zeros((0, 1, 1, 0, 1))) == 3 * 8
     assert measure(np.zeros((0, 32))) == 8
     assert measure(np.empty((12, 34, 0, 56))) == 3 * 8
-    assert measure(np.empty((12, 34), "S").view("S1")[:, :0]) == 8
+    assert measure(np.empty((12, 34), "S").view("S1")[:, :0]) == 2 * 8
     assert measure(Numbers("x", np.empty((7, 0)))) == measure(Numbers("x", np.empty((0,)))) + 8
     assert measure(np.zeros((2, 3))) == 48
+
+
+@pytest.mark.parametrize("dtype", ["S123456", "U123456", "M8[123456s]", "m8[123456s]"])
+def test_the_dtype_of_an_array_without_content_counts(dtype: str) -> None:
+    """A number of somebody's choice would travel as the length of texts, or as a unit of time."""
+    assert measure(np.empty(0, dtype)) == 8
+
+
+def test_a_unit_of_time_counts_beside_the_content() -> None:
+    assert measure(np.zeros(3, "m8[123456s]")) == 4 * 8
 
 
 def test_buffers_are_aligned_and_read_only_views() -> None:
