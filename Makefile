@@ -16,7 +16,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(W
 
 # `make check` is the inner loop: style, types, and the tests without Ray, browsers and long runs. `make walks` does what
 # a person does: the documentation's commands, every script, installs in fresh environments, clusters of several hosts.
-.PHONY: demo test walks check lint docs clean
+# `make replay` makes three random rows of the results again and compares them with the record.
+.PHONY: demo test walks replay check lint docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scenarios/demo.py
@@ -26,6 +27,9 @@ test: $(VENV)/.installed-dev
 
 walks: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m walk $(TESTS)
+
+replay: $(VENV)/.installed-dev
+	$(BIN)/python -m scenarios.replay --rows 3 --within 60
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

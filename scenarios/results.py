@@ -7,7 +7,9 @@ A document marks where a table goes; everything between the marks is replaced:
 
 Those are the rows of the study ``table2-cora`` in the file ``glasu.parquet`` beside the document, one line a name, mean
 and deviation over its seeds; ``deviation=always`` at the end of a mark shows one, of 0, for a single seed too.
-``<!-- headlines: FILE -->`` marks a table over several of them, see `scenarios.headlines`.
+``<!-- record: FILE,FILE -->`` marks the paragraph that says which rows behind a page can be made again
+(`scenarios.replay`) and which are older than that; ``<!-- headlines: FILE -->`` a table over several studies, see
+`scenarios.headlines`.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
 """
@@ -26,6 +28,7 @@ from fedactors.command_line.terminal import format_value, guarded
 from fedactors.errors import BadInput
 from fedactors.records.storage import write_atomic
 from fedactors.records.table import NOT_REACHED, RunRow, read_table
+from fedactors.sweeps.repeat import can_repeat
 from scenarios.headlines import headline_table
 
 _MARK = re.compile(
@@ -34,6 +37,7 @@ _MARK = re.compile(
     re.DOTALL,
 )
 _HEADLINES = re.compile(r"(?P<open><!-- headlines: (?P<file>\S+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_RECORD = re.compile(r"(?P<open><!-- record: (?P<files>\S+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _load = functools.cache(read_table)
 
 
@@ -51,7 +55,36 @@ def render_document(text: str, base: Path) -> str:
     def headlines(match: re.Match[str]) -> str:
         return f"{match['open']}{headline_table(base / match['file'])}{match['close']}"
 
-    return _HEADLINES.sub(headlines, _MARK.sub(table, text))
+    def record(match: re.Match[str]) -> str:
+        return f"{match['open']}{record_text(base, match['files'].split(','))}{match['close']}"
+
+    return _RECORD.sub(record, _HEADLINES.sub(headlines, _MARK.sub(table, text)))
+
+
+def tables_of(document: Path) -> list[Path]:
+    """Return the tables of runs that a page says it stands on, in its mark of the record."""
+    return [
+        document.parent / file for match in _RECORD.finditer(document.read_text()) for file in match["files"].split(",")
+    ]
+
+
+def record_text(base: Path, files: Sequence[str]) -> str:
+    """Return the paragraph on which rows of some tables can be made again, and which are older than the record."""
+    rows = [row for file in files for row in _load(base / file)]
+    whole = [row for row in rows if can_repeat(row)]
+    says = [
+        f"{len(whole)} of the {len(rows)} rows behind this page carry their whole configuration, seed, digests of data "
+        "and sources, and a command that makes each of them again and compares; `python -m scenarios.replay` draws "
+        "from these."
+    ]
+    rest: dict[str, int] = {}
+    for row in rows:
+        if not can_repeat(row):
+            rest[row.study] = rest.get(row.study, 0) + 1
+    if rest:
+        listed = ", ".join(f"{study} ({number})" for study, number in rest.items())
+        says.append(f"*Older than that record, failed, or measured by a clock, and never drawn:* {listed}.")
+    return "\n\n".join(says) + "\n"
 
 
 def markdown_table(base: Path, rows: str, columns: Sequence[str], *, always: bool = False) -> str:

@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(
     path
     for path in (ROOT / "scenarios").rglob("*.py")
-    if path.parent.name != "benchmarks" and path.name != "results.py" and '__name__ == "__main__"' in path.read_text()
+    if path.parent.name != "benchmarks"
+    and path.name not in ("results.py", "replay.py")
+    and '__name__ == "__main__"' in path.read_text()
 )
 NEEDS_RAY = ("demo.py",)
 pytestmark = [pytest.mark.walk, pytest.mark.slow]

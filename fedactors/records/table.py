@@ -8,12 +8,14 @@ seed, data, runtime    seed, data set or description file, ``simulated`` or ``ra
 status, failure        ``finished`` or ``failed``; the error of a run that failed
 censored               metrics whose target was not reached: they have no value in their own column
 config.FIELD           the configuration
+configuration          the whole of it as one JSON object, which keeps what is set to nothing; this one is read back
 metrics.NAME           final metrics
 usage.NAME             rounds, bytes, messages, header_bytes, seconds, money, cpu_utilisation, waiting_seconds
 curve.NAME             lists, one value a recorded round: round, seconds, bytes, money, and the rounds' metrics
 extra.NAME             what else the run returned
 command                a command that makes the row again
 digest, code           of all that decides the result (`fedactors.sweeps.trials`); of the sources alone
+content                digest of the data's files (`fedactors.sweeps.trials.data_digest`)
 versions.NAME          of Python and of the libraries
 wall_seconds           last and apart: in simulation all else is the same for the same digest
 =====================  =================================================================================================
@@ -72,6 +74,7 @@ class RunRow:
     command: str = ""
     digest: str = ""
     code: str = ""
+    content: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     wall_seconds: float = 0.0
 
@@ -106,6 +109,11 @@ class RunRow:
             **{name: self.usage.get(name, 0) for name in USAGE},
         )
 
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What is missing to make the row again: of configuration, data, content, code and command."""
+        return tuple(name for name in ("config", "data", "content", "code", "command") if not getattr(self, name))
+
     def value(self, name: str) -> Any:
         """Return a metric or a figure of usage; None where the run has none."""
         return self.metrics.get(name, self.wall_seconds if name == "wall_seconds" else self.usage.get(name))
@@ -134,7 +142,9 @@ def write_table(path: Path, rows: Sequence[RunRow], facts: Mapping[str, Any] | N
     for place, row in enumerate(rows):
         for name, value in _flat(row).items():
             columns.setdefault(name, [None] * len(rows))[place] = value
-    order = [name for f in dataclasses.fields(RunRow) for name in columns if name.split(".", 1)[0] == f.name]
+    places = {f.name: place for place, f in enumerate(dataclasses.fields(RunRow))}
+    places["configuration"] = places["config"]
+    order = sorted(columns, key=lambda name: places[name.partition(".")[0]])
     arrays, fields = [], []
     for name in order:
         array, metadata = _column(columns[name])
@@ -165,6 +175,9 @@ def read_table(path: str | Path) -> list[RunRow]:
                 row.setdefault(group, {})[name] = decode(value)
             else:
                 row[group] = decode(value)
+    for row in rows:
+        if "configuration" in row:
+            row["config"] = row.pop("configuration")
     return [RunRow.from_dict({"censored": (), **row}) for row in rows]
 
 
@@ -233,6 +246,8 @@ def _flat(row: RunRow) -> dict[str, Any]:
         value = _plain(getattr(row, f.name))
         if f.name in GROUPS:
             flat |= {f"{f.name}.{name}": item for name, item in value.items()}
+            if f.name == "config":
+                flat["configuration"] = value
         else:
             flat[f.name] = value
     return flat

@@ -5,6 +5,9 @@
 
 ``--smoke`` runs the smallest thing that means something, ``--full`` the paper's size; without either a script runs at
 the size of the committed results. A row that is there already is left alone unless ``--again`` is given.
+
+Each row keeps the command that makes it alone: the script with ``--row STUDY/NAME --seeds SEED``. It writes nothing,
+but prints the row beside the one in the table and ends with 1 if they differ (`fedactors.sweeps.repeat`).
 """
 
 from __future__ import annotations
@@ -16,18 +19,22 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fedactors.command_line.terminal import format_value
+from fedactors.config import as_dict, build
 from fedactors.errors import BadInput, Diverged
 from fedactors.plugins import find_protocol
 from fedactors.records.table import RunRow, put_rows, read_table
 from fedactors.sweeps.execution import run_all
-from fedactors.sweeps.trials import code_digest, versions
+from fedactors.sweeps.repeat import Repeat
+from fedactors.sweeps.trials import code_digest, data_digest, versions
 
 P = TypeVar("P")
 Once = Callable[[P, int], RunRow]
 """``once(point, seed)``: the row of one run, its study and name left to the caller."""
+_HOW_MANY = {"--only": 1, "--row": 1, "--seeds": 1, "--out": 1, "--jobs": 1, "--again": 0}
+"""Flags that choose rows or say how they are run, and how many values follow: no part of the command of one row."""
 
 
 class Study(argparse.Namespace):
@@ -37,6 +44,7 @@ class Study(argparse.Namespace):
     out: Path
     seeds: tuple[int, ...]
     only: str
+    row: str | None
     smoke: bool
     full: bool
     again: bool
@@ -61,11 +69,13 @@ class Study(argparse.Namespace):
         return rows_of(self.table, study, name)
 
     def wants(self, name: str) -> bool:
-        """Say whether ``--only`` lets a row or panel through: its name holds one of the texts."""
-        return any(text in name for text in self.only.split(","))
+        """Say whether ``--only`` lets a row or panel through: its name holds one of the texts; ``--row`` asks later."""
+        return self.row is not None or any(text in name for text in self.only.split(","))
 
     def lacks(self, study: str, name: str, num_seeds: int = 1) -> bool:
-        """Say whether a row must be measured: it is not there with so many seeds, or ``--again`` is given."""
+        """Say whether a row must be measured: not there with so many seeds, ``--again``, or the one of ``--row``."""
+        if self.row is not None:
+            return self.row == f"{study}/{name}"
         return self.again or len(self.rows(study, name)) < num_seeds
 
     def measure(
@@ -108,21 +118,53 @@ class Study(argparse.Namespace):
 
     def put(self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = ()) -> None:
         """Put the rows of a name into the table, with how they were made, and say what came out."""
-        facts: dict[str, Any] = {"protocol": find_protocol(self.protocol).name, "study": study, "name": name}
-        facts |= {"command": self.command, "code": _code(self.protocol), "versions": versions()}
-        rows = [dataclasses.replace(row, **facts) for row in rows]
+        rows = [self._known(study, name, row) for row in rows]
+        if self.row is not None:
+            if self.row == f"{study}/{name}":
+                self._compare(rows)
+            return
         put_rows(self.table, rows, order)
         first = rows[0]
         shown = first.failure or format_value(dict(list(first.metrics.items())[:6]))
         print(f"{study}/{name}: {shown} ({first.wall_seconds:.1f} s)", flush=True)
 
-    @property
-    def command(self) -> str:
-        """The command line of this script."""
-        script = Path(sys.argv[0])
-        if "scenarios" in script.parts:
-            script = Path(*script.parts[script.parts.index("scenarios") :])
-        return shlex.join(["python", str(script), *sys.argv[1:]])
+    def command(self, study: str, name: str, seed: int) -> str:
+        """Return the command line of this script that makes one row with one seed."""
+        words, rest = [], list(sys.argv[1:])
+        while rest:
+            word = rest.pop(0)
+            flag, is_joined, _ = word.partition("=")
+            if flag not in _HOW_MANY:
+                words.append(word)
+            elif not is_joined:
+                del rest[: _HOW_MANY[flag]]
+        return shlex.join(["python", *_script(), *words, "--row", f"{study}/{name}", "--seeds", str(seed)])
+
+    def _known(self, study: str, name: str, row: RunRow) -> RunRow:
+        """Return a row with all that is needed to make it again."""
+        protocol = find_protocol(self.protocol)
+        return dataclasses.replace(
+            row,
+            protocol=protocol.name,
+            study=study,
+            name=name,
+            # what failed has as its configuration what was set
+            config=as_dict(build(protocol.Config, row.config)) if row.status == "failed" and row.config else row.config,
+            command=self.command(study, name, row.seed),
+            code=_code(self.protocol),
+            content=data_digest(row.data) if row.data else "",
+            versions=versions(),
+        )
+
+    def _compare(self, rows: Sequence[RunRow]) -> NoReturn:
+        """Print rows made again beside those of the table, and end; nothing is written."""
+        known = {row.seed: row for row in self.rows(rows[0].study, rows[0].name)}
+        missing = [row.seed for row in rows if row.seed not in known]
+        if missing:
+            raise BadInput(f"{self.table}: has no row {self.row} with seed {missing[0]}")
+        repeats = [Repeat(known=known[row.seed], again=row) for row in rows]
+        print(*repeats, sep="\n", flush=True)
+        raise SystemExit(any(repeat.differences for repeat in repeats))
 
 
 class _Flags(argparse.ArgumentParser):
@@ -147,6 +189,9 @@ def study_flags(
     made.add_argument("--out", type=Path, default=results, metavar="DIR", help="folder of the table of runs")
     made.add_argument("--seeds", type=_numbers, default=tuple(seeds), metavar="N,N", help="(default: %(default)s)")
     made.add_argument("--only", default="", metavar="TEXT,TEXT", help="measure only what has one of these in its name")
+    made.add_argument(
+        "--row", metavar="STUDY/NAME", help="make only this row, compare it with the table, write nothing"
+    )
     made.add_argument("--smoke", action="store_true", help="the smallest run that means something")
     made.add_argument("--full", action="store_true", help="the paper's size")
     made.add_argument("--again", action="store_true", help="measure also what is in the table already")
@@ -176,7 +221,17 @@ def _once(once: Once[P], asked: tuple[str, P, int]) -> RunRow:
     except Diverged as error:
         settings = getattr(point, "settings", point)
         config = settings if isinstance(settings, Mapping) else {}
-        return RunRow(protocol="", seed=seed, status="failed", failure=str(error), config=config)
+        data = getattr(point, "data", "")
+        return RunRow(protocol="", seed=seed, data=data, status="failed", failure=str(error), config=config)
+
+
+def _script() -> list[str]:
+    """Return the words that start this script: its path in the project, or ``-m`` and its module."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        return ["-m", spec.name]
+    script = Path(sys.argv[0])
+    return [str(Path(*script.parts[script.parts.index("scenarios") :]) if "scenarios" in script.parts else script)]
 
 
 @functools.cache

@@ -147,6 +147,7 @@ def _facts(trial: Trial) -> dict[str, Any]:
         "command": trial.command,
         "digest": trial.digest,
         "code": trial.code,
+        "content": trial.content,
         "versions": versions(),
     }
 

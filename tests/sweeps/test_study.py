@@ -1,9 +1,13 @@
+import dataclasses
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from fedactors.errors import BadInput, Diverged
-from fedactors.records.table import RunRow, read_table
+from fedactors.records.table import RunRow, read_table, write_table
+from fedactors.sweeps.repeat import Repeat, can_repeat
 from fedactors.sweeps.study import Study, study_flags
 
 
@@ -76,3 +80,75 @@ def test_several_jobs_write_the_rows_in_order(tmp_path):
     points = {f"row-{index}": str(index) for index in range(4)}
     expected = [(name, seed, point) for name, point in points.items() for seed in (0, 1)]
     assert measured(tmp_path, points, "--jobs", "2") == expected
+
+
+def test_a_row_has_all_that_makes_it_again(tmp_path, monkeypatch):
+    words = [
+        "--out",
+        str(tmp_path),
+        "--only=table",
+        "--jobs",
+        "1",
+        "--again",
+        "--seeds",
+        "0,1",
+        "--smoke",
+        "hidden_size=4",
+    ]
+    monkeypatch.setattr("sys.argv", ["/home/a/scenarios/paper/x.py", *words])
+    monkeypatch.setattr("sys.modules", {**sys.modules, "__main__": ModuleType("__main__")})
+    measured(tmp_path, {"a b": "1"}, "--seeds", "0,1")
+    row = read_table(tmp_path / "glasu.parquet")[1]
+    assert row.command == "python scenarios/paper/x.py --smoke hidden_size=4 --row 'table/a b' --seeds 1"
+    assert row.lacks == ("config", "data", "content")
+    given = parse("--out", str(tmp_path))
+    given.protocol = "glasu"
+    given.put("table", "whole", [RunRow(protocol="", seed=0, data="karate", config={"patience": None})])
+    assert can_repeat(given.rows("table", "whole")[0])
+
+
+def test_a_row_made_again_is_compared_and_not_written(tmp_path, capsys):
+    measured(tmp_path, {"a": "1", "b": "1"})
+    with pytest.raises(SystemExit) as end:
+        measured(tmp_path, {"a": "1", "b": "1"}, "--row", "table/b", "--seeds", "1")
+    assert not end.value.code
+    assert capsys.readouterr().out.endswith("table/b seed 1: 2 of 2 numbers equal, tolerance 0.01: the same\n")
+    with pytest.raises(SystemExit) as end:
+        measured(tmp_path, {"a": "1", "b": "other"}, "--row", "table/b", "--seeds", "1")
+    assert end.value.code
+    assert capsys.readouterr().out.endswith("  metrics.point: 1 in the record, other now\n")
+    assert measured(tmp_path, {}) == [(name, seed, "1") for name in "ab" for seed in (0, 1)]
+    with pytest.raises(BadInput, match="has no row table/b with seed 7"):
+        measured(tmp_path, {"b": "1"}, "--row", "table/b", "--seeds", "7")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"metrics": {"gap": 1.005, "split": "test"}}, []),
+        ({"metrics": {"gap": 1.02, "split": "test"}}, ["metrics.gap: 1.0000 in the record, 1.0200 now"]),
+        ({"metrics": {"gap": 1.0, "split": "x"}}, ["metrics.split: test in the record, x now"]),
+        ({"metrics": {"split": "test"}}, ["metrics.gap: 1.0000 in the record, none now"]),
+        (
+            {"metrics": {"gap": 1.0, "split": "test", "rounds_to_0.1": 3}},
+            ["metrics.rounds_to_0.1: none in the record, 3 now"],
+        ),
+        ({"config": {"patience": 8}}, ["config.patience: None in the record, 8 now"]),
+        ({"config": {"patience": None, "new": 1}}, []),
+        ({"content": "b"}, ["content: a in the record, b now"]),
+    ],
+)
+def test_what_differs(tmp_path, change, said):
+    row = RunRow(
+        protocol="glasu",
+        seed=0,
+        config={"patience": None},
+        metrics={"gap": 1.0, "split": "test"},
+        censored=("rounds_to_0.1",),
+        content="a",
+    )
+    # as it comes back from a file, where nothing and absent are one
+    write_table(tmp_path / "t.parquet", [row])
+    again = dataclasses.replace(row, **change)
+    assert Repeat(known=read_table(tmp_path / "t.parquet")[0], again=again).differences == said

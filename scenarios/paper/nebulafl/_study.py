@@ -53,7 +53,8 @@ class Row:
 
 def chosen(method: str) -> dict[str, Any]:
     """Return the settings that `choose.py` found best for a method on validation rows, the first at a tie."""
-    return dict(max(tried(RESULTS, method), key=lambda row: float(row.metrics["validation/accuracy"])).config)
+    best = max(tried(RESULTS, method), key=lambda row: float(row.metrics["validation/accuracy"]))
+    return dict(best.extra.get("chosen", best.config))
 
 
 def tried(out: Path, method: str) -> list[RunRow]:

@@ -17,7 +17,7 @@ from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study
 from protocols.tablepuppet.plugin import PROTOCOL
-from scenarios.paper.tablepuppet._study import Panel, asked
+from scenarios.paper.tablepuppet._study import Panel, Point, asked
 
 Axes = Mapping[str, Sequence[float]]
 
@@ -106,7 +106,9 @@ SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", 
 def search(grid: Grid, study: Study) -> None:
     """Measure the points of a grid that are not there yet, and print the best."""
     points = {
-        name.replace(" ", "_"): (grid.panel.data, {**grid.panel.settings(grid.algorithm), **chosen, **study.settings})
+        name.replace(" ", "_"): Point(
+            data=grid.panel.data, settings={**grid.panel.settings(grid.algorithm), **chosen, **study.settings}
+        )
         for name, chosen in grid.points()
     }
     study.measure(grid.folder, points, once, whole=True)
@@ -116,10 +118,9 @@ def search(grid: Grid, study: Study) -> None:
     print(f"{grid.folder}: {best} with {found[best]:.6f}", flush=True)
 
 
-def once(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
+def once(point: Point, seed: int) -> RunRow:
     """Train at one point."""
-    data, settings = point
-    done = run_once(PROTOCOL, settings, data, seed)
+    done = run_once(PROTOCOL, point.settings, point.data, seed)
     return done.row({"training/loss": done.result.metrics["training/loss"]}, extra={}, curve={})
 
 

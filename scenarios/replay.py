@@ -1,0 +1,122 @@
+"""Random rows of the results are made again by their own commands, and compared with the record.
+
+python -m scenarios.replay                             one row of every page of docs/results
+python -m scenarios.replay --rows 3 --within 60        three, of different pages, of those that took at most a minute
+
+Rows that are older than their command, and those whose data set is not on this machine, are not drawn. What a command
+prints says how many numbers are equal and which differ by more than `fedactors.sweeps.repeat.TOLERANCE`. It ends with 1
+if a row differs or cannot be made, and with 2 if there is nothing to draw at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedactors.command_line.terminal import guarded
+from fedactors.errors import BadInput, DataMissing
+from fedactors.launch import check_data
+from fedactors.plugins import find_protocol
+from fedactors.records.table import RunRow, read_table
+from fedactors.sweeps.repeat import can_repeat
+from scenarios.results import tables_of
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+PATIENCE = 10.0
+"""A command may take so many times what its row took, and two minutes more: this machine may be slower or busy."""
+
+
+def drawable(page: Path, within: float) -> list[RunRow]:
+    """Return the rows behind a page that can be made again here in about `within` seconds."""
+    rows = [row for table in tables_of(page) for row in read_table(table)]
+    return [row for row in rows if can_repeat(row) and row.wall_seconds <= within and _has_data(row)]
+
+
+def draw(folder: Path, number: int | None, within: float, generator: random.Random) -> dict[Path, RunRow]:
+    """Return a random row of every page that has any, or of `number` pages; pages without rows are told."""
+    found: dict[Path, RunRow] = {}
+    for page in sorted(folder.glob("*.md")):
+        rows = drawable(page, within)
+        if rows:
+            found[page] = generator.choice(rows)
+        elif tables_of(page):
+            print(f"{page.name}: no row to draw", flush=True)
+    kept = sorted(generator.sample(sorted(found), min(number or len(found), len(found))))
+    return {page: found[page] for page in kept}
+
+
+def made_again(row: RunRow, folder: Path = RESULTS) -> bool:
+    """Run a row's command beside the table in `folder`, print what it says, and return whether it came out the same."""
+    program, *words = shlex.split(row.command)
+    if program != "python" or not (words[0].startswith("scenarios/") or words[:1] == ["-m"]):
+        raise BadInput(f"{row.study}/{row.name}: {row.command!r} is not allowed: python and a script of scenarios/")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(
+            [sys.executable, *words, "--out", str(folder)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE * row.wall_seconds + 120,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        print(f"  not done after {error.timeout:.0f} s", flush=True)
+        return False
+    lines = done.stdout.splitlines()
+    place = f"{row.study}/{row.name} seed {row.seed}:"
+    start = next((index for index, line in enumerate(lines) if line.startswith(place)), None)
+    if start is None:
+        print(f"  its command does not make it (code {done.returncode})\n{done.stderr.strip()[-2000:]}", flush=True)
+        return False
+    print("\n".join(lines[start:]), flush=True)
+    return done.returncode == 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw rows, make them again, and say how it went."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scenarios.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=RESULTS, help="pages and tables (default: docs/results)"
+    )
+    parser.add_argument("--rows", type=int, metavar="N", help="of so many pages (default: of every page)")
+    parser.add_argument("--within", type=float, default=float("inf"), metavar="SECONDS", help="only quicker rows")
+    parser.add_argument("--draw-seed", type=int, metavar="N", help="decides what is drawn (default: another each time)")
+    args = parser.parse_args(argv)
+
+    def action() -> int:
+        seed = random.SystemRandom().randrange(2**31) if args.draw_seed is None else args.draw_seed
+        print(f"drawn with --draw-seed {seed}", flush=True)
+        rows = draw(args.folder, args.rows, args.within, random.Random(seed))
+        if not rows:
+            raise BadInput(f"{args.folder}: no page has a row that can be made again here")
+        different = 0
+        for page, row in rows.items():
+            print(f"{page.name}: {row.command}", flush=True)
+            different += not made_again(row, page.parent.resolve())
+        print(f"{len(rows)} rows made again, {different} of them different")
+        return int(different > 0)
+
+    return guarded(action)
+
+
+def _has_data(row: RunRow) -> bool:
+    try:
+        check_data(find_protocol(row.protocol), row.data)
+    except DataMissing:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
