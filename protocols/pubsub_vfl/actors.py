@@ -75,6 +75,7 @@ class PartyWorker(Client):
         self._run_seed = run_seed
         self._workers = tuple(workers)
         self.counts = Counts(self.keeps_releases)
+        self._pipeline: Pipeline | None = None
 
     @property
     def keeps_releases(self) -> bool:
@@ -121,6 +122,12 @@ class PartyWorker(Client):
     @abstractmethod
     async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
         """Work until the broker says that the epoch is over."""
+
+    @remote(caller=DRIVER)
+    async def leave_epoch(self) -> None:
+        """End the epoch here: it is over, and what is still in hand was given to others."""
+        if self._pipeline is not None:
+            self._pipeline.leave()
 
     @property
     def updates(self) -> bool:
@@ -254,7 +261,9 @@ class PassiveWorker(PartyWorker):
                 await self.step([gradient], batches[stamp[0]][0])
             return gradient is not None
 
-        pipeline = Pipeline(self, self.config, use=apply, embed=embed, drop=self._forget, waits_for="gradient")
+        self._pipeline = pipeline = Pipeline(
+            self, self.config, use=apply, embed=embed, drop=self._forget, waits_for="gradient"
+        )
         try:
             async with self.replica.mixing(self.server if self.config.mixes else None):
                 await pipeline.run()
@@ -408,7 +417,7 @@ class ActiveWorker(PartyWorker):
             self._refs[stamp] = refs
             return refs
 
-        pipeline = Pipeline(self, self.config, use=train, drop=self._free, waits_for="embedding")
+        self._pipeline = pipeline = Pipeline(self, self.config, use=train, drop=self._free, waits_for="embedding")
         try:
             async with self.replica.mixing(self.server if self.config.mixes else None):
                 await pipeline.run()

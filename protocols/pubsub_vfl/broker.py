@@ -12,6 +12,7 @@ Each batch has an embedding topic and a gradient topic for every passive party: 
 and q entries; when one is full the oldest entry is discarded), of which the newest is read. A batch is done when every
 passive party has acknowledged its gradient: each batch trains exactly once when nothing is abandoned. A step is not
 taken back: where a worker, active or passive, had stepped on a batch that is abandoned later, it trains there again.
+Who lets a deadline pass is fenced: it gets no more batches of the epoch, which ends without waiting for it.
 
 Who waits for whom: a worker's report waits when there is nothing for it; where payloads are fetched, only if the worker
 has nothing else to do.
@@ -107,6 +108,8 @@ class Dispatch:
         self._boxes: dict[str, _Box] = {}
         self._num_abandoned = 0
         self._num_discarded = 0
+        self._seen: dict[str, set[str]] = {}
+        self._fenced: set[str] = set()
 
     @property
     def finished(self) -> bool:
@@ -116,7 +119,7 @@ class Dispatch:
     def counts(self) -> EpochCounts:
         """Return what happened so far in this epoch."""
         attempts = max((batch.sequence for batch in self._batches.values()), default=0)
-        return EpochCounts(self._num_abandoned, self._num_discarded, attempts)
+        return EpochCounts(self._num_abandoned, self._num_discarded, attempts, tuple(sorted(self._fenced)))
 
     # --- a worker's report, and what it is told ---
 
@@ -179,7 +182,7 @@ class Dispatch:
         """Give a passive worker up to `room` batches to embed."""
         party = _party(worker)
         given: list[Stamp] = []
-        while len(given) < room and self.can_assign(party):
+        while self._may_have_more(worker) and len(given) < room and self.can_assign(party):
             batch_id = self._queues[party].popleft()
             batch = self._batches[batch_id]
             batch.slots[party].worker, batch.slots[party].is_counted = worker, True
@@ -225,7 +228,7 @@ class Dispatch:
     def claim(self, worker: str, room: int, now: float) -> tuple[tuple[int, int, tuple[Any, ...]], ...]:
         """Give an active worker up to `room` batches: (batch id, sequence, the newest embedding of each party)."""
         given: list[tuple[int, int, tuple[Any, ...]]] = []
-        while len(given) < room and self._ready:
+        while self._may_have_more(worker) and len(given) < room and self._ready:
             batch_id = self._ready.popleft()
             batch = self._batches[batch_id]
             batch.claimed_by = worker
@@ -264,13 +267,26 @@ class Dispatch:
         return min(held, default=now) + self._config.deadline
 
     def expire(self, now: float) -> tuple[int, ...]:
-        """Abandon every held batch that has not moved for the deadline; return their ids."""
+        """Abandon every held batch that has not moved for the deadline, and fence who kept it; return their ids."""
         # a timer may fire one rounding error before the time it was set for
         reached = now + _RESOLUTION * max(1.0, abs(now)) - self._config.deadline
         late = [i for i, batch in self._batches.items() if _is_held(batch) and batch.since <= reached]
+        if self._config.fence_late_workers:
+            self._fence({worker for batch_id in late for worker in _waited_for(self._batches[batch_id])})
         for batch_id in late:
             self._abandon(batch_id, now)
         return tuple(late)
+
+    def _may_have_more(self, worker: str) -> bool:
+        self._seen.setdefault(_party(worker), set()).add(worker)
+        return worker not in self._fenced
+
+    def _fence(self, workers: set[str]) -> None:
+        """Give these workers no more of this epoch; where all of a party's are late, it is not they who are slow."""
+        self._fenced |= workers
+        for seen in self._seen.values():
+            if seen <= self._fenced:
+                self._fenced -= seen
 
     def lose(self, worker: str, now: float) -> tuple[int, ...]:
         """Abandon every batch that a lost worker held or whose payload died with it; return their ids."""
@@ -352,6 +368,17 @@ def _party(worker: str) -> str:
 
 def _is_held(batch: _Batch) -> bool:
     return not batch.done and any(slot.worker is not None for slot in batch.slots.values())
+
+
+def _waited_for(batch: _Batch) -> set[str]:
+    """Return the workers that a batch waits for: nobody while it waits to be claimed."""
+    if batch.graded:
+        late = {slot.worker for slot in batch.slots.values() if not slot.acknowledged}
+    elif batch.claimed_by is not None:
+        late = {batch.claimed_by}
+    else:
+        late = {slot.worker for slot in batch.slots.values() if not slot.published}
+    return {worker for worker in late if worker is not None}
 
 
 class BatchBroker(Server):

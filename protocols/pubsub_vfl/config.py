@@ -87,6 +87,8 @@ class PubSubVflConfig(StepSettings):
     payloads are fetched a batch has returned when its gradient is acknowledged, where they are sent when it leaves."""
     deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
     """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
+    fence_late_workers: bool = True
+    """Whether who lets a deadline pass gets no more batches of that epoch, which then ends without waiting for it."""
     max_attempts: Positive = 20
     """Assignments of one batch after which the run stops and names it."""
     sync_interval: Positive = 5

@@ -224,13 +224,14 @@ class BatchCount:
     num_batches: int
 
 
-@message(reveals="how often batches were assigned anew")
+@message(reveals="how often batches were assigned anew, and which workers were late")
 class EpochCounts:
-    """What happened in an epoch: batches abandoned, entries that topics discarded, most attempts of one batch."""
+    """What happened in an epoch: batches abandoned, entries discarded, most attempts of a batch, workers too late."""
 
     abandoned: int
     discarded: int
     max_attempts: int
+    fenced: tuple[str, ...]
 
 
 @message(reveals="which worker's process was lost")

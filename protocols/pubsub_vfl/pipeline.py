@@ -67,9 +67,12 @@ class Pipeline:
         self._room_asked = 0
         self._num_parked = 0
         self._no_report_before = 0.0
+        self._task: asyncio.Task[Any] | None = None
+        self._is_left = False
 
     async def run(self) -> None:
-        """Work until the broker says that the epoch is over and all has been reported."""
+        """Work until the broker says that the epoch is over and all has been reported, or until it is left."""
+        self._task = asyncio.current_task()
         try:
             while not self._is_over:
                 if self._ready:
@@ -84,9 +87,19 @@ class Pipeline:
             while self._under_way:
                 await self._news.wait()
                 self._check()
+        except asyncio.CancelledError:
+            if not self._is_left or self._task is None or self._task.uncancel():
+                raise
         finally:
+            self._task = None
             for task in list(self._under_way):
                 task.cancel()
+
+    def leave(self) -> None:
+        """End the epoch here and now: others have done what is in hand."""
+        if self._task is not None:
+            self._is_left = True
+            self._task.cancel()
 
     @property
     def _is_over(self) -> bool:

@@ -27,6 +27,7 @@ from protocols.pubsub_vfl.data import num_batches
 from protocols.pubsub_vfl.messages import (
     Aligned,
     BatchCount,
+    EpochCounts,
     EpochEnd,
     EpochLoss,
     EpochOrder,
@@ -128,10 +129,17 @@ class Federation:
         count = order.num_epochs * num_batches(num_rows, self.config.batch_size)
         await self.broker.begin_epoch(BatchCount(count))
         counts, found = await asyncio.gather(
-            self.broker.serve_epoch(), self.workers.ask(lambda worker: worker.run_epoch(order), timeout=_LONGEST_CALL)
+            self._serve(self.broker), self.workers.ask(lambda worker: worker.run_epoch(order), timeout=_LONGEST_CALL)
         )
         # reduced in the order of names: the order of arrival must not change a sum
-        return {**_mean_loss(found[name] for name in sorted(found)), **asdict(counts)}
+        loss = _mean_loss(found[name] for name in sorted(found))
+        return {**loss, **asdict(counts), "fenced": len(counts.fenced)}
+
+    async def _serve(self, broker: BatchBroker) -> EpochCounts:
+        """See an epoch to its end, also for workers that are too late for it."""
+        counts = await broker.serve_epoch()
+        await self.workers.ask(lambda worker: worker.leave_epoch(), of=counts.fenced)
+        return counts
 
     async def _train_pairs(self, order: EpochOrder) -> dict[str, float]:
         """Every pair trains its share; then all workers catch up with their parameter server."""

@@ -7,8 +7,9 @@
 
 Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each method's
 best one with ten other seeds; `changes` takes what shortens the exchange away, one at a time, and `epochs` reads how
-long two whole epochs then take; `map` asks over several links which method is best; `summary` makes the tables of
-paired ratios from the rows of the others, between two looks by interpolation.
+long two whole epochs then take; `late` reads the same where a passive worker is 40 or 1,000 times slower than the
+others; `map` asks over several links which method is best; `summary` makes the tables of paired ratios from the rows
+of the others, between two looks by interpolation.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`). No
@@ -33,10 +34,10 @@ from fedactors.sweeps.study import Study, study_flags
 METHODS = ("vfl", "vfl-ps", "avfl", "avfl-ps", "pubsub-vfl")
 OURS = "pubsub-vfl"
 TARGETS = {"bank": (0.90, 0.92, 0.93), "credit": (0.72, 0.74, 0.75), "synthetic:100000x500": (0.90, 0.93, 0.95)}
-PARTS = ("tune", "compare", "changes", "epochs", "map", "summary")
+PARTS = ("tune", "compare", "changes", "epochs", "late", "map", "summary")
 TUNING_SEED = 100
 SEEDS = tuple(range(10))
-FEWER = {"tune": 1, "changes": 5, "epochs": 1, "map": 5}
+FEWER = {"tune": 1, "changes": 5, "epochs": 1, "late": 1, "map": 5}
 """Seeds of the parts that are not run with all of them; ``--full`` does."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
@@ -72,6 +73,15 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "other-optimiser": {},
 }
 """What is changed of PubSub-VFL's setting; `other-optimiser`: at the workers instead of the server, or the reverse."""
+
+LATE: Mapping[str, Mapping[str, Any]] = {
+    "fenced": {"deadline": 0.02},
+    "waited-for": {"deadline": 0.02, "fence_late_workers": False},
+    "without-deadline": {"deadline": math.inf},
+}
+"""What a deadline, some 20 batches of the others long, does about a passive worker that is `SLOWER`."""
+SLOWER = (40, 1000)
+"""Times slower than its siblings."""
 
 
 def grid(method: str) -> list[dict[str, Any]]:
@@ -163,6 +173,15 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             for gigabits, latency in EPOCH_LINKS
             for name, change in CHANGES.items()
             if name != "other-optimiser"
+        }
+    if part == "late":
+        chosen = {**best[OURS], **_workers(max(2, best[OURS]["num_active_workers"]))}
+        return {
+            f"{times}-times-{name}": dataclasses.replace(
+                point(OURS, {**chosen, **change}), targets=(NEVER,), speed={"passive/worker-1": 1 / times}
+            )
+            for times in SLOWER
+            for name, change in LATE.items()
         }
     if part == "changes":
         if best[OURS]["num_active_workers"] == 1:

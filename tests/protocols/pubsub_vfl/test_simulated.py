@@ -13,6 +13,7 @@ from fedactors.privacy.mechanisms import clip_rows
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.pubsub_vfl.actors import PassiveWorker
+from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.broker import NeverEnds
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.run import run
@@ -401,6 +402,34 @@ def test_deadlines_that_fire_lose_no_batch(stale):
     )
     assert sum(r["abandoned"] for r in done.recorder.rounds) > 0
     assert done.result.rounds == 4
+
+
+HUNG = {**SEVERAL, "payloads": "sent", "deadline": 0.01, "num_epochs": 2, "sync_schedule": "every"}
+
+
+def with_a_hung_worker(name: str, resume=None, **changes):
+    settings = {**HUNG, **changes}
+    costs = default_costs(config_of(**settings), speed={name: 1e-4})
+    return simulate(**settings, resume=resume, runtime={"costs": costs})
+
+
+@pytest.mark.parametrize("payloads", ["sent", "fetched"])
+@pytest.mark.parametrize("name", ["passive/worker-1", "active/worker-1"])
+def test_an_epoch_does_not_wait_for_a_worker_that_hangs(name, payloads):
+    """One that is ten thousand times slower holds up nobody: its batches go to others, the epoch ends without it."""
+    fenced = with_a_hung_worker(name, payloads=payloads)
+    waited = with_a_hung_worker(name, payloads=payloads, fence_late_workers=False)
+    assert [r["fenced"] for r in fenced.recorder.rounds] == [1, 1]
+    assert [r["fenced"] for r in waited.recorder.rounds] == [0, 0]
+    assert fenced.runtime.clock.now() < 0.2 * waited.runtime.clock.now()
+    assert fenced.result.metrics["test/auc"] == pytest.approx(waited.result.metrics["test/auc"], abs=0.1)
+
+
+def test_a_run_with_a_fenced_worker_resumes_byte_identically():
+    whole = with_a_hung_worker("passive/worker-1")
+    rest = with_a_hung_worker("passive/worker-1", resume=whole.recorder.all[1])
+    assert rest.recorder.rounds == whole.recorder.rounds[1:]
+    assert rest.result.metrics == whole.result.metrics
 
 
 def test_a_deadline_that_cannot_be_met_ends_with_a_message():
