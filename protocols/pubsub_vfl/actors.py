@@ -261,15 +261,10 @@ class PassiveWorker(PartyWorker):
                 await self.step([gradient], batches[stamp[0]][0])
             return gradient is not None
 
-        self._pipeline = pipeline = Pipeline(
-            self, self.config, use=apply, embed=embed, drop=self._forget, waits_for="gradient"
-        )
-        try:
-            async with self.replica.mixing(self.server if self.config.mixes else None):
-                await pipeline.run()
-        finally:
-            for stamp in list(self._publications):
-                self._forget(stamp)
+        drop = (self._forget, self._publications)
+        self._pipeline = Pipeline(self, self.config, use=apply, embed=embed, drop=drop, waits_for="gradient")
+        async with self.replica.mixing(self.server if self.config.mixes else None):
+            await self._pipeline.run()
 
     async def _embed(self, epoch: int, stamp: Stamp, positions: np.ndarray) -> Embedding:
         """Embed a batch and keep its publication for its gradient."""
@@ -417,13 +412,10 @@ class ActiveWorker(PartyWorker):
             self._refs[stamp] = refs
             return refs
 
-        self._pipeline = pipeline = Pipeline(self, self.config, use=train, drop=self._free, waits_for="embedding")
-        try:
-            async with self.replica.mixing(self.server if self.config.mixes else None):
-                await pipeline.run()
-        finally:
-            for stamp in list(self._refs):
-                self._free(stamp)
+        drop = (self._free, self._refs)
+        self._pipeline = Pipeline(self, self.config, use=train, drop=drop, waits_for="embedding")
+        async with self.replica.mixing(self.server if self.config.mixes else None):
+            await self._pipeline.run()
         return EpochLoss(loss_sum, num_rows)
 
     def _free(self, stamp: Stamp) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fedactors.actor import Actor
@@ -36,7 +36,7 @@ class Pipeline:
         config: prefetch, the interval between reports, what becomes of stale gradients.
         use: computes on a batch's payloads; returns what to publish, or whether the batch is done.
         embed: embeds a batch and returns what to publish; None at the active party.
-        drop: is told of batches that are done with or abandoned.
+        drop: is told of batches that are done with or abandoned, and at the end of all that are then held.
         waits_for: what the timeline calls the wait for news.
     """
 
@@ -47,11 +47,12 @@ class Pipeline:
         *,
         use: Callable[[Stamp, list[Any]], Awaitable[tuple[Payload, ...] | bool]],
         embed: Callable[[Stamp], Awaitable[Payload]] | None = None,
-        drop: Callable[[Stamp], None],
+        drop: tuple[Callable[[Stamp], None], Mapping[Stamp, Any]],
         waits_for: str,
     ) -> None:
         self._worker, self._config = worker, config
-        self._use, self._embed, self._drop = use, embed, drop
+        self._use, self._embed = use, embed
+        self._drop, self._held = drop
         self._waits_for = waits_for
         self._broker = worker.peer(BROKER, BatchBroker)
         self._todo: deque[Stamp] = deque()
@@ -94,6 +95,8 @@ class Pipeline:
             self._task = None
             for task in list(self._under_way):
                 task.cancel()
+            for stamp in list(self._held):
+                self._drop(stamp)
 
     def leave(self) -> None:
         """End the epoch here and now: others have done what is in hand."""

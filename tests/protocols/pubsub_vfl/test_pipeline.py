@@ -69,7 +69,7 @@ class Party:
             config_of(**settings),
             use=self.use,
             embed=self.embed if passive else None,
-            drop=lambda stamp: self.did.append(("drop", stamp)),
+            drop=(lambda stamp: self.did.append(("drop", stamp)), {}),
             waits_for="news",
         )
 
