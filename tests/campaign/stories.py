@@ -25,7 +25,7 @@ from typing import Any
 
 from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_rounds
-from fedactors.records.run_folder import RunFolder
+from fedactors.records.run_folder import ROUND_METRICS, RunFolder
 from tests.campaign.places import Place
 
 LEASE = 8.0
@@ -124,7 +124,7 @@ class Fault:
     to: str
     """A kind of process; ``host`` for the faults of a place."""
     moment: float
-    """Below 1 within start-up, from 1 to 2 within the run."""
+    """Below 1 within start-up, from 1 to 2 once a round, and this share of .9 of all rounds, are recorded."""
 
 
 @dataclass
@@ -136,6 +136,8 @@ class Row:
     process: str
     fault: str
     moment: float
+    round: int = -1
+    """How many rounds were recorded when it happened; -1: the run was starting up."""
     cluster: str = "own"
     """``own``: embedded in the driver; ``joined``: it was there before."""
     ended: str = ""
@@ -163,10 +165,6 @@ class Pace:
     end: float
     metrics: list[dict[str, Any]] = field(default_factory=list)
 
-    def at(self, moment: float) -> float:
-        """Return the seconds after the start that a moment means."""
-        return self.up * moment if moment < 1 else self.up + (self.end - self.up) * 0.8 * (moment - 1)
-
 
 class Start:
     """One start of a run."""
@@ -187,6 +185,7 @@ class Start:
             self.pids_file, *words, "--runtime", "ray", "--quiet", "--out", str(place.out), *joined
         )
         self.up: float | None = None
+        self._earlier = 0
 
     @property
     def folder(self) -> Path | None:
@@ -201,15 +200,36 @@ class Start:
         except FileNotFoundError:
             return {}
 
-    def wait_until(self, seconds: float) -> bool:
-        """Wait so long after the start; return whether the run still goes on."""
-        while time.monotonic() < self.began + seconds:
+    @property
+    def last_round(self) -> int:
+        """The last round that is recorded; -1 until this start, which may go on from another, has recorded one."""
+        recorded = self._recorded()
+        if self.up is None or len(recorded) <= self._earlier:
+            return -1
+        with suppress(ValueError):  # a line may be half written
+            return int(json.loads(recorded.rstrip(b"\n").split(b"\n")[-1])["round"])
+        return -1
+
+    def _recorded(self) -> bytes:
+        with suppress(FileNotFoundError):
+            return (self.folder / ROUND_METRICS).read_bytes() if self.folder is not None else b""
+        return b""
+
+    def wait_until(self, seconds: float, num_rounds: int = -1) -> bool:
+        """Wait so long after the start, and until so many rounds are recorded; return whether the run still goes on."""
+        while time.monotonic() < self.began + seconds or self.last_round < num_rounds:
             if self.process.poll() is not None:
                 return False
             if self.up is None and self.actors():
-                self.up = time.monotonic() - self.began
+                self.up, self._earlier = time.monotonic() - self.began, len(self._recorded())
             time.sleep(0.02)
         return self.process.poll() is None
+
+    def wait_for(self, moment: float, pace: Pace) -> bool:
+        """Wait for the moment of a fault; return whether the run still goes on."""
+        if moment < 1:
+            return self.wait_until(pace.up * moment)
+        return self.wait_until(0.0, int(0.9 * self.subject.num_rounds * (moment - 1)))
 
     def find(self, kind: str, draw: random.Random) -> int | None:
         """Return a process of a kind, waiting for one; None if the run ends before there is any."""
@@ -270,7 +290,7 @@ def tell(
         for number, fault in enumerate(faults):
             start = Start(place, number, subject, policy, parent)
             row = Row(subject.name, policy, fault.to, fault.what, fault.moment, cluster="joined" if cluster else "own")
-            struck = strike(start, fault, pace, draw)
+            struck = strike(start, fault, pace, draw, row)
             if struck:
                 rows.append(row)
             code = start.end(_LIMIT)
@@ -311,10 +331,11 @@ def tell(
         place.remove()
 
 
-def strike(start: Start, fault: Fault, pace: Pace, draw: random.Random) -> float | None:
-    """Let a fault happen in its moment; return when it did, or None if the run had ended before."""
-    if not start.wait_until(pace.at(fault.moment)):
+def strike(start: Start, fault: Fault, pace: Pace, draw: random.Random, row: Row) -> float | None:
+    """Let a fault happen in its moment, and note the round; return when it did, or None if the run had ended before."""
+    if not start.wait_for(fault.moment, pace):
         return None
+    row.round = start.last_round
     if fault.what == "link down":
         start.place.link(up=False)
     elif fault.what == "disk full":

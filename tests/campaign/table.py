@@ -35,8 +35,8 @@ def read_rows(file: Path) -> list[Row]:
 
 
 _COLUMNS = (
-    "number", "finished", "ended, then resumed to the end", "hung", "internal errors", "lost", "left: processes",
-    "left: files", "longest, s",
+    "number", "in training", "finished", "ended, then resumed to the end", "hung", "internal errors", "lost",
+    "left: processes", "left: files", "longest, s",
 )  # fmt: skip
 _PROCESSES = {"driver": "driver", "raylet": "raylet", "GCS": "GCS", "actor": "an actor that starts", "host": "host"}
 
@@ -64,6 +64,7 @@ def _table(names: tuple[str, str], groups: dict[tuple[str, ...], list[Row]], row
 def _figures(group: Sequence[Row]) -> list[Any]:
     return [
         len(group),
+        sum(row.round >= 0 for row in group),
         sum(row.ended == "finished" for row in group),
         sum(row.resumed for row in group if row.ended in ("line", "killed")),
         sum(row.ended == "hung" for row in group),

@@ -26,6 +26,7 @@ def test_a_story_of_the_campaign_ends_well() -> None:
         assert row.ended in ("finished", "line", "killed"), row
         assert row.resumed, row
         assert (row.left_processes, row.left_files, row.lost) == (0, 0, ""), row
+        assert (row.round >= 0) == (row.moment >= 1), "it happened in its moment"
 
 
 def test_the_page_says_what_the_table_holds() -> None:
