@@ -93,12 +93,16 @@ class Watcher(MemoryRecorder):
         self._begun = math.nan
         self._aside = 0.0
         self.busy = 0.0
+        self.trained = math.nan
+        """Seconds until all workers had ended their epochs, if it came to that."""
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         if kind == "phase" and label == "alignment":
             self._begun = end
         elif kind == "phase" and label == "evaluation":
             self._aside += end - start
+        elif kind == "phase" and label == "training":
+            self.trained = end - self._begun - self._aside
         elif kind == "compute" and not math.isnan(self._begun):
             self.busy += end - start
             if label in STEPS:
@@ -185,6 +189,8 @@ def watch(point: Watched, seed: int) -> RunRow:
         "utilisation": recorder.busy / (sum(point.cores.values()) * seconds),
         "megabytes_per_epoch": used.bytes / 1e6 / curve["epochs"][-1],
     }
+    if not math.isnan(recorder.trained):
+        metrics["until_all_end"] = recorder.trained
     facts = {"gigabits": point.gigabits, "latency": point.latency, "cores": dict(point.cores)}
     return RunRow(
         protocol=PROTOCOL.name,
