@@ -115,6 +115,7 @@ def check_equal(found: Summary, whole: Summary, what: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("pool", [0, 2], ids=["inline", "pool"])
 @pytest.mark.parametrize("protocol", sorted(SETTINGS))
 def test_a_run_cut_anywhere_goes_on_as_if_it_had_not_been(

@@ -1,5 +1,7 @@
 """A client lost at any moment: the run stops with its name, or goes on without its block; nothing hangs."""
 
+import math
+
 import pytest
 
 from fedactors.errors import CallTimeout, Diverged, PartyLost, Refused
@@ -52,7 +54,7 @@ def test_training_goes_on_without_the_block_of_a_lost_client(words):
         assert [row["round"] for row in memory.rounds] == [1, 2, 3]
         seen.append(memory.rounds[-1]["num_members"])
         assert "client-1" not in result.extra["privacy"]
-        assert result.metrics["test/accuracy"] > 0
+        assert math.isfinite(result.metrics["test/loss"])
         assert "client-1" not in memory.snapshots[-1].actors
     # only who is lost after its last update still counts in the last round
     assert sorted(seen) == seen

@@ -3,6 +3,12 @@
 import pytest
 
 from fedactors.errors import PartyLost
+from fedactors.remote import DRIVER, remote
+from fedactors.roles import DataCenter
+from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.nebulafl.actors import Auditor
+from protocols.nebulafl.data import load_data
+from protocols.nebulafl.messages import AccountOrder, CenterNews, LeaseOpened
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, changed, cut, play, rounds, spans_of
 
 
@@ -154,3 +160,32 @@ def test_no_center_left_ends_the_run_with_one_line(algorithm):
         play(config, faults={"oregon": 700.0, "virginia": 900.0})
     assert caught.value.party == "virginia"
     assert "\n" not in str(caught.value)
+
+
+class Lessor(DataCenter):
+    """Lets a unit from second 9 on."""
+
+    @remote(caller=DRIVER)
+    async def let(self) -> None:
+        """Tell the auditor."""
+        await self.peer("auditor", Auditor).open_lease(LeaseOpened(self.name, "a100#0", "oregon/0", 9.0, 3600.0))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_was_let_after_the_clock_was_looked_at_costs_nothing_yet(lost):
+    """On Ray the news of a rental may overtake the driver's question, whose time is then before its start."""
+    config, runtime = changed(num_centers=2, num_containers=8), SimulatedRuntime()
+    data = load_data(config, "digits", 0)
+
+    async def main():
+        auditor = runtime.spawn(Auditor, "auditor", config, data.part(test=True), {"oregon": 1})
+        center = runtime.spawn(Lessor, "oregon")
+        await runtime.start()
+        await center.let()
+        if lost:
+            await auditor.center_lost(CenterNews("oregon", False, 8.5))
+        return [await auditor.account(AccountOrder(now, now)) for now in (8.5, 10.0)]
+
+    early, late = runtime.execute(main)
+    assert early.rent == 0.0
+    assert late.rent == pytest.approx(0.0 if lost else 1.0)
