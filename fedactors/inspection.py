@@ -46,15 +46,17 @@ def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]
 
 
 def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
-    """Return every message that is sent before training where a query joins the rows, as `describe_messages`.
+    """Return every message that is sent where a query joins the rows, before training or a prediction.
+
+    As `describe_messages`.
 
     None where the protocol takes no queries.
     """
     if not getattr(protocol, "takes_queries", False):
         return []
-    from fedactors.joined_rows import RowHolder, RowMapper
+    from fedactors.joined_prediction import NewRowHolder, NewRowMapper
 
-    return _described({"tables' owners": RowHolder, "mapper": RowMapper}, {}, None)
+    return _described({"tables' owners": NewRowHolder, "mapper": NewRowMapper}, {}, None)
 
 
 def _described(

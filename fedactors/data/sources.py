@@ -354,7 +354,7 @@ class HeldSource:
     holder: str
 
     def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
-        """Refuse: rows to predict that a query joins are asked of their holder by nobody yet.
+        """Refuse: rows that a query joins are asked of their holder, not read.
 
         Raises:
             BadInput: always.
