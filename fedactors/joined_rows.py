@@ -40,7 +40,7 @@ from fedactors.data.held_tables import (
     meaning_of,
     read_rows,
 )
-from fedactors.data.own import load_own
+from fedactors.data.own import layout_of, load_own
 from fedactors.data.partitions import RelationalData, VerticalData, VerticalPart
 from fedactors.data.preprocessing import ColumnRule, FittedColumn
 from fedactors.data.sources import FileSource, HeldSource
@@ -345,7 +345,7 @@ def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> Vert
     if isinstance(own, VerticalData):
         return own
     if not isinstance(own, RelationalData):
-        raise BadInput("task.layout: 'horizontal' is not allowed: give vertical, or relational")
+        raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give vertical, or relational")
     for name, is_on in accounts.items():
         if is_on:
             raise BadInput(
