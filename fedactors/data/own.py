@@ -243,13 +243,24 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
     for name, center in centers.items():
         party_name(center, f"parties.{name}.center")
 
+    split = [name for name, party in parties.items() if "split" in party]
+    if split and len(split) < len(parties):
+        name = next(name for name in parties if name not in split)
+        raise BadInput(f"parties.{name}.split: missing: every client names such a column, or none does")
+
     def file(name: str, party: dict[str, Any]) -> HorizontalFile:
         source = _file(path, name, party, kind, 0, class_weights=counts)
         return HorizontalFile(file=source, classes=names, pictures=pictures)
 
     files = {name: file(name, party) for name, party in parties.items()}
     different_files({name: one.file.path for name, one in files.items()})
-    test = {**first, "path": task["test"]} if "test" in task else None
+    test = {key: value for key, value in first.items() if key != "split"} | {"path": task.get("test")}
+    for name, one in files.items() if "test" in task else ():
+        if str(path_of(task["test"], "task.test", path.parent)) == one.file.path:
+            raise BadInput(
+                f"task.test: {shown(task['test'])} is not allowed: parties.{name} trains on it, and a model is "
+                "measured on rows of nobody"
+            )
     return HorizontalData(
         name=path.stem,
         task=kind,
@@ -259,7 +270,7 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         files=tuple(files.values()),
         parties=tuple(parties),
         centers=tuple(centers.values()),
-        test_file=None if test is None else file("test", test),
+        test_file=file("test", test) if "test" in task else None,
     )
 
 
@@ -270,7 +281,7 @@ def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
         key = next(iter(given))
         raise BadInput(f"task.{key}: {shown(task[key])} is not allowed without shape = [channels, height, width]")
     for name, party in parties.items():
-        for key in ("features", "csv", "weight", "unlabelled") if given and "label" not in party else ():
+        for key in ("features", "csv", "weight", "unlabelled", "split") if given and "label" not in party else ():
             if key in party:
                 raise BadInput(
                     f"parties.{name}.{key}: {shown(party[key])} is not allowed for images that are no table: with a "

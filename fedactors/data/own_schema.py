@@ -117,6 +117,8 @@ class HorizontalParty:
     """Column that says how much each row counts."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """What becomes of rows to train on without a label."""
+    split: Text | None = None
+    """Column that says train or validation of each row."""
 
 
 @config
