@@ -284,8 +284,10 @@ class NewNodeHolder(NodeHolder):
         assert self.rows is not None
         ids = tuple(str(name) for name in self._block.ids.tolist())
         graph = (self._indptr, self._indices, self._features)
-        unusable, lost = tuple(self._block.unusable.items()), tuple(self._lost.items())
-        return NewNodes(*graph, ids, self.rows, unusable, lost, self._names)
+        # who does not order the nodes knows of its own only whether all parties have them
+        others = np.setdiff1d(np.arange(len(ids)), self.rows).tolist()
+        lost = tuple((dict.fromkeys(others, "not at all parties") | self._lost).items())
+        return NewNodes(*graph, ids, self.rows, tuple(self._block.unusable.items()), lost, self._names)
 
 
 async def align_nodes(data: Any, runtime: Runtime) -> list[str]:

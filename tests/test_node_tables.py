@@ -239,6 +239,18 @@ def test_ray_trains_and_predicts_alike_and_each_process_has_its_own_files(place,
             assert float(one["probability_yes"]) == pytest.approx(float(other["probability_yes"]), abs=1e-6)
 
 
+def test_who_works_alone_predicts_its_shared_nodes_and_tells_why_not_the_others(place, tmp_path):
+    words = ["run", "glasu", "--data", str(place / "graph.toml"), "--runtime", "simulated", "--quiet", *WORDS]
+    assert main([*words, "special_case=standalone", "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert main(["predict", str(folder), "--data", str(place / "new-graph.toml"), "--to", str(tmp_path / "p.csv")]) == 0
+    for party, file in (("bank", "new-bank.csv"), ("shop", "new-shop.csv")):
+        found = rows(tmp_path, f"p-{party}.csv")
+        assert [row["id"] for row in found] == [next(iter(row.values())) for row in rows(place, file)]
+        assert all(bool(row["reason"]) != bool(row["prediction"]) for row in found)
+    assert {row["reason"] for row in found} == {"", "not at all parties", "age: missing"}
+
+
 def test_each_party_is_told_of_its_own_files_only(place):
     """What an actor is built with is all that it knows of files; nobody else opens any."""
     _, _, runtime = train(place / "graph.toml", num_rounds="1")
