@@ -167,3 +167,35 @@ def test_a_model_of_files_is_not_used_on_a_query(place, tmp_path, capsys):
 def test_mtcd_predicts_new_rows_of_a_query_as_the_materialised_join(place, words, tmp_path):
     run = train(place, "mtcd", [*MTCD, *words], tmp_path / "runs")
     check_equal(*predicted(place, run, tmp_path / "said.csv"))
+
+
+@pytest.mark.slow
+def test_a_table_in_two_partitions_is_predicted_as_blocks_of_missing_values(place, tmp_path):
+    """Of the rows of cards north has the even ones, south the odd ones; a joined row is at one of them."""
+    clear = TASK
+    for prefix, found in (("", tables()), ("new-", new_tables())):
+        for name, rows in found.items():
+            save(tmp_path / f"{prefix}{name}.csv", rows)
+        for start, party in enumerate(("north", "south")):
+            save(tmp_path / f"{prefix}{party}.csv", found["cards"][start::2])
+    text = QUERY[: QUERY.index("[parties.bank]")]
+    text = text.replace("JOIN cards ON", "JOIN (SELECT * FROM north UNION ALL SELECT * FROM south) cards ON")
+    text += "".join(f'[parties.{party}]\npath = "{party}.csv"\n' for party in ("north", "south"))
+    (tmp_path / "parties.toml").write_text(text)
+    new = text.replace('path = "', 'path = "new-').replace('table = "orders"', 'table = "orders"\nid = "order"')
+    (tmp_path / "new.toml").write_text(new)
+    rows = joined(new_tables())
+    blocks = {party: [{name: row[name] for name in names} for row in rows] for party, names in PARTIES.items()}
+    del blocks["bank"]
+    blocks |= {
+        party: [{"age": row["age"] if row["card"] % 2 == odd else ""} for row in rows]
+        for odd, party in enumerate(("north", "south"))
+    }
+    for party, block in blocks.items():
+        for place_of, row in enumerate(block):
+            row["number"] = place_of
+        save(tmp_path / f"clear-{party}.csv", block)
+        clear += f'[parties.{party}]\npath = "clear-{party}.csv"\nid = "number"\n'
+        clear += 'label = "bad"\n' * (party == "shop")
+    (tmp_path / "clear.toml").write_text(clear)
+    check_equal(*predicted(tmp_path, train(tmp_path, "pubsub-vfl", PUBSUB, tmp_path / "runs"), tmp_path / "said.csv"))
