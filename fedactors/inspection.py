@@ -46,15 +46,21 @@ def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]
 
 
 def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
-    """Return every message that is sent before training where a query joins the rows, as `describe_messages`.
+    """Return every message that is sent where a query joins rows, or nodes lie in tables, before anything else.
 
-    None where the protocol takes no queries.
+    As `describe_messages`.
+
+    None where the protocol takes neither.
     """
-    if not getattr(protocol, "takes_queries", False):
-        return []
-    from fedactors.joined_rows import RowHolder, RowMapper
+    if getattr(protocol, "takes_queries", False):
+        from fedactors.joined_prediction import NewRowHolder, NewRowMapper
 
-    return _described({"tables' owners": RowHolder, "mapper": RowMapper}, {}, None)
+        return _described({"tables' owners": NewRowHolder, "mapper": NewRowMapper}, {}, None)
+    if getattr(protocol, "takes_nodes", False):
+        from fedactors.aligned_nodes import NewNodeHolder, NodeHolder
+
+        return _described({"nodes' owners": NodeHolder, "new nodes' owners": NewNodeHolder}, {}, None)
+    return []
 
 
 def _described(

@@ -16,7 +16,7 @@ Legend: n rows of a table, N joined rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,8 +31,16 @@ from fedactors.actor import Actor
 from fedactors.data.blocks import PartyBlock, check_block
 from fedactors.data.catalogue import Task
 from fedactors.data.files import Column
-from fedactors.data.held_tables import OwnRows, RowsChangedError, Seat, held_partitions, read_rows
-from fedactors.data.own import load_own
+from fedactors.data.held_tables import (
+    OwnRows,
+    RowsChangedError,
+    Schemas,
+    Seat,
+    held_partitions,
+    meaning_of,
+    read_rows,
+)
+from fedactors.data.own import layout_of, load_own
 from fedactors.data.partitions import RelationalData, VerticalData, VerticalPart
 from fedactors.data.preprocessing import ColumnRule, FittedColumn
 from fedactors.data.sources import FileSource, HeldSource
@@ -103,13 +111,14 @@ class RowHolder(JoinMember):
         is_alone: whether nobody else holds partitions of the table.
     """
 
-    state: ClassVar[tuple[str, ...]] = (*JoinMember.state, "fingerprint", "row_order", "places")
+    state: ClassVar[tuple[str, ...]] = (*JoinMember.state, "meaning", "fingerprint", "row_order", "places")
 
     def __init__(self, query: Any, seat: Seat, members: tuple[str, ...], task: Task, num_classes: int, label: str,
                  is_alone: bool) -> None:  # fmt: skip
         super().__init__(query, seat, members)
         self._task, self._num_classes = task, num_classes
         self._label, self._is_alone = label or None, is_alone
+        self.meaning: dict[str, Any] = {}
         self.fingerprint = b""
         self.row_order: tuple[int, ...] = ()
         self.places: NDArray[Any] | None = None
@@ -127,6 +136,10 @@ class RowHolder(JoinMember):
                 raise RowsChangedError(
                     f"{self.name}: the rows of table {self._seat.table!r} are others than when the run began"
                 )
+
+    def _resolve(self, schemas: Schemas) -> None:
+        super()._resolve(schemas)
+        self.meaning = meaning_of(self._plan, self._table, self._query, schemas)
 
     async def _read(self) -> OwnRows:
         self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
@@ -152,15 +165,19 @@ class RowHolder(JoinMember):
             block.features,
             block.feature_names,
             block.keeps_scale,
-            _COLUMNS.dump_json(block.columns),
+            COLUMNS.dump_json(block.columns),
             np.zeros(0) if block.labels is None else block.labels,
             block.labels is not None,
             block.class_names,
             self.places.astype(np.int32),
         )
 
-    def _block(self) -> PartyBlock:
-        """Return the own rows as a file of them would be read; where others have some, with an empty one at the end."""
+    def _block(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
+        """Return the own rows as a file of them would be read; where others have some, with an empty one at the end.
+
+        Args:
+            trained: of rows to predict, the columns as training saw them.
+        """
         rows, table = self._own.data, self._table
         missing = "refuse" if self._is_alone else "indicator"
         rules, columns = {}, {}
@@ -181,10 +198,10 @@ class RowHolder(JoinMember):
             label=self._label,
             rules=tuple(rules.items()),
         )
-        return source.block_of(columns)
+        return source.block_of(columns, trained)
 
 
-_COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
+COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
 
 
 def _column(rows: pa.Table, name: str, *, is_text: bool) -> Column:
@@ -206,12 +223,15 @@ class RowMapper(Server):
         tables: their owners, in the order of the query.
     """
 
+    holder: ClassVar[type[RowHolder]] = RowHolder
+    """The class of the owners' actors."""
+
     def __init__(self, query: Any, tables: tuple[TableOwners, ...]) -> None:
         self._query, self._owners = query, tables
 
     async def open(self) -> None:
         """Make handles of the owners."""
-        self._members = {one.table: [self.peer(name, RowHolder) for name in one.names] for one in self._owners}
+        self._members = {one.table: [self.peer(name, self.holder) for name in one.names] for one in self._owners}
 
     @remote(caller=DRIVER)
     async def agree(self) -> None:
@@ -244,9 +264,13 @@ class RowMapper(Server):
             ]
             await ask_each(members, lambda member, given: member.take_places(given), places)
         names = list(sizes)
+        await self._tell_lacks(tuple(names), side, found.lacks)
         lacks = [(names[place], int(np.count_nonzero(found.lacks == place))) for place in range(len(names))]
         label = keys[names[side]]
         return JoinTold(num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in lacks if count))
+
+    async def _tell_lacks(self, tables: tuple[str, ...], side: int, lacks: NDArray[np.int16]) -> None:
+        """Tell whoever has to know which rows of table number `side` do not join; in training nobody has."""
 
 
 # --- what a protocol of vertical data needs ---------------------------------------------------------------------------
@@ -259,7 +283,7 @@ def joined_vertical(data: RelationalData) -> VerticalData:
         BadInput: the label's table is not told, or held by several parties; or a party holds several tables.
         QueryError: the SQL is at fault, or names a table that nobody holds.
     """
-    seats = _seats(data)
+    seats = seats_of(data)
     table, dot, _ = data.label.rpartition(".")
     known = {seat.table.lower(): seat.table for seat in seats}
     if not dot or table.lower() not in known:
@@ -285,11 +309,25 @@ def joined_vertical(data: RelationalData) -> VerticalData:
     )
 
 
-def _seats(data: RelationalData) -> list[Seat]:
+def seats_of(data: RelationalData) -> list[Seat]:
+    """Return the seats of the tables' owners, tables and partitions in the order of the query's."""
     return [
         Seat(name=f"{own.party}/table", table=table, index=index, own=own)
         for table, index, own in held_partitions(data)
     ]
+
+
+def is_alone(seat: Seat, seats: Sequence[Seat]) -> bool:
+    """Return whether nobody else holds partitions of the table."""
+    return sum(other.table == seat.table for other in seats) == 1
+
+
+def owners_of(seats: Sequence[Seat]) -> tuple[TableOwners, ...]:
+    """Return the tables with their owners' actors, in the order of the seats."""
+    tables = dict.fromkeys(seat.table for seat in seats)
+    return tuple(
+        TableOwners(table=table, names=tuple(seat.name for seat in seats if seat.table == table)) for table in tables
+    )
 
 
 def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
@@ -307,7 +345,7 @@ def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> Vert
     if isinstance(own, VerticalData):
         return own
     if not isinstance(own, RelationalData):
-        raise BadInput("task.layout: 'horizontal' is not allowed: give vertical, or relational")
+        raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give vertical, or relational")
     for name, is_on in accounts.items():
         if is_on:
             raise BadInput(
@@ -334,24 +372,21 @@ async def join_rows(data: VerticalData, runtime: Runtime) -> list[str]:
     """
     if data.query is None:
         return []
-    query, seats = data.query.query, _seats(data.query)
+    query, seats = data.query.query, seats_of(data.query)
     names = tuple(seat.name for seat in seats)
     label = data.query.label.rpartition(".")[2]
-    holders, owners = {}, dict[str, tuple[str, ...]]()
+    holders = []
     for seat in seats:
-        is_alone = sum(other.table == seat.table for other in seats) == 1
         own_label = label if seat.own.party == data.label_party else ""
-        facts = (query, seat, names, data.task, data.num_classes, own_label, is_alone)
-        holders[seat.name] = runtime.spawn(RowHolder, seat.name, *facts)
-        owners[seat.table] = (*owners.get(seat.table, ()), seat.name)
-    tables = tuple(TableOwners(table=table, names=own) for table, own in owners.items())
-    mapper = runtime.spawn(RowMapper, MAPPER, query, tables)
+        facts = (query, seat, names, data.task, data.num_classes, own_label, is_alone(seat, seats))
+        holders.append(runtime.spawn(RowHolder, seat.name, *facts))
+    mapper = runtime.spawn(RowMapper, MAPPER, query, owners_of(seats))
     await runtime.start()
     if runtime.resumed:
         return []
     with runtime.phase("alignment"):
         await mapper.agree()
-        await holders[names[0]].share_secret()
+        await holders[0].share_secret()
         told = await mapper.map_rows()
     gone = [f"{count} without a partner in {table}" for table, count in told.lacks]
     gone += [f"{told.num_null} without a key"] if told.num_null else []
@@ -380,7 +415,7 @@ async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
         keeps_scale=found.keeps_scale,
         labels=found.labels[found.places] if found.has_labels else None,
         class_names=found.class_names,
-        columns=_COLUMNS.validate_json(found.columns),
+        columns=COLUMNS.validate_json(found.columns),
         groups=found.places if found.has_labels else None,
     )
     check_block(block, part.party, part.task, part.num_classes)

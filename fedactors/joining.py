@@ -21,8 +21,22 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.held_tables import OwnRows, Schema, Schemas, Seat, held_query, read_rows, resolve_plan
+from fedactors.data.held_tables import (
+    OwnRows,
+    RowsToPredict,
+    Schema,
+    Schemas,
+    Seat,
+    check_meaning,
+    held_query,
+    meaning_of,
+    read_rows,
+    read_rows_to_predict,
+    resolve_plan,
+    without_label,
+)
 from fedactors.data.partitions import RelationalQuery
+from fedactors.data.predictions import check_called
 from fedactors.data.query import JoinPlan
 from fedactors.data.relational import SourceError
 from fedactors.data.table_mapping import hash_rows
@@ -152,6 +166,42 @@ class JoinMember(Client):
             yield
         except SourceError as error:
             raise SourceError(f"{self.name}: {error}") from None
+
+
+class NewRowsMember(JoinMember):
+    """The owner of one partition of a table of rows to predict.
+
+    The query must mean what it meant in training. The label's column need not be there: what the query asks of it is
+    left out.
+    """
+
+    trained: Mapping[str, Any]
+    """What the query of training meant for the table (`meaning_of`); set before `load`."""
+    new: RowsToPredict
+
+    def _columns(self) -> dict[str, str]:
+        found, label = super()._columns(), self.trained["label_column"]
+        if label is not None and label.lower() not in map(str.lower, found):
+            found[label] = self.trained["label_kind"]  # only its name is asked for: it is never read
+        return found
+
+    def _resolve(self, schemas: Schemas) -> None:
+        super()._resolve(schemas)
+        check_meaning(self.trained, meaning_of(self._plan, self._table, self._query, schemas))
+        self._table = without_label(self._table)
+
+    @property
+    def called_by(self) -> tuple[str, ...]:
+        """The columns that rows are called by in predictions."""
+        given = self._seat.own.id_column
+        return (given,) if given else self._table.keys
+
+    async def _read(self) -> OwnRows:
+        check_called(self.called_by, self.name)
+        args = (self._seat.own.source, self._table, self._seat.index, self.called_by, self._shuffle)
+        self.new = await self.compute(read_rows_to_predict, *args, work=Work("read-table"))
+        whole, order = self.new.whole, self.new.order
+        return OwnRows(whole.take(order), whole.num_rows - len(order), b"")
 
 
 # --- at the server ----------------------------------------------------------------------------------------------------

@@ -202,6 +202,8 @@ class LazyProtocol:
     full: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False
     """Whether it trains on a query's joined rows as well as on files (`fedactors.joined_rows`)."""
+    takes_nodes: bool = False
+    """Whether it trains on graphs whose nodes lie in tables (`fedactors.aligned_nodes`)."""
     problem: str = ""
     """Whose data, lying where, it is for; `fedactors list` says so."""
     emulate: float | None = None

@@ -29,8 +29,12 @@ from numpy.typing import NDArray
 
 from fedactors.actor import Actor
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
-from fedactors.data.predictions import write_predictions
+from fedactors.data.partitions import VerticalData
+from fedactors.data.predictions import Listing, write_predictions
+from fedactors.data.sources import HeldSource
 from fedactors.errors import BadInput, Refused
+from fedactors.joined_prediction import join_new_rows, load_new_joined
+from fedactors.joined_rows import with_joining
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, fused_output, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.network.codec import message
@@ -88,6 +92,13 @@ class NewRows:
     """What the bottom sees (N, ...)."""
     unusable: Mapping[int, str]
     """Rows that cannot be used, and why."""
+    listed: Listing | None = None
+    """The lines of the file of predictions, where they are not one for each row, called by its id."""
+
+    @property
+    def listing(self) -> Listing:
+        """The lines of the file of predictions."""
+        return self.listed or Listing({"id": self.ids.tolist()}, np.arange(len(self.ids)), {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,14 +190,18 @@ class PredictingParty(Client):
         """
         raise TypeError(f"{type(self).__name__} does not say what its part of the model is")
 
-    def load_rows(self) -> NewRows:
+    async def load_rows(self) -> NewRows:
         """Return the own rows as the own bottom sees them; a protocol with other data says how.
 
         Raises:
             BadInput: they cannot be read, or have other columns than those trained on.
         """
-        assert self.part.preprocessing is not None
-        block, x_ND = self._data.load_new(self.part.preprocessing)
+        trained, source = self.part.preprocessing, self._data.source
+        assert trained is not None
+        if isinstance(source, HeldSource):
+            block, x_ND, listing = await load_new_joined(self, self._data, source.holder, trained)
+            return NewRows(block.ids, x_ND, block.unusable, listing)
+        block, x_ND = self._data.load_new(trained)
         return NewRows(block.ids, x_ND, block.unusable)
 
     _has_contributed = False
@@ -199,7 +214,7 @@ class PredictingParty(Client):
                 f"data: the parties {', '.join(self._data.parties)} are not allowed: the model was trained by "
                 f"{', '.join(self.part.parties)}"
             )
-        self._new = self.load_rows()
+        self._new = await self.load_rows()
 
     @property
     def label_party(self) -> str:
@@ -309,18 +324,22 @@ class PredictingOwner(PredictingParty):
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
         work = Work("predict", float(len(common.rows) * num_parameters))
         output_NO = await self.compute(fused_output, part, values, work=work)
+        # what misses which value is the party's own affair
+        told = ["missing values" if row in new.unusable else reason for row, reason in reasons.items()]
+        listing = new.listing
+        told += listing.lost.values()
+        lines = {int(listing.lines[row]): reason for row, reason in reasons.items()} | dict(listing.lost)
         write_predictions(
             Path(order.to),
-            ids=new.ids,
-            rows=common.rows,
+            ids=listing.called,
+            rows=listing.lines[common.rows],
             values=probabilities(part, output_NO),
             class_names=part.class_names or tuple(map(str, range(part.num_classes))),
             is_regression=part.task == "regression",
-            reasons=reasons,
+            reasons=lines,
         )
-        # what misses which value is the party's own affair
-        told = Counter("missing values" if row in new.unusable else reason for row, reason in reasons.items())
-        return Predicted(len(new.ids), len(new.ids) - len(reasons), tuple(sorted(told.items())))
+        num_rows = len(new.ids) + len(listing.lost)
+        return Predicted(num_rows, num_rows - len(lines), tuple(sorted(Counter(told).items())))
 
     async def _contributions(
         self, peers: Mapping[str, PredictingParty], rows: NDArray[np.int64]
@@ -350,6 +369,7 @@ async def predict_vertical(
     asked: Application,
     *,
     config: Any,
+    data: VerticalData | None = None,
     owner: type[PredictingOwner],
     party: type[PredictingParty],
     worker: str = "",
@@ -364,13 +384,16 @@ async def predict_vertical(
         runtime: where the parties' actors run.
         asked: the trained states, and where the predictions go.
         config: of the run.
+        data: what the parts are of; a query's rows are joined first.
         owner: the class of the label party's actor.
         party: the class of the others'.
         worker: of the actors that trained, which one's state a party predicts with: "/worker-0".
         top_at: actors that are no parties and may have the top model, with their classes.
         exchange: of an actor that adds up under masks what the parties contribute (`fedactors.secure_prediction`).
     """
-    runtime.use_costs(COSTS)
+    runtime.use_costs(with_joining(COSTS))
+    if data is not None:
+        await join_new_rows(data, runtime, asked.state_of)
     if exchange is not None:
         runtime.spawn(exchange, EXCHANGE, config, tuple(parts), label_party)
 

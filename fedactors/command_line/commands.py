@@ -233,7 +233,7 @@ def inspect_command(args: argparse.Namespace) -> int:
     headings = {
         "Between parties": [entry for entry in messages if not entry["control"]],
         "What the run's driver learns": [entry for entry in messages if entry["control"]],
-        "Before training, where a query joins the rows": joins,
+        "Where a query joins the rows, or nodes lie in tables, before training and predictions": joins,
         "In predictions with the trained model": predictions,
     }
     for heading, entries in headings.items():

@@ -20,6 +20,8 @@ from fedactors.errors import BadInput
 Float32 = NDArray[np.float32]
 Index = NDArray[np.int64]
 PARTS = ("train", "validation", "test")
+NO_PART = len(PARTS)
+"""The number of no part: of nodes of a graph that are there without being trained or measured on."""
 SplitKind = Literal["random", "stratified"]
 
 

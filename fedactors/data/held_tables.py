@@ -8,7 +8,7 @@ Seat --read_rows--> OwnRows                                                     
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,6 +87,46 @@ def resolve_plan(stated_query: RelationalQuery, schemas: Schemas) -> JoinPlan:
     kinds = {name: dict(zip(s.columns, s.kinds, strict=True)) for name, s in schemas.by_source.items()}
     encodings: dict[str, Encoding] = dict.fromkeys(stated_query.categorical, "one_hot")
     return make_plan(held_query(stated_query), kinds, stated_query.label, encodings)
+
+
+def meaning_of(plan: JoinPlan, table: VerticalTable, query: RelationalQuery, schemas: Schemas) -> dict[str, Any]:
+    """Return what a query means for one of its tables, as plain values: rows to predict must have the same."""
+    label = plan.label_table
+    kinds = schemas.by_source[label.partitions[0].source]
+    joins = [" = ".join(sorted((f"{e.left}.{a}", f"{e.right}.{b}"))) for e in plan.edges for a, b in e.keys]
+    return {
+        "table": table.name,
+        "tables": [one.name for one in plan.tables],
+        "features": [[one.column, one.kind, one.encoding] for one in table.features],
+        "joins": sorted(joins),
+        "label": f"{label.name}.{label.label}",
+        "label_column": label.label if table == label else None,
+        "label_kind": kinds.kinds[kinds.columns.index(str(label.label))],
+        "task": query.task,
+        "num_classes": query.num_classes,
+    }
+
+
+def check_meaning(trained: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a query of rows to predict means for a table what the query of training meant.
+
+    Raises:
+        BadInput: other features, joins, label or task; names both.
+    """
+
+    def told(meaning: Mapping[str, Any], key: str) -> str:
+        found = meaning[key]
+        if key == "features":
+            found = [column if how == "numeric" else f"{column} (categories)" for column, _, how in found]
+        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+
+    for key, field in (("features", f"features of {now['table']}"), ("joins", "joins"), ("label", "label"),
+                       ("task", "task.type"), ("num_classes", "task.classes")):  # fmt: skip
+        if told(trained, key) != told(now, key):
+            raise BadInput(
+                f"{field}: {told(now, key) or 'none'} is not allowed: the model was trained on "
+                f"{told(trained, key) or 'none'}"
+            )
 
 
 def _source_name(query: RelationalQuery, table: str, partition: int) -> str:

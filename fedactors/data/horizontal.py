@@ -9,14 +9,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import check_block, check_labels, class_weighted, one_hot
+from fedactors.data.blocks import PARTS, check_block, check_labels, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.images import load_images
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
@@ -37,6 +37,11 @@ class HorizontalBlock:
     labels: NDArray[Any]
     weights: NDArray[np.float32] | None = None
     """How much each row counts in the loss; None: all alike."""
+
+    def take(self, rows: Index) -> HorizontalBlock:
+        """Return some rows of it."""
+        weights = None if self.weights is None else self.weights[rows]
+        return HorizontalBlock(features=self.features[rows], labels=self.labels[rows], weights=weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ class HorizontalSource:
     def _load_rows(self) -> HorizontalBlock:
         features, labels, num_test = _standardised_rows(self.dataset, self.seed)
         rows = np.arange(num_test) if self.part == "test" else num_test + self._rows()
-        return HorizontalBlock(features=features[rows], labels=labels[rows])
+        return HorizontalBlock(features=features, labels=labels).take(rows)
 
     def _rows(self) -> Index:
         held, clients = _dealt(
@@ -162,21 +167,48 @@ class HorizontalFile:
     """The text of each class, in the order that all clients share; empty for regression."""
     pictures: Pictures | None = None
     """What samples look like that are images; without a label column they are no table."""
+    part: Literal["all", "train", "validation"] = "all"
+    """Which of the rows: all of them, those to train on, or those that the client measures on."""
+    validation_share: float = 0.0
+    """Of the rows that are measured on, where no column of the file tells them; drawn by `seed`."""
+    seed: int = 0
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether the client has rows of its own to measure on."""
+        return self.file.split_column is not None or self.validation_share > 0
 
     def load(self) -> HorizontalBlock:
-        """Read the file.
+        """Read the rows of the part.
 
         Raises:
-            BadInput: as `FileSource.load` or `read_pictures`, or a label that is not among `classes`.
+            BadInput: as `FileSource.load` or `read_pictures`, a label that is not among `classes`, or no such row.
         """
+        block, parts_N = self._load_all()
+        if self.part == "all":
+            return block
+        if parts_N is None:
+            parts_N = np.zeros(len(block.labels), np.uint8)
+            order = np.random.default_rng([self.seed, 13]).permutation(len(parts_N))
+            parts_N[order[: round(len(order) * self.validation_share)]] = PARTS.index("validation")
+        where = f"{self.file.party}: {self.file.path}"
+        if (parts_N == PARTS.index("test")).any():
+            raise BadInput(f"{where}: column {self.file.split_column}: 'test' is not allowed: task.test has such rows")
+        kept = np.flatnonzero(parts_N == PARTS.index(self.part))
+        if not len(kept):
+            raise BadInput(f"{where}: no row is in the {self.part} part")
+        return block.take(kept)
+
+    def _load_all(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
+        """Read the file: its rows, and their parts if a column tells them."""
         if self.pictures is not None and self.file.label is None:
             found = read_pictures(Path(self.file.path), self.file.party, self.pictures)
             labels = self._targets(found.labels)
             weights = class_weighted(None, labels, self.classes, dict(self.file.class_weights))
-            return HorizontalBlock(features=found.images, labels=labels, weights=weights)
+            return HorizontalBlock(features=found.images, labels=labels, weights=weights), None
         return self._load_table()
 
-    def _load_table(self) -> HorizontalBlock:
+    def _load_table(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         block = self.file.load()
         where = f"{self.file.party}: {self.file.path}"
         labels = block.labels
@@ -192,7 +224,8 @@ class HorizontalFile:
         check_block(dataclasses.replace(block, labels=None), self.file.party, self.file.task, len(self.classes))
         if not self.classes:
             check_labels(labels, where, "regression", 1)
-        return HorizontalBlock(features=self._samples(block.features), labels=labels, weights=block.weights)
+        made = HorizontalBlock(features=self._samples(block.features), labels=labels, weights=block.weights)
+        return made, block.parts
 
     def _samples(self, features_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a table's rows as samples: as they are, or as images."""
@@ -291,6 +324,8 @@ class HorizontalPart:
     test: Rows | None = None
     public: HorizontalSource | None = None
     """Rows that everybody may see."""
+    validation: tuple[Rows, ...] = ()
+    """Of own files each client's rows that it measures on itself."""
 
 
 @plain
@@ -329,6 +364,7 @@ class HorizontalData:
             num_classes=self.num_classes,
             shape=self.shape,
             clients=tuple(self.client(index) for index in clients),
+            validation=tuple(replace(self.files[index], part="validation") for index in clients if self.holds_out),
             test=self.test() if test else None,
             public=self.public() if self.public_size else None,
         )
@@ -341,7 +377,14 @@ class HorizontalData:
         """
         if not 0 <= index < self.num_clients:
             raise BadInput(f"client: {index} is not allowed: there are {self.num_clients}")
-        return self.files[index] if self.files else self._named("client", index)
+        if not self.files:
+            return self._named("client", index)
+        return replace(self.files[index], part="train") if self.holds_out else self.files[index]
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether clients have rows of their own to measure on: all of them, or none."""
+        return any(file.holds_out for file in self.files)
 
     def test(self) -> Rows:
         """Return the source of the rows to measure on, which belong to no client: validation or test rows.

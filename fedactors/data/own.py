@@ -2,7 +2,7 @@
 
     [task]
     type = "binary"            # binary, multiclass (with classes = 3) or regression
-    layout = "vertical"        # vertical (default), horizontal or relational
+    layout = "vertical"        # vertical (default), horizontal, relational, graph or graph-tables
     alignment = "psi"          # vertical only: already-aligned (default), hash or psi
 
     [parties.bank]
@@ -21,6 +21,7 @@ The file is checked here; each party's data are read by that party alone, in its
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -28,7 +29,9 @@ from fedactors.config import from_table
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
+from fedactors.data.client_graphs import GraphArrays
 from fedactors.data.files import CsvFormat, value_text
+from fedactors.data.node_tables import EdgeFile, GraphTables
 from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES
 from fedactors.data.partitions import (
     HorizontalData,
@@ -60,6 +63,18 @@ _TABLES = ("columns", "csv")
 Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
 
 
+def layout_of(data: VerticalData | HorizontalData | RelationalData | GraphArrays | GraphTables | type) -> str:
+    """Return what a description's ``layout`` is called, by what was read of it."""
+    kinds = {
+        VerticalData: "vertical",
+        HorizontalData: "horizontal",
+        RelationalData: "relational",
+        GraphArrays: "graph",
+        GraphTables: "graph-tables",
+    }
+    return kinds[data if isinstance(data, type) else type(data)]
+
+
 def load_own_as(path: Path, wanted: type[Own]) -> Own:
     """Read and check a ``parties.toml`` for a protocol that needs one type of partition.
 
@@ -68,12 +83,11 @@ def load_own_as(path: Path, wanted: type[Own]) -> Own:
     """
     made = load_own(path)
     if not isinstance(made, wanted):
-        layouts = {VerticalData: "vertical", HorizontalData: "horizontal", RelationalData: "relational"}
-        raise BadInput(f"task.layout: {layouts[type(made)]!r} is not allowed: give {layouts[wanted]!r}")
+        raise BadInput(f"task.layout: {layout_of(made)!r} is not allowed: give {layout_of(wanted)!r}")
     return made
 
 
-def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
+def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData | GraphArrays | GraphTables:
     """Read and check a ``parties.toml``.
 
     Raises:
@@ -89,9 +103,14 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData:
         party_name(name)
         check_table(of_party, party, f"parties.{name}")
     different_names(parties)
-    if len(parties) < 2:
-        raise BadInput(f"parties: {len(parties)} given in {path}, at least 2 are needed")
+    fewest = 1 if layout == "graph" else 2
+    if len(parties) < fewest:
+        raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
+    if layout == "graph":
+        return _graph_arrays(path, task, parties)
     kind, num_classes = _task(task)
+    if layout == "graph-tables":
+        return _graph_tables(path, task, parties, kind, num_classes)
     if layout == "relational":
         return _relational(path, task, parties, kind, num_classes)
     if layout == "horizontal":
@@ -162,6 +181,35 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
     )
 
 
+def _graph_arrays(path: Path, task: dict[str, Any], parties: dict[str, Any]) -> GraphArrays:
+    files = {name: str(path_of(party["file"], f"parties.{name}.file", path.parent)) for name, party in parties.items()}
+    different_files(files, "file")
+    nodes = str(path_of(task["nodes"], "task.nodes", path.parent))
+    return GraphArrays(parties=tuple(files), files=tuple(files.values()), nodes=nodes)
+
+
+def _graph_tables(
+    path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int
+) -> GraphTables:
+    rows = _vertical(path, task, parties, kind, num_classes)
+    edges = {}
+    for name, party in parties.items():
+        sparse = path_of(party["sparse"], f"parties.{name}.sparse", path.parent) if "sparse" in party else None
+        ends = party.get("ends", ["source", "target"])
+        if ends[0] == ends[1]:
+            raise BadInput(f"parties.{name}.ends: {shown(ends)} is not allowed: give two columns")
+        edges[name] = EdgeFile(
+            party=name,
+            path=str(path_of(party["edges"], f"parties.{name}.edges", path.parent)),
+            ends=(ends[0], ends[1]),
+            sparse=None if sparse is None else str(sparse),
+            csv=from_table(CsvFormat, party.get("csv", {}), f"parties.{name}.csv"),
+        )
+    different_files({name: one.path for name, one in edges.items()}, "edges")
+    sources = tuple(replace(source, unlabelled="keep") for source in rows.sources if isinstance(source, FileSource))
+    return GraphTables(rows=replace(rows, sources=sources), edges=tuple(edges.values()))
+
+
 def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task) -> HorizontalData:
     names: tuple[str, ...] = ()
     if kind != "regression":
@@ -195,13 +243,24 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
     for name, center in centers.items():
         party_name(center, f"parties.{name}.center")
 
+    split = [name for name, party in parties.items() if "split" in party]
+    if split and len(split) < len(parties):
+        name = next(name for name in parties if name not in split)
+        raise BadInput(f"parties.{name}.split: missing: every client names such a column, or none does")
+
     def file(name: str, party: dict[str, Any]) -> HorizontalFile:
         source = _file(path, name, party, kind, 0, class_weights=counts)
         return HorizontalFile(file=source, classes=names, pictures=pictures)
 
     files = {name: file(name, party) for name, party in parties.items()}
     different_files({name: one.file.path for name, one in files.items()})
-    test = {**first, "path": task["test"]} if "test" in task else None
+    test = {key: value for key, value in first.items() if key != "split"} | {"path": task.get("test")}
+    for name, one in files.items() if "test" in task else ():
+        if str(path_of(task["test"], "task.test", path.parent)) == one.file.path:
+            raise BadInput(
+                f"task.test: {shown(task['test'])} is not allowed: parties.{name} trains on it, and a model is "
+                "measured on rows of nobody"
+            )
     return HorizontalData(
         name=path.stem,
         task=kind,
@@ -211,7 +270,7 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         files=tuple(files.values()),
         parties=tuple(parties),
         centers=tuple(centers.values()),
-        test_file=None if test is None else file("test", test),
+        test_file=file("test", test) if "test" in task else None,
     )
 
 
@@ -222,7 +281,7 @@ def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
         key = next(iter(given))
         raise BadInput(f"task.{key}: {shown(task[key])} is not allowed without shape = [channels, height, width]")
     for name, party in parties.items():
-        for key in ("features", "csv", "weight", "unlabelled") if given and "label" not in party else ():
+        for key in ("features", "csv", "weight", "unlabelled", "split") if given and "label" not in party else ():
             if key in party:
                 raise BadInput(
                     f"parties.{name}.{key}: {shown(party[key])} is not allowed for images that are no table: with a "

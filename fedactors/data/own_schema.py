@@ -117,6 +117,8 @@ class HorizontalParty:
     """Column that says how much each row counts."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """What becomes of rows to train on without a label."""
+    split: Text | None = None
+    """Column that says train or validation of each row."""
 
 
 @config
@@ -157,10 +159,84 @@ class RelationalParty:
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
+@config
+class GraphTask:
+    """A graph whose nodes lie in tables, each party with its own columns and edges."""
+
+    type: Literal["binary", "multiclass"]
+    """What is predicted of a node."""
+    layout: Literal["graph-tables"]
+    """Nodes with ids, columns and edges of their own at each party."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
+    """Number of classes; for ``multiclass`` only."""
+    alignment: Alignment = "already-aligned"
+    """How nodes find each other."""
+    positive: str | int | float | None = None
+    """The class that is numbered 1, of a ``binary`` task; the last one unless given."""
+    split: Literal["random", "stratified"] = "random"
+    """How training, validation and test nodes are drawn of those with a label."""
+
+
+@config
+class GraphParty:
+    """A party with some columns and some edges of the nodes."""
+
+    path: Text
+    """File of the nodes, a row each: CSV, Parquet or npy."""
+    id: Text
+    """Column of the nodes' ids."""
+    edges: Text
+    """File of the edges, a row each: two ids."""
+    ends: Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: ["source", "target"])
+    """Columns of the edges' file with the ids of an edge's ends."""
+    sparse: Text | None = None
+    """File of sparse features: columns ``node``, ``feature`` and, unless all are 1, ``value``."""
+    features: Columns = "all"
+    """Columns to learn from."""
+    label: Text | None = None
+    """Column of the label; exactly one party names one. Nodes may have none."""
+    categorical: list[str] = Field(default_factory=list)
+    """Columns of text that become categories."""
+    columns: dict[str, ColumnRule] = Field(default_factory=dict)
+    """Rules of columns that are no plain numbers."""
+    csv: CsvFormat = CsvFormat()
+    """How the CSV files are written."""
+    split: Text | None = None
+    """At the party with the label: column that says train, validation or test, or nothing."""
+    state: Text | None = None
+    """Where its process keeps its checkpoints."""
+    state_key: Text | None = None
+    """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
+
+
+@config
+class ArraysTask:
+    """A graph whose nodes are numbered alike at every party, in arrays."""
+
+    layout: Literal["graph"]
+    """Numbered nodes in ``.npz`` files."""
+    nodes: Text
+    """``.npz`` file of what all parties know: ``labels``, and ``train``, ``validation`` and ``test``."""
+
+
+@config
+class ArraysParty:
+    """A party with some feature columns and some edges of numbered nodes."""
+
+    file: Text
+    """``.npz`` file of ``edges`` (2, E) and ``features`` (N, F)."""
+    state: Text | None = None
+    """Where its process keeps its checkpoints."""
+    state_key: Text | None = None
+    """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
+
+
 LAYOUTS: dict[str, tuple[type[Any], type[Any]]] = {
     "vertical": (VerticalTask, VerticalParty),
     "horizontal": (HorizontalTask, HorizontalParty),
     "relational": (RelationalTask, RelationalParty),
+    "graph": (ArraysTask, ArraysParty),
+    "graph-tables": (GraphTask, GraphParty),
 }
 """For each layout what stands in ``[task]``, and in each ``[parties.NAME]``."""
 
@@ -176,7 +252,12 @@ def json_schema() -> dict[str, Any]:
             found |= one.pop("$defs", {})
             made[name] = one
         found[f"{layout}-task"], found[f"{layout}-party"] = made["task"], made["party"]
-        parties = {"type": "object", "minProperties": 2, "additionalProperties": {"$ref": f"#/$defs/{layout}-party"}}
+        fewest = 1 if layout == "graph" else 2
+        parties = {
+            "type": "object",
+            "minProperties": fewest,
+            "additionalProperties": {"$ref": f"#/$defs/{layout}-party"},
+        }
         kinds.append(
             {
                 "type": "object",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,33 @@ def check_ending(to: str) -> str:
     return to
 
 
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The lines of the file: one for each of a party's rows, or of what a query joins them to."""
+
+    called: Mapping[str, Sequence[Any]]
+    """What the lines are called by, by column."""
+    lines: NDArray[np.int64]
+    """The line of each row that may be predicted."""
+    lost: Mapping[int, str]
+    """Other lines, and why they have no row."""
+
+
+def check_called(columns: Sequence[str], party: str) -> None:
+    """Check the columns that a party's rows are called by.
+
+    Raises:
+        BadInput: one has the name of a column that the file has for itself.
+    """
+    for name in columns:
+        if name in ("prediction", "reason") or name.startswith("probability_"):
+            raise BadInput(f"{party}: rows called by {name!r} are not allowed: name another column as id")
+
+
 def write_predictions(
     path: Path,
     *,
-    ids: NDArray[np.generic] | Mapping[str, Sequence[Any]],
+    ids: NDArray[Any] | Mapping[str, Sequence[Any]],
     rows: NDArray[np.int64],
     values: NDArray[np.float64],
     class_names: Sequence[str],

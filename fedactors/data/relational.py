@@ -139,6 +139,14 @@ def in_memory(rows: Any) -> TableSource:
     return TableSource(kind="memory", rows=sink.getvalue().to_pybytes())
 
 
+def rows_of(stream: bytes) -> Any:
+    """Return the `pyarrow.Table` of an Arrow IPC stream, such as `in_memory` makes."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(stream) as opened:
+        return opened.read_all()
+
+
 def parse_address(address: str) -> TableSource:
     """Turn an address into a source.
 
@@ -268,10 +276,7 @@ _NO_EXTENSIONS = {
 def _rows(source: TableSource) -> Any:
     if source.kind == "named":
         return _named_rows(source)
-    import pyarrow as pa
-
-    with pa.ipc.open_stream(source.rows) as stream:
-        return stream.read_all()
+    return rows_of(source.rows)
 
 
 def _named_rows(source: TableSource) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import PARTS, PartyBlock, class_weighted, one_hot
+from fedactors.data.blocks import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.files import Column, CsvFormat, read_columns
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
@@ -109,8 +109,8 @@ class FileSource:
     """At the party with the labels: the column that says how much each row counts in the loss."""
     class_weights: tuple[tuple[str, float], ...] = ()
     """At the party with the labels: how much rows of a class count; others count 1."""
-    unlabelled: Literal["refuse", "drop"] = "refuse"
-    """What becomes of rows to train on that have no label."""
+    unlabelled: Literal["refuse", "drop", "keep"] = "refuse"
+    """What becomes of rows to train on that have no label: kept ones have the label -1, and may be in no part."""
 
     @property
     def weighted_by(self) -> str:
@@ -174,7 +174,8 @@ class FileSource:
         )
         if trained is not None:
             return dataclasses.replace(block, unusable=encoded.rejected)
-        return block.without({**encoded.rejected, **dict.fromkeys(unlabelled, "no label")})
+        gone = () if self.unlabelled == "keep" else unlabelled
+        return block.without({**encoded.rejected, **dict.fromkeys(gone, "no label")})
 
     @property
     def _rules(self) -> dict[str, ColumnRule]:
@@ -265,7 +266,7 @@ class FileSource:
         found, class_names = self._labels_of(whole.take(labelled) if len(unlabelled) else whole)
         if not len(unlabelled):
             return found, class_names
-        labels = np.zeros(len(whole), found.dtype)
+        labels = np.full(len(whole), -1, found.dtype)
         labels[labelled] = found
         return labels, class_names
 
@@ -291,13 +292,14 @@ class FileSource:
 
     def _parts(self, column: Column) -> NDArray[np.uint8]:
         texts = column.texts()
+        may_miss = self.unlabelled == "keep"
         for row, text in enumerate(texts):
-            if text not in PARTS:
+            if text not in PARTS and not (may_miss and text is None):
                 raise BadInput(
                     f"{self.party}: {self.path}: column {column.name}: {text!r} in row {row + 1} is not allowed: "
                     f"give {', '.join(PARTS)}"
                 )
-        return np.asarray([PARTS.index(str(text)) for text in texts], np.uint8)
+        return np.asarray([NO_PART if text is None else PARTS.index(text) for text in texts], np.uint8)
 
 
 @plain(eq=False)
@@ -354,7 +356,7 @@ class HeldSource:
     holder: str
 
     def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
-        """Refuse: rows to predict that a query joins are asked of their holder by nobody yet.
+        """Refuse: rows that a query joins are asked of their holder, not read.
 
         Raises:
             BadInput: always.

@@ -31,7 +31,7 @@ from protocols.glasu import algorithm, backbones, privacy, sampling
 from protocols.glasu.algorithm import ClientBatch, Stale
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphPart, check_degrees, load_client, renumber
+from protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
 from protocols.glasu.messages import (
     Aggregated,
     AveragedClassifier,
@@ -90,7 +90,7 @@ class GraphClient(SecureSummand):
     def __init__(
         self,
         config: GlasuConfig,
-        parts: Sequence[GraphPart],
+        parts: Sequence[AnyPart],
         position: int,
         common_seed: int,
         names: Sequence[str],
@@ -120,7 +120,8 @@ class GraphClient(SecureSummand):
         config = self._config
         self._device = str(find_device(config.device))
         common_seed = None if self._is_secret else self._common_seed
-        self._own, self._remarks = load_client(config, self._parts, self._position, common_seed)
+        blocks = await blocks_of(self, self._parts)
+        self._own, self._remarks = load_client(config, blocks, self._position, common_seed)
         self.feature_factor = self._own.factor
         check_degrees(config, self._own)
         num_features = self._own.features_NF.shape[1]

@@ -19,7 +19,7 @@ from fedactors.privacy.audit import attack_by_auc
 from fedactors.serving import actor_state
 from protocols.glasu import algorithm
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphPart, GraphSource, load_client, parts_of
+from protocols.glasu.data import AnyPart, GraphSource, load_client, parts_of, read_blocks
 from protocols.glasu.messages import Floats
 from protocols.glasu.privacy import noise_of
 from protocols.glasu.sampling import IntArray
@@ -60,7 +60,7 @@ class OtherGraph:
         """The clients' names, in order."""
         return self.source.parties
 
-    def part(self, party: str) -> GraphPart:
+    def part(self, party: str) -> AnyPart:
         """Return what the actor of `party` is built with."""
         return self.other if party == self.other.party else self.source.part(party)
 
@@ -68,7 +68,7 @@ class OtherGraph:
 def neighbours(config: GlasuConfig, data: GraphSource, party: str, count: int, seed: int) -> Sequence[Neighbour]:
     """Return `count` neighbours of kind ``node``: another node's features, zeros, or a million in each column."""
     part = data.part(party)
-    block, rng = part.load(), np.random.default_rng(seed)
+    block, rng = read_blocks([part])[party], np.random.default_rng(seed)
     found = []
     for number in range(count):
         node, other = rng.integers(0, block.num_nodes, 2).tolist()
@@ -91,7 +91,8 @@ def first_representations(
     for position, name in enumerate(data.parties):
         if name not in states:
             continue
-        own, _ = load_client(config, parts_of(config, data, name), position)
+        blocks = read_blocks(parts_of(config, data, name))
+        own, _ = load_client(config, blocks, position)
         network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, position)
         dtype = torch.float64 if config.float64 else torch.float32
         batch = algorithm.full_batch(own, config.num_layers, dtype)

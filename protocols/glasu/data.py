@@ -2,7 +2,8 @@
 
     parts_of ─▶ (to the client) ─▶ load_client: load, check, arrange, renumber, scale_features
 
-Own data is a ``.toml`` file; its paths are relative to it, and arrays lie in ``.npz`` files (no pickles)::
+Own data is a ``.toml`` file; its paths are relative to it. Nodes with ids lie in tables (`fedactors.data.node_tables`),
+numbered ones in arrays, in ``.npz`` files (no pickles)::
 
     [task]
     layout = "graph"
@@ -19,7 +20,7 @@ Shapes: N nodes, E edges, F features of one client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,10 +28,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedactors.data.client_graphs import GraphBlock, NewGraph, graph
+from fedactors.actor import Actor
+from fedactors.aligned_nodes import load_nodes
+from fedactors.data.client_graphs import GraphArrays, GraphBlock, NewGraph, graph
+from fedactors.data.node_tables import GraphTables, GraphTablesPart
+from fedactors.data.own import layout_of, load_own
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
-from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, reading
+from fedactors.validation import reading
 from protocols.glasu.config import GlasuConfig, SpecialCase
 from protocols.glasu.sampling import Adjacency, IntArray, adjacency
 
@@ -60,6 +65,10 @@ class NewGraphPart(Protocol):
         """Load nodes that need no labels."""
 
 
+AnyPart = GraphPart | GraphTablesPart
+"""With the latter a client asks the actor of its party that opens the tables."""
+
+
 class GraphSource(Protocol):
     """Who holds what of a graph; the driver has it, and loads nothing."""
 
@@ -67,7 +76,7 @@ class GraphSource(Protocol):
     def parties(self) -> tuple[str, ...]:
         """The clients' names, in order."""
 
-    def part(self, party: str) -> GraphPart:
+    def part(self, party: str) -> AnyPart:
         """Return what the actor of `party` is built with."""
 
 
@@ -107,6 +116,16 @@ def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
     own = read_own(Path(name))
     if len(own.parties) != config.num_clients:
         raise BadInput(f"num_clients: {config.num_clients} is not allowed: {name} names {len(own.parties)} parties")
+    if isinstance(own, GraphTables):
+        if config.sees_everything:
+            raise BadInput(
+                f"special_case: {config.special_case} is not allowed with tables of nodes: each is opened by its party"
+            )
+        if config.noise_multiplier:
+            raise BadInput(
+                f"noise_multiplier: {config.noise_multiplier:g} is not allowed with tables of nodes: their columns are "
+                "scaled by what is measured on them, which the account does not count"
+            )
     return own
 
 
@@ -130,19 +149,41 @@ def _check_own_layer(config: GlasuConfig) -> None:
     check_layers(network, range(1, config.num_layers))
 
 
-def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[GraphPart, ...]:
+def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[AnyPart, ...]:
     """Return what a client's actor is built with: its own part; everybody's in the two centralised baselines."""
     return tuple(data.part(one) for one in (data.parties if config.sees_everything else (party,)))
 
 
+def read_blocks(parts: Sequence[AnyPart]) -> dict[str, GraphBlock]:
+    """Return what the parties of these parts hold, outside of a run.
+
+    Raises:
+        BadInput: it lies in tables, whose nodes only a run aligns.
+    """
+    found = {}
+    for part in parts:
+        if isinstance(part, GraphTablesPart):
+            raise BadInput("task.layout: 'graph-tables' is not allowed here: only a run aligns nodes of tables")
+        found[part.party] = part.load()
+    return found
+
+
+async def blocks_of(actor: Actor, parts: Sequence[AnyPart]) -> dict[str, GraphBlock]:
+    """Return what the parties of these parts hold, in the process of a client's actor."""
+    return {
+        part.party: await load_nodes(actor, part) if isinstance(part, GraphTablesPart) else part.load()
+        for part in parts
+    }
+
+
 def load_client(
-    config: GlasuConfig, parts: Sequence[GraphPart], position: int, common_seed: int | None = None
+    config: GlasuConfig, blocks: Mapping[str, GraphBlock], position: int, common_seed: int | None = None
 ) -> tuple[ClientGraph, list[str]]:
     """Load and check what the client at `position` trains on.
 
     Args:
         config: the run's settings.
-        parts: see `parts_of`.
+        blocks: what the parties of its parts hold (`parts_of`), by name.
         position: its place among all clients.
         common_seed: shuffles the nodes' numbers as all clients do; None leaves them.
 
@@ -152,7 +193,7 @@ def load_client(
     Raises:
         BadInput: data that does not fit together, see `check`.
     """
-    loaded = [client_graph(part.party, part.load()) for part in parts]
+    loaded = [client_graph(name, block) for name, block in blocks.items()]
     for one in loaded:
         check(one)
     arranged = arrange(config.special_case, loaded)
@@ -168,13 +209,13 @@ def load_client(
 
 
 def load_new_client(
-    config: GlasuConfig, parts: Sequence[NewGraphPart], position: int, factor: float, num_classes: int
+    config: GlasuConfig, blocks: Mapping[str, NewGraph], position: int, factor: float, num_classes: int
 ) -> tuple[ClientGraph, IntArray]:
     """Load what the client at `position` predicts on: nodes that need no labels.
 
     Args:
         config: the run's settings.
-        parts: see `parts_of`.
+        blocks: what the parties of its parts hold (`parts_of`), by name.
         position: its place among all clients.
         factor: what features were multiplied by in training.
         num_classes: of the trained model.
@@ -186,12 +227,11 @@ def load_new_client(
         BadInput: a file that cannot be read, or arrays that do not fit together.
     """
     loaded, ids = [], np.zeros(0, np.int64)
-    for part in parts:
-        block = part.load_new()
+    for name, block in blocks.items():
         nothing = np.zeros(0, np.int64)
         nodes = NodeSplit(np.zeros(len(block.features), np.int64), nothing, nothing, nothing)
         graph_ = Adjacency(block.indptr, block.indices)
-        loaded.append(ClientGraph(part.party, graph_, block.features, nodes, num_classes))
+        loaded.append(ClientGraph(name, graph_, block.features, nodes, num_classes))
         ids = block.ids
     sizes = {one.name: one.graph.num_nodes for one in loaded}
     if len(set(sizes.values())) > 1:
@@ -395,34 +435,19 @@ class OwnGraph:
         return self.parts[self.parties.index(party)]
 
 
-def read_own(path: Path) -> OwnGraph:
+def read_own(path: Path) -> OwnGraph | GraphTables:
     """Read a description of own data; the files that it names are read and checked by the clients.
 
     Raises:
-        BadInput: not TOML, or missing or unknown keys.
+        BadInput: not TOML, missing or unknown keys, or another layout.
     """
-    given = read_tree(path, "data")
-    task, parties = given.get("task", {}), given.get("parties", {})
-    _only(given, {"task", "parties"}, str(path))
-    _only(task, {"layout", "nodes"}, "task")
-    if task.get("layout") != "graph":
-        raise BadInput(f"task.layout: {task.get('layout')!r} is not allowed: give graph")
-    if not isinstance(task.get("nodes"), str):
-        raise BadInput(f"task.nodes: {task.get('nodes')!r} is not allowed: give the file of labels and split")
-    if not isinstance(parties, dict):
-        raise BadInput(f"parties: {parties!r} is not allowed: give a table for each, such as [parties.bank]")
-    if not parties:
-        raise BadInput(f"parties: none in {path}, at least one is needed")
-    for party, keys in parties.items():
-        party_name(party)
-        _only(keys, {"file"}, f"parties.{party}")
-    different_names(parties)
-    nodes = str(path_of(task["nodes"], "task.nodes", path.parent))
-    files = {
-        party: str(path_of(keys.get("file"), f"parties.{party}.file", path.parent)) for party, keys in parties.items()
-    }
-    different_files(files, "file")
-    return OwnGraph(tuple(OwnPart(party=party, nodes=nodes, file=file) for party, file in files.items()))
+    own = load_own(path)
+    if isinstance(own, GraphTables):
+        return own
+    if not isinstance(own, GraphArrays):
+        raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")
+    parts = zip(own.parties, own.files, strict=True)
+    return OwnGraph(tuple(OwnPart(party=party, nodes=own.nodes, file=file) for party, file in parts))
 
 
 def read_nodes(path: Path) -> NodeSplit:
@@ -459,11 +484,3 @@ def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDA
         if missing:
             raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
         return {name: file[name] for name in names}
-
-
-def _only(given: Any, known: set[str], where: str) -> None:
-    if not isinstance(given, dict):
-        raise BadInput(f"{where}: {given!r} is not allowed: give a table")
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")

@@ -23,6 +23,7 @@ PROTOCOL = LazyProtocol(
     export_at=f"{_HERE}.serving:part",
     neighbours_at=f"{_HERE}.auditing:neighbours",
     surface_at=f"{_HERE}.auditing:surface",
+    takes_nodes=True,
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="stop",
     smoke={"num_rounds": 4, "hidden_size": 16, "evaluate_every": 2},

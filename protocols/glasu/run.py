@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.actor import Actor
+from fedactors.aligned_nodes import align_nodes
 from fedactors.learning.metrics import of_split
 from fedactors.network.links import Link, Network
 from fedactors.parties import OnLoss, Parties
@@ -50,6 +51,7 @@ class State(RunState):
 async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunResult:
     """Train on a vertically distributed graph; return the accuracies at the round that validation chose."""
     runtime.use_costs(default_costs())
+    notes = await align_nodes(data, runtime)
     federation = assemble(config, data, runtime)
     remedy = Remedy("learning_rate", config.learning_rate)
     watch = Watch("validation/accuracy", patience=config.patience)
@@ -92,6 +94,7 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
         "privacy": budgets(runtime.privacy_records),
         "curve": state.curve,
         "training": training,
+        **({"notes": notes} if notes else {}),
     }
     return await rounds.result(chosen, extra)
 

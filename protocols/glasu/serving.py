@@ -20,7 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedactors.data.predictions import write_predictions
+from fedactors.aligned_nodes import NewShare, align_new_nodes, load_new_nodes
+from fedactors.data.client_graphs import NewGraph
+from fedactors.data.node_tables import GraphTables, GraphTablesPart
+from fedactors.data.predictions import Listing, write_predictions
+from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.learning.model_parts import Part, softmax
 from fedactors.parties import Parties
@@ -58,7 +62,7 @@ class PredictingClient(SecureSummand):
     def __init__(
         self,
         config: GlasuConfig,
-        parts: Sequence[NewGraphPart],
+        parts: Sequence[NewGraphPart | GraphTablesPart],
         position: int,
         stored: StoredState,
         names: Sequence[str],
@@ -68,13 +72,15 @@ class PredictingClient(SecureSummand):
         self._parts = tuple(parts)
         self._position = position
         self._stored = stored
+        self._share: NewShare | None = None
 
     async def load(self) -> None:
         """Load parameters and graph."""
         config, state = self._config, self._stored.read()
         self._parameters = best_of(state)
         num_classes = len(self._parameters["classifier.bias"])
-        own, self._ids = load_new_client(config, self._parts, self._position, state["feature_factor"], num_classes)
+        blocks = {part.party: await self._load_new(part) for part in self._parts}
+        own, self._ids = load_new_client(config, blocks, self._position, state["feature_factor"], num_classes)
         num_features = own.features_NF.shape[1]
         network = algorithm.network_of(config, num_features, num_classes, self._position)
         self._network = replace(network, dropout=0.0)
@@ -88,6 +94,12 @@ class PredictingClient(SecureSummand):
             raise BadInput(
                 f"features of {self.name}: {num_features} columns are not allowed: the model was trained on others"
             )
+
+    async def _load_new(self, part: NewGraphPart | GraphTablesPart) -> NewGraph:
+        if not isinstance(part, GraphTablesPart):
+            return part.load_new()
+        self._share = await load_new_nodes(self, part)
+        return self._share.graph
 
     @property
     def draws_reproducibly(self) -> bool:
@@ -158,16 +170,21 @@ class PredictingClient(SecureSummand):
     async def write(self, order: PredictOrder) -> Predicted:
         """Write the file of predictions."""
         num_nodes, num_classes = self._summed.shape
+        names, told = tuple(map(str, range(num_classes))), tuple[tuple[str, int], ...]()
+        listing = Listing({"id": self._ids.tolist()}, np.arange(num_nodes), {})
+        if self._share is not None:
+            listing, names, told = self._share.listing, self._share.class_names, self._share.told
         write_predictions(
             Path(order.to),
-            ids=self._ids,
-            rows=np.arange(num_nodes),
+            ids=listing.called,
+            rows=listing.lines,
             values=softmax(self._summed),
-            class_names=tuple(map(str, range(num_classes))),
+            class_names=names,
             is_regression=False,
-            reasons={},
+            reasons=listing.lost,
         )
-        return Predicted(num_nodes, num_nodes, ())
+        num_lines = len(next(iter(listing.called.values())))
+        return Predicted(num_lines, num_lines - len(listing.lost), told)
 
     def _work(self) -> Work:
         return Work("segment", algorithm.forward_operations(self._network, self._batch, range(self._config.num_layers)))
@@ -180,16 +197,18 @@ class PredictingServer(Server):
         config: of the run that trained.
         names: of the clients, in order.
         present: those that have a part of the model.
+        writer: whose the predictions are.
     """
 
-    def __init__(self, config: GlasuConfig, names: Sequence[str], present: Sequence[str]) -> None:
+    def __init__(self, config: GlasuConfig, names: Sequence[str], present: Sequence[str], writer: str) -> None:
         self._config = config
         self._names = tuple(names)
         self._present = tuple(present)
+        self._writer = writer
 
     @remote(caller=DRIVER)
     async def infer(self) -> None:
-        """Let the clients infer together, and give the first one what all of them predict."""
+        """Let the clients infer together, and give one of them what all predict."""
         clients: Parties[PredictingClient] = Parties(self, self._present, timeout=_LONGEST)
         self._sums = SecureSums(self, clients)
         last = len(self._config.resolved_layers) - 1
@@ -202,7 +221,7 @@ class PredictingServer(Server):
         above = await self._aggregate(last, parts)
         found = await clients.ask(lambda client: client.classify(above))
         summed = SummedLogits(await self._sum("logits", found))
-        await clients.handle(self._present[0]).take(summed)
+        await clients.handle(self._writer).take(summed)
 
     async def _tell(self, clients: Parties[PredictingClient], below: Aggregated) -> dict[str, Representation | Masked]:
         return await clients.ask(lambda client: client.infer(below))
@@ -241,19 +260,23 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
             f"predict: secure_aggregation=True is not allowed without {missing}: the difference to what all clients "
             "have summed in training would show its part"
         )
+    writer = data.rows.label_party if isinstance(data, GraphTables) else present[0]
+    if writer not in present:
+        raise NoPart(f"{writer!r} has no part of the model (it was lost in training)")
+    await align_new_nodes(data, runtime, asked.state_of)
     clients: dict[str, PredictingClient] = {}
     for place, name in enumerate(names):
         if name in present:
             arguments: tuple[Any, ...] = (config, parts_of(config, data, name), place, asked.state_of(name), names)
             clients[name] = runtime.spawn(PredictingClient, name, *arguments)
-    server = None if config.works_alone else runtime.spawn(PredictingServer, _SERVER, config, names, present)
+    server = None if config.works_alone else runtime.spawn(PredictingServer, _SERVER, config, names, present, writer)
     await runtime.start()
     group = Parties(runtime, clients, timeout=_LONGEST)
     if server is None:
         await group.ask(lambda client: client.infer_alone())
     else:
         await server.infer()
-    writers, to = present if server is None else present[:1], Path(asked.to)
+    writers, to = present if server is None else [writer], Path(asked.to)
     files = {name: str(to if len(writers) == 1 else to.with_stem(f"{to.stem}-{name}")) for name in writers}
     orders = {name: PredictOrder(file) for name, file in files.items()}
     found = await group.ask_each(lambda client, order: client.write(order), orders)
@@ -275,16 +298,22 @@ def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
         raise NoPart("--party: 'server' is not allowed: the server has no part of the model")
     state = actor_state(states, party)
     parameters = best_of(state)
+    preprocessing, names, more = None, tuple[str, ...](), dict[str, Any]()
+    if (holder := f"{party}/nodes") in states:
+        kept = actor_state(states, holder)
+        preprocessing = Preprocessing.of(kept["preprocessing"], party)
+        names, more = tuple(kept["labels"].class_names), {"sparse_features": list(kept["vocabulary"])}
     return Part(
         protocol="glasu",
         party=party,
         task="multiclass",
         num_classes=len(parameters["classifier.bias"]),
-        class_names=(),
+        class_names=names,
         parties=(party,),
+        preprocessing=preprocessing,
         models={},
         arrays={name: value.numpy() for name, value in parameters.items()},
-        settings={"feature_factor": state["feature_factor"], "backbone": config.own_layer or config.backbone},
+        settings={"feature_factor": state["feature_factor"], "backbone": config.own_layer or config.backbone, **more},
     )
 
 

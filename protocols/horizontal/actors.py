@@ -37,6 +37,8 @@ from protocols.horizontal.messages import (
     Federation,
     Floats,
     Introduction,
+    LocalScores,
+    MeasureOrder,
     Progress,
     RoundOrder,
     Scores,
@@ -78,6 +80,8 @@ class Site(SecureSummand):
         if len(shapes) > 1 or (part.shape and shapes != {part.shape}):
             raise BadInput(f"data: {self.name} holds samples of shapes {sorted(shapes)}; all must be of one")
         self._sizes = [len(x) for x, _ in rows]
+        for source in part.validation:
+            rows_of(rows_key(source))
         self._inputs = shapes.pop()
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
         proximal = config.proximal if config.algorithm == "fedprox" else 0.0
@@ -124,6 +128,16 @@ class Site(SecureSummand):
             return self.masked(part, FixedPoint(limit=limit, num_clients=len(self.clients)), f"{order.round}")
         except ValueError as error:
             raise BadInput(f"secure_range: {limit:g} is too small for a change of {self.name}: {error}") from None
+
+    @remote(caller=SERVER)
+    async def measure(self, order: MeasureOrder) -> LocalScores:
+        """Measure a model on the own validation rows."""
+        (source,) = self._part.validation  # own files: a client a site
+        key, size = rows_key(source), order.parameters.size
+        num_rows = len(rows_of(key)[1])
+        arguments = (self._spec, order.parameters, key, self._part.task, self._device)
+        found = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
+        return LocalScores(num_rows, found)
 
     async def _train(self, order: TrainOrder) -> Change:
         config = self._config
@@ -173,11 +187,13 @@ class Coordinator(Server):
         run_seed: seed of the run.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("model", "sites", "sizes", "facts")
+    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts")
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
         self.model = ServerModel(NOTHING)
+        self.best: Floats = NOTHING
+        """The parameters that did best on the clients' validation rows (P); nothing where there are none."""
         self.sizes: dict[str, int] = {}
         """Clients of each site."""
         self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
@@ -273,6 +289,18 @@ class Coordinator(Server):
     @remote(caller=DRIVER)
     async def measure(self, order: RoundOrder) -> Scores:
         """Measure the model on the rows that belong to no client."""
-        work = Work("measure", float(len(rows_of(self._key)[1]) * self.model.vector.size))
-        arguments = (self._spec, self.model.vector, self._key, self._part.task, self._device)
+        vector = self.best if self.best.size else self.model.vector
+        work = Work("measure", float(len(rows_of(self._key)[1]) * vector.size))
+        arguments = (self._spec, vector, self._key, self._part.task, self._device)
         return Scores(await self.compute(algorithm.measure, *arguments, work=work))
+
+    @remote(caller=DRIVER)
+    async def validate(self, order: RoundOrder) -> Scores:
+        """Let the clients measure the model on their own validation rows; return the means over their rows."""
+        found = await self.sites.ask(lambda site: site.measure(MeasureOrder(self.model.vector)))
+        return Scores(algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()]))
+
+    @remote(caller=DRIVER)
+    async def remember(self, order: RoundOrder) -> None:
+        """Keep the model as the best so far."""
+        self.best = self.model.vector

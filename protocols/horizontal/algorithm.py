@@ -16,7 +16,8 @@ Shapes: P parameters, C clients of a site that answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -219,3 +220,14 @@ class ServerModel:
         """Put a snapshot back."""
         for name in vars(self):
             setattr(self, name, np.array(state[name]))
+
+
+def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Return the means over rows of the metrics that all have: (rows, metrics) of each; of roots, of their squares.
+
+    Of metrics that are no means over rows (areas under curves, F1) it is the weighted mean of the clients'.
+    """
+    names = [name for name in found[0][1] if all(name in metrics for _, metrics in found)] if found else []
+    total = sum(rows for rows, _ in found)
+    made = {name: sum(rows * m[name] ** (2 if name == "rmse" else 1) for rows, m in found) / total for name in names}
+    return {name: math.sqrt(value) if name == "rmse" else value for name, value in made.items()}

@@ -69,7 +69,7 @@ class HorizontalConfig(StepSettings):
     """Stop when ``test/accuracy`` is this high, with `num_validation` ``validation/accuracy``."""
     patience: int | None = Field(default=None, ge=1)
     """Stop after so many measurements without a better ``validation/accuracy`` (``validation/rmse``); needs
-    `num_validation`."""
+    `num_validation`, or validation rows of the clients'."""
     client_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     """Seconds within which a site must answer."""
     on_party_loss: Literal["stop", "continue"] = "continue"
@@ -88,7 +88,10 @@ class HorizontalConfig(StepSettings):
     num_training: int | None = Field(default=None, ge=1)
     """Deal only so many training rows, drawn at random; none for all."""
     num_validation: int = Field(default=0, ge=0)
-    """Training rows held out to measure on instead of the test rows, for choosing settings."""
+    """Training rows of a named set held out to measure on instead of the test rows, for choosing settings."""
+    validation_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of each client's own rows that it measures on itself, to choose the best round by; own files only, where
+    no column tells (``split`` in ``parties.toml``)."""
     together: bool = True
     """Train a site's clients in batched calls where the model allows it and it pays, else one after the other."""
     device: Device = "cpu"
@@ -105,8 +108,6 @@ class HorizontalConfig(StepSettings):
                 "algorithm: scaffold is not allowed with momentum, max_gradient_norm or another optimizer than sgd: "
                 "its controls are the mean gradients of plain steps"
             )
-        if self.patience is not None and not self.num_validation:
-            raise ValueError("patience: stopping early on test rows is not allowed; hold rows out with num_validation")
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
         return self

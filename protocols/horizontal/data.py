@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedactors.data.horizontal import HorizontalData, deal
@@ -19,7 +20,12 @@ def load_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
     Raises:
         BadInput: names the setting, its value and what is allowed.
     """
-    data = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
+    data = _own_data(config, Path(name), seed) if name.endswith(".toml") else _named_data(config, name, seed)
+    if config.patience is not None and not (config.num_validation or data.holds_out):
+        raise BadInput(
+            "patience: stopping early on test rows is not allowed; hold rows out with num_validation, or of own files "
+            "with validation_share or a column"
+        )
     if (config.clients_per_round or 0) > data.num_clients:
         raise BadInput(
             f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients} clients"
@@ -29,6 +35,10 @@ def load_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
 
 
 def _named_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
+    if config.validation_share:
+        raise BadInput(
+            f"validation_share: {config.validation_share:g} is not allowed with a named data set: give num_validation"
+        )
     return deal(
         name,
         config.num_clients or DEFAULT_CLIENTS,
@@ -39,7 +49,7 @@ def _named_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalDat
     )
 
 
-def _own_data(config: HorizontalConfig, path: Path) -> HorizontalData:
+def _own_data(config: HorizontalConfig, path: Path, seed: int) -> HorizontalData:
     for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
         if count:
             raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
@@ -55,6 +65,18 @@ def _own_data(config: HorizontalConfig, path: Path) -> HorizontalData:
         party, center = own.parties[0], own.centers[0]
         raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")
     own.test()
+    if config.validation_share:
+        column = next((file.file.split_column for file in own.files if file.file.split_column), None)
+        if column is not None:
+            raise BadInput(
+                f"validation_share: {config.validation_share:g} is not allowed: column {column!r} tells the rows"
+            )
+        files = tuple(replace(file, validation_share=config.validation_share, seed=seed) for file in own.files)
+        own = replace(own, files=files)
+    if own.holds_out and config.secure_sums:
+        raise BadInput(
+            "secure_sums: True is not allowed with validation rows of the clients: the server reads each one's scores"
+        )
     return own
 
 

@@ -60,6 +60,21 @@ class Change:
     control_change: Floats
 
 
+@message(reveals="the server's model")
+class MeasureOrder:
+    """Measure this model (P) on the validation rows of a site's clients."""
+
+    parameters: Floats
+
+
+@message(reveals="how good the model is on a site's validation rows, and how many there are")
+class LocalScores:
+    """Metrics by name."""
+
+    num_rows: int
+    metrics: dict[str, float]
+
+
 # --- what the driver orders and learns ---
 
 
@@ -86,7 +101,7 @@ class Progress:
     num_clients: int
 
 
-@message(reveals="how good the model is on rows that belong to no client")
+@message(reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together")
 class Scores:
     """Metrics by name."""
 
@@ -96,7 +111,8 @@ class Scores:
 def sent(config: HorizontalConfig) -> tuple[type, ...]:
     """Return the messages that a run sends: the same for all methods."""
     parts = (TotalWeight, *MESSAGES) if config.secure_sums else (Change,)
-    return (Introduction, TrainOrder, *parts, RoundOrder, Federation, Progress, Scores)
+    local = () if config.secure_sums else (MeasureOrder, LocalScores)
+    return (Introduction, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores)
 
 
 def protections(config: HorizontalConfig) -> tuple[Protection, ...]:

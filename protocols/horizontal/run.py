@@ -60,7 +60,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     )
     server = Parties(runtime, {SERVER: handle}, timeout=3 * config.client_timeout)
     runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
-    split: Split = "validation" if config.num_validation else "test"
+    split: Split = "validation" if config.num_validation or data.holds_out else "test"
     watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
         watch = Watch(f"{split}/rmse", "min", patience=config.patience)
@@ -78,9 +78,17 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         loss = progress.loss if progress.num_clients else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
-            state.scores = of_split(split, await measure(server, order))
-            rounds.judge(state.scores)
-            rounds.record(state.scores)
+            measured = await validate(server, order) if data.holds_out else await measure(server, order)
+            scores = of_split(split, measured)
+            is_best = rounds.judge(scores)
+            rounds.record(scores)
+            if not data.holds_out:
+                state.scores = scores
+            elif is_best:
+                await remember(server, order)
+                state.scores = scores
+    if data.holds_out:  # of the round that the clients' validation rows chose
+        state.scores |= of_split("test", await measure(server, RoundOrder(state.round)))
     best = f"{split}/best_{watch.metric.removeprefix(f'{split}/')}"
     metrics = {**state.scores, best: state.best, "best_round": state.best_round}
     extra = {"clients": state.num_clients, "parameters": state.num_parameters}
@@ -95,6 +103,16 @@ async def train(server: Parties[Coordinator], order: RoundOrder) -> Progress:
 async def measure(server: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
     """Let the model be measured; return its metrics by name."""
     return (await server.ask(lambda one: one.measure(order)))[SERVER].metrics
+
+
+async def remember(server: Parties[Coordinator], order: RoundOrder) -> None:
+    """Let the model be kept as the best so far."""
+    await server.ask(lambda one: one.remember(order))
+
+
+async def validate(server: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+    """Let the clients measure the model on their own validation rows; return its metrics by name."""
+    return (await server.ask(lambda one: one.validate(order)))[SERVER].metrics
 
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:

@@ -17,9 +17,13 @@ from protocols.horizontal.run import SERVER
 
 
 def make_part(config: HorizontalConfig, state: ActorState) -> Part:
-    """Return the server's model: what it is, as the configuration says; for which shape, as the state does."""
+    """Return the server's model: what it is, as the configuration says; for which shape, as the state does.
+
+    Where clients have validation rows it is the round's that did best on them.
+    """
     facts = state["facts"]
-    model = TrainedModel(model_spec(config, **facts), state["model"]["vector"])
+    vector = state["best"] if state["best"].size else state["model"]["vector"]
+    model = TrainedModel(model_spec(config, **facts), vector)
     return site_part(SERVER, model, facts["task"], facts["num_classes"], protocol="horizontal")
 
 

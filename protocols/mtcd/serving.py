@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.partitions import VerticalData
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.learning.model_parts import Part, TrainedModel
@@ -104,9 +105,9 @@ class PredictingClient(PredictingParty):
         """Return theta_k with its preprocessing."""
         return make_part(self.config, self.party, state)
 
-    def load_rows(self) -> NewRows:
+    async def load_rows(self) -> NewRows:
         """Return new rows of one's own data; of public data training rows, then test rows."""
-        return _load_rows(self._data) or super().load_rows()
+        return _load_rows(self._data) or await super().load_rows()
 
 
 class PredictingLabels(PredictingOwner):
@@ -116,9 +117,9 @@ class PredictingLabels(PredictingOwner):
         """Return theta_k with its preprocessing."""
         return make_part(self.config, self.party, state)
 
-    def load_rows(self) -> NewRows:
+    async def load_rows(self) -> NewRows:
         """Return new rows of one's own data; of public data training rows, then test rows."""
-        return _load_rows(self._data) or super().load_rows()
+        return _load_rows(self._data) or await super().load_rows()
 
     @property
     def top_spec(self) -> ModelSpec | None:
@@ -177,6 +178,7 @@ async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: A
         runtime,
         asked,
         config=config,
+        data=data if isinstance(data, VerticalData) else None,
         owner=SummedLabels if config.secure_sums else PredictingLabels,
         party=SummedClient if config.secure_sums else PredictingClient,
         top_at={SERVER: FusionServer} if SERVER in asked.stored else {},

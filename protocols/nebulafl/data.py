@@ -101,6 +101,11 @@ def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
     if own.num_clients != config.num_containers:
         raise BadInput(f"num_containers: {config.num_containers} is not allowed: {path} describes {own.num_clients}")
     own.test()
+    for party, file in zip(own.parties, own.files, strict=True):
+        if file.file.split_column is not None:
+            raise BadInput(
+                f"parties.{party}.split: {file.file.split_column!r} is not allowed: in nebulafl clients measure nothing"
+            )
     return own
 
 

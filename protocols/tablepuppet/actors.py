@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.held_tables import OwnRows, RowsChangedError, Schemas, Seat, read_rows
+from fedactors.data.held_tables import OwnRows, RowsChangedError, Schemas, Seat, meaning_of, read_rows
 from fedactors.data.partitions import RelationalQuery
 from fedactors.errors import BadInput, Refused
 from fedactors.joining import JoinMember
@@ -357,7 +357,7 @@ class TableClient(JoinMember, SecureSummand):
 
     def _resolve(self, schemas: Schemas) -> None:
         super()._resolve(schemas)
-        self.meaning = data.meaning_of(self._plan, self._table, self._query, schemas)
+        self.meaning = meaning_of(self._plan, self._table, self._query, schemas)
         self._found: dict[str, Facts] = {}
 
     async def _read(self) -> OwnRows:

@@ -26,11 +26,11 @@ from sqlglot import exp
 
 from fedactors.data.catalogue import Task
 from fedactors.data.files import Column
-from fedactors.data.held_tables import Schemas, Seat, held_partitions
+from fedactors.data.held_tables import Seat, held_partitions
 from fedactors.data.own import load_own_as
 from fedactors.data.partitions import RelationalData, RelationalPartition, RelationalQuery, relational
 from fedactors.data.preprocessing import ColumnRule, Encoded, FittedColumn, Preprocessing, encode
-from fedactors.data.query import Feature, FeatureTypeError, JoinPlan, LabelError, VerticalTable
+from fedactors.data.query import Feature, FeatureTypeError, LabelError
 from fedactors.data.relational import TableSource, parse_address
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
@@ -377,46 +377,6 @@ def scale_of(facts: Facts, feature: int) -> tuple[float, float]:
 
 
 # --- rows to predict --------------------------------------------------------------------------------------------------
-
-
-def meaning_of(plan: JoinPlan, table: VerticalTable, query: RelationalQuery, schemas: Schemas) -> dict[str, Any]:
-    """Return what a query means for one of its tables, as plain values: rows to predict must have the same."""
-    label = plan.label_table
-    kinds = schemas.by_source[label.partitions[0].source]
-    joins = [" = ".join(sorted((f"{e.left}.{a}", f"{e.right}.{b}"))) for e in plan.edges for a, b in e.keys]
-    return {
-        "table": table.name,
-        "tables": [one.name for one in plan.tables],
-        "features": [[one.column, one.kind, one.encoding] for one in table.features],
-        "joins": sorted(joins),
-        "label": f"{label.name}.{label.label}",
-        "label_column": label.label if table == label else None,
-        "label_kind": kinds.kinds[kinds.columns.index(str(label.label))],
-        "task": query.task,
-        "num_classes": query.num_classes,
-    }
-
-
-def check_meaning(trained: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that a query of rows to predict means for a table what the query of training meant.
-
-    Raises:
-        BadInput: other features, joins, label or task; names both.
-    """
-
-    def told(meaning: Mapping[str, Any], key: str) -> str:
-        found = meaning[key]
-        if key == "features":
-            found = [column if how == "numeric" else f"{column} (categories)" for column, _, how in found]
-        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
-
-    for key, field in (("features", f"features of {now['table']}"), ("joins", "joins"), ("label", "label"),
-                       ("task", "task.type"), ("num_classes", "task.classes")):  # fmt: skip
-        if told(trained, key) != told(now, key):
-            raise BadInput(
-                f"{field}: {told(now, key) or 'none'} is not allowed: the model was trained on "
-                f"{told(trained, key) or 'none'}"
-            )
 
 
 def encoding_of(features: Sequence[Feature], facts: Facts, standardise: bool) -> Preprocessing:

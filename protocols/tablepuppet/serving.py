@@ -20,13 +20,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.held_tables import OwnRows, Schemas, Seat, read_rows_to_predict, without_label
+from fedactors.data.held_tables import OwnRows, Seat
 from fedactors.data.partitions import RelationalData, RelationalQuery
 from fedactors.data.predictions import write_predictions
 from fedactors.data.query import Feature
 from fedactors.data.table_mapping import partners_of
 from fedactors.errors import BadInput, Refused
-from fedactors.joining import JoinMember, TableKeys, agree_on_plan, ask_all, ask_each, collect_keys
+from fedactors.joining import NewRowsMember, TableKeys, agree_on_plan, ask_all, ask_each, collect_keys
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.parties import Parties
@@ -140,7 +140,7 @@ def part(config: TablePuppetConfig, party: str, states: Mapping[str, bytes]) -> 
 # --- the actors -------------------------------------------------------------------------------------------------------
 
 
-class PredictingTable(JoinMember, SecureSummand):
+class PredictingTable(NewRowsMember, SecureSummand):
     """A table's client with its part of the trained model, for rows to predict.
 
     Args:
@@ -159,7 +159,7 @@ class PredictingTable(JoinMember, SecureSummand):
         server: str,
         stored: StoredState,
     ) -> None:
-        JoinMember.__init__(self, query, seat, members)
+        NewRowsMember.__init__(self, query, seat, members)
         SecureSummand.__init__(self, members, server)
         self._config, self._stored = config, stored
         self._has_predicted = False
@@ -168,34 +168,16 @@ class PredictingTable(JoinMember, SecureSummand):
         """Build the own part of the model, and look at the table's columns."""
         state = self._stored.read()
         self.part = make_part(self._config, self.name, state)
-        self._trained = state["meaning"]
+        self.trained = state["meaning"]
         await super().load()
 
-    def _columns(self) -> dict[str, str]:
-        found, label = super()._columns(), self._trained["label_column"]
-        if label is not None and label.lower() not in map(str.lower, found):
-            found[label] = self._trained["label_kind"]  # only its name is asked for: it is never read
-        return found
-
-    def _resolve(self, schemas: Schemas) -> None:
-        super()._resolve(schemas)
-        data.check_meaning(self._trained, data.meaning_of(self._plan, self._table, self._query, schemas))
-        self._table = without_label(self._table)
-
     async def _read(self) -> OwnRows:
-        seat, table = self._seat, self._table
-        self._ids = (seat.own.id_column,) if seat.own.id_column else table.keys
-        for name in self._ids:
-            if name in ("prediction", "reason") or name.startswith("probability_"):
-                raise BadInput(f"{self.name}: rows called by {name!r} are not allowed: name another column as id")
-        args = (seat.own.source, table, seat.index, self._ids, self._shuffle)
-        self._new = await self.compute(read_rows_to_predict, *args, work=Work("read-table"))
-        whole, order = self._new.whole, self._new.order
-        rows, fitted = whole.take(order), self.part.preprocessing
+        own, features = await super()._read(), self._table.features
+        fitted = self.part.preprocessing
         assert fitted is not None
-        work = Work("encode", float(rows.num_rows * max(len(table.features), 1)))
-        self._encoded = await self.compute(data.encode_new, rows, table.features, fitted, self.name, work=work)
-        return OwnRows(rows, whole.num_rows - len(order), b"")
+        work = Work("encode", float(own.data.num_rows * max(len(features), 1)))
+        self._encoded = await self.compute(data.encode_new, own.data, features, fitted, self.name, work=work)
+        return own
 
     @remote(caller=SERVER)
     async def tell_unusable(self) -> UnusableRows:
@@ -233,7 +215,7 @@ class PredictingTable(JoinMember, SecureSummand):
     @remote(caller=DRIVER)
     async def write(self, order: PredictOrder) -> Predicted:
         """Write the file of predictions: a row for each joined row, and for each own row that joins with nothing."""
-        given, whole, order_n = self._outputs, self._new.whole, self._new.order
+        given, whole, order_n = self._outputs, self.new.whole, self.new.order
         missing, no_key = "misses values that the model needs", np.ones(whole.num_rows, np.bool_)
         no_key[order_n] = False
         lines = [(row, -1, "a key is missing", "a key is missing") for row in np.flatnonzero(no_key)]
@@ -253,7 +235,7 @@ class PredictingTable(JoinMember, SecureSummand):
         used = np.array([joined for _, joined, _, _ in lines if joined >= 0], np.int64)
         outputs = given.values[used] if len(used) else np.zeros((0, self.part.models["bottom"].spec.outputs))
         rows = np.array([row for row, _, _, _ in lines], np.int64)
-        ids = whole.select(self._ids).take(rows).to_pydict() if self._ids else {"row": rows.tolist()}
+        ids = whole.select(self.called_by).take(rows).to_pydict() if self.called_by else {"row": rows.tolist()}
         write_predictions(
             Path(order.to),
             ids=ids,

@@ -29,7 +29,7 @@ from protocols.glasu import algorithm, sampling
 from protocols.glasu.aggregation import add
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import client_graph, load_client, parts_of, scale_features
+from protocols.glasu.data import client_graph, load_client, parts_of, read_blocks, scale_features
 
 REPEATS = 60
 
@@ -147,7 +147,8 @@ def measure_costs(data: str) -> dict[str, Any]:
     """Return processor seconds per unit of each kind of work, as `protocols.glasu.run.default_costs` counts units."""
     config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3})
     source = graph(data, 3)
-    own, _ = load_client(config, parts_of(config, source, "client-0"), 0)
+    blocks = read_blocks(parts_of(config, source, "client-0"))
+    own, _ = load_client(config, blocks, 0)
     network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, 0)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
     batch = algorithm.full_batch(own, config.num_layers, torch.float32)

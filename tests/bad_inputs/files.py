@@ -244,6 +244,8 @@ def _horizontal() -> list[Case]:
         own("horizontal", replace(TOML, "[0, 1]", "[5, 6]"), "a"),
         own("horizontal", replace(TOML, 'test = "test.csv"\n', ""), "test"),
         own("horizontal", replace(TOML, '"test.csv"', "3"), "test"),
+        own("horizontal", replace(TOML, '"test.csv"', '"a.csv"'), "task.test"),
+        own("horizontal", replace(TOML, '"test.csv"', '"../horizontal/./b.csv"'), "task.test"),
         own("horizontal", replace(TOML, '"test.csv"', '"nowhere.csv"'), "test"),
         own("horizontal", replace(TOML, '"test.csv"', '""'), "test"),
         own("horizontal", remove("test.csv"), "test"),

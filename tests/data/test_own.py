@@ -113,12 +113,13 @@ def test_a_missing_file_is_told_by_its_party_only(folder):
 def test_horizontal_files(folder):
     (folder / "one.csv").write_text("x,z,y\n1,2,low\n3,4,high\n")
     (folder / "two.csv").write_text("x,z,y\n5,6,high\n")
+    (folder / "test.csv").write_text("x,z,y\n1,2,low\n3,4,high\n")
     text = """
 [task]
 type = "binary"
 layout = "horizontal"
 classes = ["low", "high"]
-test = "one.csv"
+test = "test.csv"
 [parties.a]
 path = "one.csv"
 label = "y"
@@ -141,7 +142,7 @@ features = ["x", "z"]
     with pytest.raises(BadInput, match=r"parties.b.center: missing"):
         own(folder, text.replace('center = "tokyo"', ""))
     with pytest.raises(BadInput, match=r"test: parties names no test file"):
-        own(folder, text.replace('test = "one.csv"', "")).test()
+        own(folder, text.replace('test = "test.csv"', "")).test()
     with pytest.raises(BadInput, match=r"parties.b.features: every client must name the same"):
         own(folder, text[::-1].replace('["x", "z"]'[::-1], '["z"]'[::-1], 1)[::-1])
     with pytest.raises(BadInput, match=r"label 'high' is not allowed: classes are low, tall"):

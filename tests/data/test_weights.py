@@ -33,7 +33,7 @@ type = "binary"
 layout = "horizontal"
 classes = ["no", "yes"]
 class_weights = { yes = 3.0 }
-test = "bank.csv"
+test = "test.csv"
 [parties.a]
 path = "bank.csv"
 features = ["x", "z"]
@@ -57,7 +57,7 @@ def folder(tmp_path):
         x, z = rng.normal(size=2)
         label = "" if row == 7 else "yes" if x + z > 0 else "no"
         lines.append(f"{row},{x:.4f},{z:.4f},{row % 3},{label}")
-    for name in ("bank", "other"):
+    for name in ("bank", "other", "test"):
         (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
     shop = ["id,u", *(f"{row},{value:.4f}" for row, value in enumerate(rng.normal(size=60)))]
     (tmp_path / "shop.csv").write_text("\n".join(shop) + "\n")
@@ -118,7 +118,7 @@ def test_a_protocol_trains_by_them(folder, name, file, settings):
     text = path.read_text()
     alike = text.replace("class_weights = { yes = 3.0 }\n", "")
     by_class, weighted = trained(text), trained(alike)
-    for name in ("bank", "other"):  # the same rows, each of which counts once
+    for name in ("bank", "other", "test"):  # the same rows, each of which counts once
         lines = (folder / f"{name}.csv").read_text().splitlines()
         rows = [line.split(",") for line in lines[1:]]
         (folder / f"{name}.csv").write_text("\n".join([lines[0], *(",".join([*r[:3], "1", r[4]]) for r in rows)]))

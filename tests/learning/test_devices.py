@@ -1,5 +1,8 @@
 """Where tensors live: what a configuration may say, and that a device changes no number and no type of what leaves."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from fedactors.learning.averaging import LocalTraining, model_outputs, train_loc
 from fedactors.learning.devices import find_device
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import initial_vector
+from scenarios.benchmarks import gpu
 
 SPEC = ModelSpec(name="cnn8", inputs=(1, 8, 8), outputs=4)
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -57,3 +61,14 @@ def test_parameters_rows_and_moments_live_on_the_gpu():
     before = torch.cuda.memory_allocated()
     trained("cuda")
     assert torch.cuda.max_memory_allocated() > before
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_gpus_runs_to_its_end_on_the_cpu(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--smoke", "--device", "cpu"])
+    monkeypatch.setattr(gpu, "REPEATS", 1)
+    gpu.main()
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["protocol"] for row in found] == ["pubsub-vfl", "glasu", "nebulafl", "clients"]
+    assert all(row["device"] == "cpu" for row in found)
+    assert all(row[side] > 0 for row in found[:3] for side in ("ours", "bare", "of bare"))

@@ -130,9 +130,14 @@ def test_a_block_that_does_not_fit(tmp_path, bank, told):
     ("text", "told"),
     [
         ("not toml [", "is not TOML"),
-        ('[task]\nlayout = "vertical"\nnodes = "nodes.npz"', "task.layout: 'vertical'"),
-        ('[task]\nlayout = "graph"', "task.nodes: None"),
-        ('[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: none"),
+        ('[task]\nlayout = "vertical"\nnodes = "nodes.npz"\n' + TWO, "task: unknown key 'nodes'"),
+        (
+            '[task]\nlayout = "vertical"\ntype = "binary"\n[parties.a]\npath = "a.csv"\nlabel = "y"\n[parties.b]\n'
+            'path = "b.csv"',
+            "task.layout: 'vertical' is not allowed: give graph or graph-tables",
+        ),
+        ('[task]\nlayout = "graph"\n' + TWO, "task.nodes: missing"),
+        ('[task]\nlayout = "graph"\nnodes = "nodes.npz"', "no table [parties.NAME]"),
         ('[task]\nlayout = "graph"\nnodes = "nodes.npz"\nlabel = 1\n[parties.a]\nfile = "bank.npz"', "'label'"),
         ('[task]\nlayout = "graph"\nnodes = "absent.npz"\n' + TWO, "absent.npz cannot be read"),
         ('[task]\nlayout = "graph"\nnodes = "graph.toml"\n' + TWO, "graph.toml cannot be read"),
@@ -141,7 +146,7 @@ def test_a_block_that_does_not_fit(tmp_path, bank, told):
             '[task]\nlayout = "graph"\nnodes = "nodes.npz"\n[parties."a/b"]\nfile = "x"',
             "'a/b' is not allowed as",
         ),
-        ('parties = 3\n[task]\nlayout = "graph"\nnodes = "nodes.npz"', "parties: 3 is not allowed"),
+        ('parties = 3\n[task]\nlayout = "graph"\nnodes = "nodes.npz"', "no table [parties.NAME]"),
     ],
 )
 def test_a_description_that_does_not_fit(tmp_path, text, told):

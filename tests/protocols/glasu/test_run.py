@@ -18,7 +18,7 @@ from fedactors.plugins import check_contract
 from fedactors.records.run_folder import ROUND_METRICS
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu import serving
-from protocols.glasu.data import load_data
+from protocols.glasu.data import load_data, read_blocks
 from protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
 from protocols.glasu.plugin import PROTOCOL
 from protocols.glasu.run import run, us_uk
@@ -189,7 +189,7 @@ def test_predictions_are_those_of_the_best_round(words, tmp_path):
     source = load_data(config, DATA, 0)
     states = memory.snapshots[-1].actors
     said, _ = predicted(serving.predict, config, source, states, tmp_path)
-    classes, block = np.asarray(said["prediction"]), source.part("client-0").load()
+    classes, block = np.asarray(said["prediction"]), read_blocks([source.part("client-0")])["client-0"]
     assert np.mean(classes[block.test] == block.labels[block.test]) == pytest.approx(result.metrics["test/accuracy"])
     write_part(serving.part(config, "client-0", states), tmp_path / "client-0")
     part = load_part(tmp_path / "client-0")
