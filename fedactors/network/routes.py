@@ -16,10 +16,17 @@ from fedactors.network.topology import Clusters
 _SEARCH_LIMIT = 200_000
 
 
-def route_over_all(graph: Any) -> tuple[int, ...] | None:
+def route_over_all(
+    graph: Any, *, starts: Collection[int] | None = None, closed: bool = False
+) -> tuple[int, ...] | None:
     """Return a route along edges that visits each node once; None: there is none, or it was not found in some time.
 
     A Hamiltonian path is searched depth first, nodes with the fewest unvisited neighbours first.
+
+    Args:
+        graph: undirected.
+        starts: where it may begin; anywhere by default.
+        closed: whether an edge must lead from its end to its beginning.
     """
     neighbours = {node: [other for other in graph.neighbors(node) if other != node] for node in graph}
     exits = {node: len(others) for node, others in neighbours.items()}
@@ -41,10 +48,11 @@ def route_over_all(graph: Any) -> tuple[int, ...] | None:
         for other in neighbours[node]:
             exits[other] += 1
 
-    for start in sorted(neighbours, key=lambda node: (exits[node], node)):
+    allowed = neighbours if starts is None else set(starts).intersection(neighbours)
+    for start in sorted(allowed, key=lambda node: (exits[node], node)):
         stack = [enter(start)]
         while stack and budget > 0:
-            if len(route) == len(neighbours):
+            if len(route) == len(neighbours) and (not closed or len(route) < 3 or start in neighbours[route[-1]]):
                 return tuple(route)
             if stack[-1]:
                 budget -= 1

@@ -55,7 +55,10 @@ def make_graph(name: str, num_clients: int, *, edge_probability: float = 0.3, se
 
 
 def read_graph(path: Path, num_clients: int | None = None) -> Any:
-    """Read a graph from an edge list (``.edgelist``, ``.edges``, ``.txt``), GraphML, or networkx node-link JSON.
+    """Read a graph from a file as networkx writes it; weights and other facts of edges are left out.
+
+    It is an edge list (``.edgelist``, ``.edges``, ``.txt``), an adjacency list (``.adjlist``), GraphML, GML, or
+    node-link JSON.
 
     Nodes are client numbers, those that the file leaves out having no edge; or any names, which are then numbered in
     sorted order.
@@ -67,7 +70,7 @@ def read_graph(path: Path, num_clients: int | None = None) -> Any:
     """
     if not path.is_file():
         raise DataMissing(f"topology: {path} is not a file")
-    readers = {".graphml": nx.read_graphml, ".json": _read_json}
+    readers = {".graphml": nx.read_graphml, ".json": _read_json, ".gml": nx.read_gml, ".adjlist": nx.read_adjlist}
     reader = readers.get(path.suffix, _read_edges)
     try:
         graph = reader(path)
@@ -203,17 +206,30 @@ def visit_probabilities(transition_KK: Matrix, start_K: Matrix, num_hops: int) -
 def _read_edges(path: Path) -> Any:
     graph = nx.Graph()
     for number, line in enumerate(path.read_text().splitlines(), start=1):
-        words = line.partition("#")[0].replace(",", " ").split()
+        # what stands in braces is what networkx knows of the edge, a third word a weight
+        words = line.partition("#")[0].partition("{")[0].replace(",", " ").split()
         if not words:
             continue
+        if len(words) == 3 and _is_number(words[2]):
+            words = words[:2]
         if len(words) > 2:
-            raise ValueError(f"line {number} has {len(words)} words; an edge has two, a lone node one")
+            raise ValueError(
+                f"line {number} has {len(words)} words; an edge has two and perhaps a weight, a lone node one"
+            )
         for word in words:
             if word not in graph:
                 graph.add_node(word, line=number)
         if len(words) == 2:
             graph.add_edge(*words)
     return graph
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_json(path: Path) -> Any:

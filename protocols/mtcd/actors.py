@@ -54,6 +54,8 @@ from protocols.mtcd.privacy import uncovered
 from protocols.mtcd.roaming import next_client, walk_seed
 from protocols.mtcd.transforms import Estimates, Transforms, releases_of, unpack
 
+_PROBED_BATCHES = 10
+"""Mini-batches whose largest norm settles the step size."""
 _MOST_UNDER_WAY = 64
 """Orders that may overtake each other on their ways."""
 
@@ -172,7 +174,11 @@ class Party(Client):
             Refused: sums are to hide what is a single client's.
         """
         self._check_open("its norm")
-        return SquaredNorm(await self._do(self._block.squared_norm()))
+        return SquaredNorm(await self._do(self._block.squared_norm(self._probed_batches())))
+
+    def _probed_batches(self) -> tuple[Rows, ...]:
+        """Return mini-batches on which a step size is settled; none where each step sees all rows."""
+        return ()
 
     def _check_open(self, what: str) -> None:
         if self._config.secure_sums:
@@ -263,15 +269,19 @@ class ServedParty(Party):
 
     @remote(caller=SERVER)
     async def probe(self, probe: Probe) -> ProbeImage:
-        """Return X_k X_k^T u."""
+        """Return X_k X_k^T u, of the rows of the first mini-batch where there are any."""
         self._check_open("an image of its kernel")
-        return ProbeImage(await self._do(self._block.kernel_image(probe.vector)))
+        return ProbeImage(await self._do(self._block.kernel_image(probe.vector, self._rows_of(0))))
 
     @remote(caller=DRIVER)
     async def account(self) -> None:
         """Record what noised releases cost this party."""
         for releases in (self.representations, self.changes):
             self.record_privacy(releases.record(self.party, uncovered=uncovered(self._config)))
+
+    def _probed_batches(self) -> tuple[Rows, ...]:
+        found = (self._rows_of(round_) for round_ in range(_PROBED_BATCHES))
+        return tuple(rows for rows in found if rows is not None)
 
     def _rows_of(self, round_: int) -> Rows | None:
         return batch_rows(self._seed, round_, self._block.num_samples, self._config.batch_size)

@@ -11,7 +11,7 @@ wants it. `networks` offers the same two for split networks; what does not depen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,9 @@ from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenva
 
 Rows = NDArray[np.int64]
 NO_THETA_0: Array = np.zeros(0)
+_BATCH_MARGIN = 1.1
+"""Other mini-batches may have a larger norm than those that were looked at."""
+_MOST_HALVINGS = 60
 
 
 class Task(NamedTuple):
@@ -63,10 +66,13 @@ def visit(
     step: float,
     num_local_steps: int,
     num_samples: int,
+    backtracking: bool = False,
 ) -> tuple[Array, Array]:
     """Do Q local steps on the visited client's block and keep the token in accordance (equation 2).
 
-    Each step is theta_k <- prox(theta_k - step X_k^T dphi/dZ - step grad r), then Z <- Z + X_k (new - old).
+    Each step is theta_k <- prox(theta_k - step X_k^T dphi/dZ - step grad r), then Z <- Z + X_k (new - old). With
+    `backtracking` it is halved, for this visit, until f(new) <= f(old) + <grad, new - old> + |new - old|^2 / (2 step)
+    for the smooth part f of the objective at the token (Beck and Teboulle 2009, Section 4).
 
     Returns:
         The client's new theta_k (D,) and the token's new Z (B,).
@@ -84,6 +90,19 @@ def visit(
         problem.shrink(theta_D, step)
         np.subtract(theta_D, old_D, out=move_D)
         np.dot(x_BD, move_D, out=image_B)
+        if backtracking:
+            gradient_D = slope_B @ x_BD + smooth_penalty * old_D
+            before = problem.loss(z_B, y_B, num_samples) + 0.5 * smooth_penalty * float(old_D @ old_D)
+            for _halving in range(_MOST_HALVINGS):
+                after = problem.loss(z_B + image_B, y_B, num_samples) + 0.5 * smooth_penalty * float(theta_D @ theta_D)
+                promised = before + float(gradient_D @ move_D) + float(move_D @ move_D) / (2 * step)
+                if after <= promised + 1e-12 * abs(before):
+                    break
+                step *= 0.5
+                theta_D[:] = old_D - step * gradient_D
+                problem.shrink(theta_D, step)
+                np.subtract(theta_D, old_D, out=move_D)
+                np.dot(x_BD, move_D, out=image_B)
         z_B += image_B
     return theta_D, z_B
 
@@ -126,6 +145,7 @@ class VisitOptions(NamedTuple):
     step: float
     num_local_steps: int
     num_samples: int
+    backtracking: bool = False
 
 
 def visit_block(
@@ -143,13 +163,21 @@ def visit_block(
     Returns:
         theta_k (D,), the empty theta_0, and Z (B,).
     """
-    step, num_local_steps, num_samples = options
+    step, num_local_steps, num_samples, backtracking = options
     if gram_DD is not None and isinstance(problem, Ridge):
         found = visit_ridge_gram(problem, x_ND, gram_DD, y_N, theta_D, z_B, step=step, num_local_steps=num_local_steps)
     else:
         x_BD, y_B = (x_ND, y_N) if rows_B is None else (x_ND[rows_B], y_N[rows_B])
         found = visit(
-            problem, x_BD, y_B, theta_D, z_B, step=step, num_local_steps=num_local_steps, num_samples=num_samples
+            problem,
+            x_BD,
+            y_B,
+            theta_D,
+            z_B,
+            step=step,
+            num_local_steps=num_local_steps,
+            num_samples=num_samples,
+            backtracking=backtracking,
         )
     return found[0], NO_THETA_0, found[1]
 
@@ -195,7 +223,7 @@ def stale_steps(num_local_steps: int, num_hops: int, smallest_cluster: int) -> i
 
 def moves_in_parallel(config: MtcdConfig) -> bool:
     """Say whether several blocks move between two syncs without seeing each other."""
-    return config.algorithm == "svfl" or (config.mode == "token-per-cluster" and config.num_tokens > 1)
+    return config.algorithm == "svfl" or (config.mode == "token-per-cluster" and config.tokens > 1)
 
 
 def safe_step(config: MtcdConfig, block: float, joint: float, smallest_cluster: int) -> float:
@@ -215,7 +243,7 @@ def safe_step(config: MtcdConfig, block: float, joint: float, smallest_cluster: 
     num_stale, num_moving = config.num_local_steps, config.num_clients
     if config.algorithm == "mtcd":
         num_stale = stale_steps(config.num_local_steps, config.num_hops, smallest_cluster)
-        num_moving = min(num_moving, config.num_tokens * (config.num_hops + 1))
+        num_moving = min(num_moving, config.tokens * (config.num_hops + 1))
     return min(1.0 / block, 1.0 / (min(joint, num_moving * block) * num_stale))
 
 
@@ -261,9 +289,35 @@ def score(problem: Problem, z_N: Array, y_N: Array, has_classes: bool) -> dict[s
     return {**known(found), "loss": problem.loss(z_N, y_N, len(y_N))}
 
 
-def kernel_image(x_ND: Array, u_N: Array) -> Array:
-    """Return X_k X_k^T u (N,)."""
-    return x_ND @ (u_N @ x_ND)
+def kernel_image(x_ND: Array, u_B: Array, rows_B: Rows | None = None) -> Array:
+    """Return X_k X_k^T u (B,) of the rows, or of all."""
+    x_BD = x_ND if rows_B is None else x_ND[rows_B]
+    return x_BD @ (u_B @ x_BD)
+
+
+def squared_norm(x_ND: Array, batches: Sequence[Rows] = ()) -> float:
+    """Return ||X_k||^2, as steps on all rows meet it, or on mini-batches, whose slope is scaled by N / B.
+
+    Of mini-batches it is the largest of those given and a margin, at most what all rows have, times N / B.
+    """
+    whole = largest_gram_eigenvalue([x_ND])
+    if not batches:
+        return whole
+    largest = max(largest_gram_eigenvalue([x_ND[rows_B]]) for rows_B in batches)
+    return min(whole, _BATCH_MARGIN * largest) * len(x_ND) / len(batches[0])
+
+
+def prefers_gram(config: MtcdConfig, num_samples: int, num_features: int) -> bool:
+    """Say whether local steps are done on X_k^T X_k: as asked for, or because that takes fewer operations.
+
+    A visit touches N x D numbers twice a step, or twice in all and D x D ones at each step.
+    """
+    if config.local_arithmetic != "auto":
+        return config.local_arithmetic == "gram"
+    if config.problem != "ridge" or config.batch_size is not None or config.backtracking:
+        return False
+    num_steps = config.num_local_steps
+    return 2 * num_samples + num_steps * num_features < 2 * num_steps * num_samples
 
 
 class LinearBlock:
@@ -284,7 +338,9 @@ class LinearBlock:
         self.num_samples, self.num_features = features["train"].shape
         self._has_classes = set(np.unique(labels["train"])) <= {-1.0, 1.0}
         self._num_local_steps = config.num_local_steps
-        self._gram = self.x["train"].T @ self.x["train"] if config.local_arithmetic == "gram" else None
+        uses_gram = prefers_gram(config, self.num_samples, self.num_features)
+        self._gram = self.x["train"].T @ self.x["train"] if uses_gram else None
+        self._backtracking = config.backtracking
 
     def initial(self, generator: np.random.Generator) -> Array:
         """Return theta = 0, so that Z = 0."""
@@ -308,7 +364,7 @@ class LinearBlock:
         self, theta_D: Array, theta_0: Array, z_B: Array, rows_B: Rows | None, step: float, trains_theta_0: bool
     ) -> Task:
         """Say how to compute a visit; it gives (theta_k, theta_0, Z)."""
-        options = VisitOptions(step, self._num_local_steps, self.num_samples)
+        options = VisitOptions(step, self._num_local_steps, self.num_samples, self._backtracking)
         arguments = (self.problem, self.x["train"], self._gram, self.y["train"], theta_D, z_B, rows_B, options)
         return Task(visit_block, arguments, Work("visit", len(z_B) * self.num_features * self._num_local_steps))
 
@@ -320,13 +376,13 @@ class LinearBlock:
         """Say how to compute the metrics of Z over a part."""
         return Task(score, (self.problem, z_N, self.y[part], self._has_classes), Work("score"))
 
-    def squared_norm(self) -> Task:
-        """Say how to compute ||X_k||^2."""
-        return Task(largest_gram_eigenvalue, ([self.x["train"]],), Work("probe", 100 * self.num_samples))
+    def squared_norm(self, batches: Sequence[Rows] = ()) -> Task:
+        """Say how to compute ||X_k||^2, as steps on all rows or on these mini-batches meet it."""
+        return Task(squared_norm, (self.x["train"], batches), Work("probe", 100 * self.num_samples))
 
-    def kernel_image(self, u_N: Array) -> Task:
-        """Say how to compute X_k X_k^T u."""
-        return Task(kernel_image, (self.x["train"], u_N), Work("probe", self.num_samples))
+    def kernel_image(self, u_B: Array, rows_B: Rows | None = None) -> Task:
+        """Say how to compute X_k X_k^T u of the rows, or of all."""
+        return Task(kernel_image, (self.x["train"], u_B, rows_B), Work("probe", len(u_B)))
 
 
 class LinearHead:

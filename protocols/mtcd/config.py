@@ -90,14 +90,19 @@ class MtcdConfig(ScheduleSettings):
     mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
     """Disjoint clusters with one token each (Section 4.1), or tokens anywhere, their blocks averaged (4.2)."""
 
-    num_tokens: int = Field(default=4, ge=1)
-    """Gamma: tokens that roam at once; fewer than clusters means partial participation."""
+    num_tokens: int | None = Field(default=None, ge=1)
+    """Gamma: tokens that roam at once; fewer than clusters means partial participation. By default four, but at most
+    one for two clients and one for each cluster that is given; stcd has one, svfl and dcpa have none."""
 
     num_hops: int = Field(default=9, ge=0)
     """S: hops between two syncs, so S + 1 visits."""
 
     num_local_steps: int = Field(default=20, ge=1)
     """Q: local steps at each visit."""
+
+    backtracking: bool = False
+    """Whether a linear model's local step is halved, from learning_rate on, until the objective at the token falls as
+    the gradient promises: no norm of anybody's data is needed. Blocks that move in parallel do not see each other."""
 
     num_rounds: int = Field(default=100, ge=1)
     """Sync rounds; for stcd, stretches of num_hops + 1 visits; for dcpa, iterations."""
@@ -112,22 +117,23 @@ class MtcdConfig(ScheduleSettings):
     """Stop once the relative gap is at most this; 0 runs all rounds."""
 
     batch_size: int | None = Field(default=None, ge=1)
-    """Rows of a mini-batch, the same for all clients of a round; none means the full batch."""
+    """Rows of a mini-batch, the same for all clients of a round, fewer than there are; none means the full batch."""
 
     learning_rate: float | Literal["auto"] = "auto"
-    """Step size, or auto: 1/L_block while one block moves or tokens are averaged, 1/(L x stale steps) in parallel;
-    0.05 for a network."""
+    """Step size, or auto: 1/L_block while one block moves or tokens are averaged, 1/(L x stale steps) in parallel, L of
+    the rows that a step sees, measured on some mini-batches where there are any; 0.05 for a network."""
 
     optimizer: Literal["sgd"] = "sgd"
     """Plain gradient steps alone: between two visits of a token others move Z, so that moments of an earlier visit
     point along gradients that no longer hold, and the paper's step sizes (and its proof) know none."""
 
-    local_arithmetic: Literal["data", "gram"] = "data"
-    """Ridge with the full batch: local steps on the data as in the paper, or on X^T X (same numbers up to rounding,
-    far fewer operations for long visits)."""
+    local_arithmetic: Literal["auto", "data", "gram"] = "auto"
+    """Ridge with the full batch: local steps on the data as in the paper, or on X^T X (same numbers up to rounding, far
+    fewer operations for long visits of clients with fewer features than rows); auto takes what is cheaper."""
 
     walk: Literal["lazy", "sweep"] = "lazy"
-    """A lazy random walk, or a fixed route that visits each client of the cluster once."""
+    """A lazy random walk, or a fixed route that visits each client of the cluster once: it needs as many hops. Tokens
+    that overlap follow one closed route over all clients from places of their own."""
 
     start: Literal["uniform", "all-clients"] | tuple[int, ...] = "uniform"
     """Where roaming begins: uniform over the token's clients, token k at client k, or one client per token."""
@@ -196,11 +202,12 @@ class MtcdConfig(ScheduleSettings):
             value = getattr(self, name)
             if value != "auto" and not 0 < value < float("inf"):
                 raise ValueError(f"{name}: {value} is not allowed, give a finite number above 0 or auto")
+        self._settle_tokens()
         if isinstance(self.clusters, tuple):
             self._check_clusters(self.clusters)
         elif self.mode == "token-per-cluster" and self.algorithm == "mtcd":
             limit = 1 if self.clusters == "whole" else self.num_clients
-            if self.num_tokens > limit:
+            if self.tokens > limit:
                 raise ValueError(
                     f"num_tokens: {self.num_tokens} is not allowed, token-per-cluster mode has at most {limit} "
                     f"cluster(s) here (clusters={self.clusters}); use mode=overlapping for more tokens"
@@ -233,7 +240,42 @@ class MtcdConfig(ScheduleSettings):
             )
         if self.local_arithmetic == "gram" and (self.problem != "ridge" or self.batch_size is not None):
             raise ValueError("local_arithmetic: gram is allowed only for problem=ridge with batch_size=none")
+        if self.walk == "sweep" and (self.algorithm != "mtcd" or self.start != "uniform"):
+            name, value = ("start", self.start) if self.algorithm == "mtcd" else ("algorithm", self.algorithm)
+            raise ValueError(f"walk: sweep is not allowed with {name}={value}: only mtcd's tokens follow a route")
+        if self.backtracking:
+            self._check_backtracking()
         return self
+
+    @property
+    def tokens(self) -> int:
+        """Gamma; 0 where there is no token."""
+        return self.num_tokens or 0
+
+    def _settle_tokens(self) -> None:
+        """Give num_tokens its default, or refuse a number that the algorithm does not have."""
+        if self.algorithm in ("svfl", "dcpa"):
+            if self.num_tokens is not None:
+                raise ValueError(
+                    f"num_tokens: {self.num_tokens} is not allowed for {self.algorithm}, which has no token; use none"
+                )
+        elif self.algorithm == "stcd":
+            if self.num_tokens not in (None, 1):
+                raise ValueError(f"num_tokens: {self.num_tokens} is not allowed for stcd, which has one token; use 1")
+            object.__setattr__(self, "num_tokens", 1)
+        elif self.num_tokens is None:
+            places = len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else 4
+            most = self.num_clients if self.start == "all-clients" else min(places, max(1, self.num_clients // 2))
+            object.__setattr__(self, "num_tokens", len(self.start) if isinstance(self.start, tuple) else most)
+
+    def _check_backtracking(self) -> None:
+        for name, is_wrong in (
+            ("problem", self.problem == "network"),
+            ("algorithm", self.algorithm == "dcpa"),
+            ("local_arithmetic", self.local_arithmetic == "gram"),
+        ):
+            if is_wrong:
+                raise ValueError(f"backtracking: true is not allowed with {name}={getattr(self, name)}; use false")
 
     def _check_secure_sums(self) -> None:
         """Refuse what sums cannot do, or what would show single clients all the same."""
@@ -261,7 +303,7 @@ class MtcdConfig(ScheduleSettings):
             check_partition(self.num_clients, clusters)
         except BadInput as problem:
             raise ValueError(str(problem)) from None
-        if self.mode == "token-per-cluster" and self.algorithm == "mtcd" and self.num_tokens > len(clusters):
+        if self.mode == "token-per-cluster" and self.algorithm == "mtcd" and self.tokens > len(clusters):
             raise ValueError(
                 f"num_tokens: {self.num_tokens} is not allowed, token-per-cluster mode has {len(clusters)} clusters "
                 "here; use mode=overlapping for more tokens"
@@ -274,8 +316,8 @@ class MtcdConfig(ScheduleSettings):
                 unknown = [client for client in given if not 0 <= client < self.num_clients]
                 if unknown:
                     raise ValueError(f"{name}: client {unknown[0]} is unknown, allowed are 0 to {self.num_clients - 1}")
-        if isinstance(self.start, tuple) and len(self.start) != self.num_tokens:
-            raise ValueError(f"start: {len(self.start)} clients for {self.num_tokens} tokens, give one for each token")
+        if isinstance(self.start, tuple) and len(self.start) != self.tokens:
+            raise ValueError(f"start: {len(self.start)} clients for {self.tokens} tokens, give one for each token")
         if self.start == "all-clients" and self.num_tokens != self.num_clients:
             raise ValueError(
                 f"start: all-clients needs num_tokens = num_clients, here {self.num_tokens} and {self.num_clients}"

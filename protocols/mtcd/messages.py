@@ -58,6 +58,7 @@ class Probe:
     """One step of the power iteration that finds the step size (only with learning_rate=auto and parallel blocks)."""
 
     vector: FloatArray
+    """On the rows of round 0's mini-batch, or on all."""
 
 
 @message(reveals="X_k X_k^T u, a linear image of the client's kernel, for one vector u" + _ONE_COLUMN)
@@ -184,17 +185,17 @@ class Relayed:
     route: tuple[str, ...]
     number: int
     seal: bytes
-    order: Gather | SyncTokens | Links | NormOrder | Probe
+    order: Gather | SyncTokens | Links | NormOrder
 
 
-@message(reveals="to every station on the way Z, theta_0, and the way")
+@message(reveals="to every station on the way Z and theta_0, or what a Probe reveals, and the way")
 class RelayedZ:
-    """The same of what SVFL sends."""
+    """The same of what SVFL sends, and of vectors that find the step size."""
 
     route: tuple[str, ...]
     number: int
     seal: bytes
-    order: SyncedZ
+    order: SyncedZ | Probe
 
 
 def seal_of(key: bytes, number: int, order: Any) -> bytes:

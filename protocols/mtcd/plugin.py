@@ -27,12 +27,11 @@ PROTOCOL = LazyProtocol(
     default_party_loss="stop",
     smoke={
         "num_clients": 4,
-        "num_tokens": 2,
         "num_samples": 60,
         "num_features": 24,
         "num_hops": 1,
         "num_local_steps": 5,
         "num_rounds": 3,
     },
-    full={"num_clients": 40, "num_tokens": 4, "num_hops": 9, "num_local_steps": 20, "num_rounds": 2000},
+    full={"num_clients": 40, "num_hops": 9, "num_local_steps": 20, "num_rounds": 2000},
 )

@@ -36,6 +36,8 @@ from protocols.mtcd.messages import Links
 
 Clusters = tuple[tuple[int, ...], ...]
 _MASK = (1 << 64) - 1
+_MOST_EXACT = 300
+"""Clients of a group whose visit probabilities are computed: it takes their number cubed for each hop."""
 
 # --- draws ---
 
@@ -123,7 +125,7 @@ def plan_roaming(config: MtcdConfig, graph: nx.Graph, seed: int) -> RoamingPlan:
     elif config.algorithm == "svfl" or config.mode == "overlapping":
         topology.check_reachable(graph, linked)
     else:
-        clusters = lay_out(graph, linked, config.clusters, config.num_tokens, seed)
+        clusters = lay_out(graph, linked, config.clusters, config.tokens, seed)
         if isinstance(config.start, tuple):
             _check_starts(config.start, clusters, linked)
     return RoamingPlan(
@@ -131,7 +133,7 @@ def plan_roaming(config: MtcdConfig, graph: nx.Graph, seed: int) -> RoamingPlan:
         edges=np.array(list(graph.edges), np.int64).reshape(-1, 2),
         clusters=clusters,
         linked=linked,
-        num_tokens=config.num_tokens if config.algorithm == "mtcd" else 1,
+        num_tokens=config.tokens if config.algorithm == "mtcd" else 1,
         num_hops=config.num_hops,
         sweep=config.walk == "sweep" and config.algorithm == "mtcd",
         start=config.start,
@@ -277,7 +279,8 @@ class Roaming:
         successor = -1
         if self._plan.sweep:
             ahead = self._sweep(next(cluster for cluster in self.clusters if client in cluster))
-            successor = ahead[min(ahead.index(client) + 1, len(ahead) - 1)]
+            place = ahead.index(client) + 1
+            successor = ahead[place % len(ahead) if self._clusters is None else min(place, len(ahead) - 1)]
         return Links(tuple(sorted({client, *self._walks.neighbors(client)})), uplink, successor)
 
     def route(self, client: int) -> tuple[int, ...]:
@@ -362,7 +365,9 @@ class Roaming:
         elif plan.start == "all-clients" and token in linked:
             start = token
         num_hops = plan.num_hops
-        if plan.sweep:
+        if plan.sweep and self._clusters is None:
+            start = self._places(members)[token]
+        elif plan.sweep:
             start, num_hops = self._sweep(members)[0], min(num_hops, len(members) - 1)
         self._out[token] = attempt
         return [Issue(token, attempt, start, num_hops)]
@@ -370,15 +375,90 @@ class Roaming:
     def _sweep(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Return a route that visits each of `members` once (the setting of Section 4.1's complexity claim).
 
+        It begins at a client with a link to the server; that of tokens which overlap leads back to where it begins.
+
         Raises:
             BadInput: there is none, or none was found.
         """
         if members not in self._sweeps:
-            route = routes.route_over_all(self._walks.subgraph(members))
+            is_closed = self._clusters is None
+            inside = self._walks.subgraph(members)
+            route = routes.route_over_all(inside, starts=self._linked.intersection(members), closed=is_closed)
             if route is None:
                 raise BadInput(
-                    f"walk: sweep is not allowed on cluster {sorted(members)}, no route along its edges visits each "
-                    "client once; use walk=lazy"
+                    f"walk: sweep is not allowed on cluster {sorted(members)}, no {'closed ' * is_closed}route along "
+                    "its edges visits each client once, from one with a link to the server on; use walk=lazy"
                 )
             self._sweeps[members] = route
         return self._sweeps[members]
+
+    def _places(self, members: tuple[int, ...]) -> list[int]:
+        """Return where tokens that overlap begin their common route: at linked clients, spread over it."""
+        linked = [client for client in self._sweep(members) if client in self._linked]
+        number = self._plan.num_tokens
+        return [linked[token * len(linked) // number] for token in range(number)]
+
+    # --- who is visited ---
+
+    def least_visit_probability(self) -> float | None:
+        """Return p_min, the least probability that a client is visited in a round (Assumption 4); None: not computed.
+
+        It is computed exactly for groups of up to `_MOST_EXACT` clients.
+
+        Raises:
+            BadInput: a client is never visited; the one, and what reaches it.
+        """
+        tokens = range(self._plan.num_tokens)
+        if self._clusters is None:
+            return self._least((self.clusters[0]), list(tokens))
+        found = [self._least(members, [index]) for index, members in enumerate(self.clusters)]
+        share = min(1.0, self._plan.num_tokens / len(found))
+        known = [each for each in found if each is not None]
+        return share * min(known) if len(known) == len(found) else None
+
+    def _least(self, members: tuple[int, ...], tokens: Sequence[int]) -> float | None:
+        """Return the least probability that one of `tokens`, which roam among `members`, visits a client."""
+        plan, inside = self._plan, self._walks.subgraph(members)
+        if plan.sweep:
+            route = self._sweep(members)
+            begins = [route[0]] if self._clusters is not None else self._places(members)
+            visits = min(plan.num_hops, len(route) - 1) + 1
+            first = [route.index(client) for client in begins]
+            seen = {route[(place + visit) % len(route)] for place in first for visit in range(visits)}
+            self._check_visited(members, seen, begins, "hops of a sweep: as many as the longest way between two tokens")
+            return 1.0
+        linked = [client for client in members if client in self._linked]
+        starts = [self._starts(token, linked) for token in tokens]
+        ways = nx.multi_source_dijkstra_path_length(inside, {client for each in starts for client in each}, weight=None)
+        near = {client for client, distance in ways.items() if distance <= plan.num_hops}
+        self._check_visited(members, near, starts[0], f"{max(ways.values())} hops, or more of server_links")
+        if len(members) > _MOST_EXACT:
+            return None
+        number = {client: place for place, client in enumerate(sorted(members))}
+        walk_KK = topology.lazy_walk(nx.relabel_nodes(inside, number))
+        missed_K = np.ones(len(members))
+        by_start: dict[tuple[int, ...], Any] = {}
+        for each in starts:
+            if each not in by_start:
+                start_K = np.zeros(len(members))
+                start_K[[number[client] for client in each]] = 1 / len(each)
+                by_start[each] = topology.visit_probabilities(walk_KK, start_K, plan.num_hops)
+            missed_K *= 1 - by_start[each]
+        return float(1 - missed_K.max())
+
+    def _starts(self, token: int, linked: Sequence[int]) -> tuple[int, ...]:
+        """Return where a token may begin, each with the same probability."""
+        start = self._plan.start
+        if isinstance(start, tuple):
+            return (start[token],) if token < len(start) and start[token] in linked else tuple(linked)
+        return (token,) if start == "all-clients" and token in linked else tuple(linked)
+
+    def _check_visited(
+        self, members: tuple[int, ...], seen: Collection[int], starts: Sequence[int], enough: str
+    ) -> None:
+        missed = sorted(set(members) - set(seen))
+        if missed:
+            raise BadInput(
+                f"num_hops: {self._plan.num_hops} is not allowed: client {missed[0]}, one of {len(missed)}, is never "
+                f"visited by tokens that begin at {list(starts)[:5]}; it takes {enough}"
+            )

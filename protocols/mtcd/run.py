@@ -49,8 +49,9 @@ from protocols.mtcd.server import TokenServer
 T = TypeVar("T")
 SERVER = "server"
 OBJECTIVE = "training/objective"
-COUNTED = frozenset({"Representation", "Token", "Prelude", "SyncedZ", "RelayedZ", "DualVector"})
-"""Message types of the algorithms; other orders and words carry no array, probes and labels are sent once."""
+COUNTED = frozenset({"Representation", "Token", "Prelude", "SyncedZ", "RelayedZ", "DualVector", "Probe", "ProbeImage"})
+"""Message types of the algorithms, the search for a step size included; other orders and words carry no array, and
+labels are sent once."""
 _NETWORK_STEP = 0.05
 
 
@@ -67,6 +68,8 @@ class MtcdState(RunState):
     num_test: int = 0
     start: float = 0.0
     """The objective before the first round."""
+    least_visits: float | None = None
+    """p_min of Assumption 4: the least probability that a client is visited in a round."""
     holder: int = -1
     """Where STCD's token rests."""
     lost: list[str] = field(default_factory=list)
@@ -150,6 +153,7 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
         "learning_rate": None if config.algorithm == "dcpa" else state.step,
         "privacy": budgets(runtime.privacy_records),
         "warnings": warnings,
+        "least_visit_probability": state.least_visits,
         **({"notes": state.notes} if state.notes else {}),
     }
     return await rounds.result(state.found, extra)
@@ -237,6 +241,8 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
         plan = plan_roaming(config, graph, runtime.seed)
         roaming = Roaming(plan)
         clusters = roaming.clusters
+        if config.algorithm == "mtcd":
+            state.least_visits = roaming.least_visit_probability()
         order_keys = [secrets.token_bytes(32) for _ in names]
         for index, name in enumerate(names):
             known = (config, part_of(data, index), seed, roaming.links(index, names), plan.seed, order_keys[index])
@@ -267,6 +273,12 @@ async def prepare(federation: Federation) -> None:
         await federation.clients.handle(federation.data.label_party).align()
     count: RowCount = (await federation.ask(lambda client: client.count_rows()))[0]
     state.num_train, state.num_test = count.num_train, count.num_test
+    batch_size = federation.config.batch_size
+    if batch_size is not None and batch_size >= state.num_train:
+        raise BadInput(
+            f"batch_size: {batch_size} is not allowed, there are {state.num_train} training rows: fewer, or none for "
+            "the full batch"
+        )
     await settle_steps(federation)
     if federation.server is not None:
         await federation.server.gather()
@@ -402,7 +414,7 @@ async def check_divergence(federation: Federation, round_: int) -> None:
     if not has_diverged(value, state.start) or config.noise is not None:
         return
     tries = config.algorithm == "dcpa" or config.problem == "network" or config.secure_sums
-    safe = 0.1 * state.step if tries else await safe_step_of(federation)
+    safe = 0.1 * state.step if tries else min(0.1 * state.step, await safe_step_of(federation))
     name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
     raise Diverged(
         f"{name}: {state.step:g} diverges (objective {value:.3g} in round {round_}, {state.start:.3g} at the start); "

@@ -176,8 +176,12 @@ class GatheringServer(Server):
         return SafeStep(safe_step(self._config, block, joint, self._smallest_cluster))
 
     async def _joint_norm(self) -> float:
-        """Return a little less than ||X||^2, by power iteration on sum_k X_k X_k^T with the clients' images."""
-        num_samples = len(self.labels)
+        """Return a little less than ||X||^2, by power iteration on sum_k X_k X_k^T with the clients' images.
+
+        With mini-batches it is that of the first one's rows, times N / B.
+        """
+        rows = self._rows_of(0)
+        num_samples = len(self.labels) if rows is None else len(rows)
         u_N = np.random.default_rng(0).standard_normal(num_samples)
         u_N /= np.linalg.norm(u_N)
         value = 0.0
@@ -191,7 +195,7 @@ class GatheringServer(Server):
             if length == 0.0:
                 break
             u_N = image_N / length
-        return value
+        return value * len(self.labels) / num_samples
 
     @remote(caller=DRIVER)
     async def client_lost(self, lost: LostClient) -> None:
@@ -220,7 +224,7 @@ class GatheringServer(Server):
                 return await getattr(first, door)(order)
             self._num_relayed += 1
             seal = seal_of(self._order_keys[client], self._num_relayed, order)
-            envelope = RelayedZ if isinstance(order, SyncedZ) else Relayed
+            envelope = RelayedZ if isinstance(order, (SyncedZ, Probe)) else Relayed
             return await first.relay(envelope(route[1:], self._num_relayed, seal, order))
         return None
 

@@ -50,7 +50,14 @@ def test_files_of_every_kind_round_trip(tmp_path):
     nx.write_graphml(graph, tmp_path / "g.graphml", prettyprint=False)
     (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
     (tmp_path / "old.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
-    for name in ("g.edgelist", "g.graphml", "g.json", "old.json"):
+    nx.set_edge_attributes(graph, 0.5, "weight")
+    nx.write_edgelist(graph, tmp_path / "facts.edgelist")
+    nx.write_weighted_edgelist(graph, tmp_path / "weighted.edgelist")
+    nx.write_edgelist(graph, tmp_path / "commas.txt", delimiter=",", data=["weight"])
+    nx.write_gml(graph, tmp_path / "g.gml")
+    nx.write_adjlist(graph, tmp_path / "g.adjlist")
+    kinds = ("facts.edgelist", "weighted.edgelist", "commas.txt", "g.gml", "g.adjlist")
+    for name in ("g.edgelist", "g.graphml", "g.json", "old.json", *kinds):
         found = read_graph(tmp_path / name, 12)
         assert sorted(map(sorted, found.edges())) == sorted(map(sorted, graph.edges()))
 
@@ -71,6 +78,8 @@ def test_named_and_lone_nodes(tmp_path):
         ("g.json", "[1, 2]", "cannot be read"),
         ("g.json", '{"nodes": [{"id": 0}], "edges": [{"source": 0}]}', "cannot be read"),
         ("g.edgelist", "0 1 2 3", "line 1 has 4 words"),
+        ("g.edgelist", "0 1 b", "line 1 has 3 words"),
+        ("g.gml", "graph [", "cannot be read"),
         ("g.edgelist", "# nothing", "no nodes"),
         ("g.edgelist", "lyon bonn", "2 nodes, but there are 3"),
         ("g.edgelist", "0 1\n\n1 7", r"g.edgelist, line 3: client 7 is unknown, allowed are 0 to 2"),

@@ -87,7 +87,7 @@ def small(settings: Mapping[str, Any]) -> dict[str, Any]:
         "edge_probability": 0.9,
         "num_hops": min(int(settings.get("num_hops", 1)), 3),
     }
-    return {**made, "num_tokens": min(int(settings.get("num_tokens", 1)), 4)}
+    return {**made, **({"num_tokens": min(int(settings["num_tokens"]), 4)} if "num_tokens" in settings else {})}
 
 
 def reached(curve: Curve, gaps: Sequence[float], num_bytes: int) -> dict[str, float]:

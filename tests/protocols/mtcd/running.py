@@ -65,7 +65,10 @@ def config_of(words):
 def merged(words):
     """Return SMALL with the words given in place of its own."""
     given = parse_words(words.split())
-    return " ".join(f"{key}={value}" for key, value in {**parse_words(SMALL.split()), **given}.items())
+    small = parse_words(SMALL.split())
+    if given.get("algorithm", "mtcd") != "mtcd":
+        del small["num_tokens"]
+    return " ".join(f"{key}={value}" for key, value in {**small, **given}.items())
 
 
 def simulate(words="", *, data="synthetic", resume=None, cls=SimulatedRuntime, **options):

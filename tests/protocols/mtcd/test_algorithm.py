@@ -208,7 +208,8 @@ def test_stale_steps_and_divergence():
 
 def test_the_safe_step_counts_the_blocks_that_move_and_their_stale_steps():
     def step(block=4.0, joint=30.0, smallest=3, **words):
-        config = build(MtcdConfig, {"num_clients": 12, "num_tokens": 2, "num_hops": 4, "num_local_steps": 5, **words})
+        tokens = {} if words.get("algorithm") == "svfl" else {"num_tokens": 2}
+        config = build(MtcdConfig, {"num_clients": 12, **tokens, "num_hops": 4, "num_local_steps": 5, **words})
         return al.safe_step(config, block, joint, smallest)
 
     # 5 steps twice before the sync (5 visits among 3 clients); 2 tokens of 5 visits move ten blocks
@@ -301,3 +302,53 @@ def test_sums_under_masks_come_apart_again():
     z, penalty = al.parts_of(al.summand(np.arange(6.0).reshape(3, 2), 0.5), network)
     assert (z == np.arange(6.0).reshape(3, 2)).all()
     assert (z.dtype, penalty) == (np.float32, 0.5)
+
+
+# --- steps that know what they see ---
+
+
+def test_the_norm_that_mini_batches_meet_bounds_those_of_others():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 12))
+    batches = [al.batch_rows(1, round_, 100, 10) for round_ in range(60)]
+    found = al.squared_norm(x, batches[:10])
+    met = [np.linalg.norm(x[rows], 2) ** 2 * 10 for rows in batches]
+    assert max(met[10:]) <= found <= 1.5 * max(met)
+    assert al.squared_norm(x) == pytest.approx(np.linalg.norm(x, 2) ** 2)
+    assert found > 1.5 * al.squared_norm(x)
+
+
+@pytest.mark.parametrize("problem", [ob.Ridge(2.0), ob.SparseLogistic(0.02)])
+def test_backtracking_descends_from_any_step_and_leaves_a_safe_one_alone(problem):
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(30, 6)), np.sign(rng.normal(size=30))
+    start = rng.normal(size=6)
+    safe = 1 / ob.smoothness(problem, [x])
+    words = {"num_local_steps": 25, "num_samples": 30}
+
+    def value(theta):
+        return ob.objective(problem, [x], y, [theta])
+
+    plain = al.visit(problem, x, y, start, x @ start, step=safe, **words)
+    same = al.visit(problem, x, y, start, x @ start, step=safe, backtracking=True, **words)
+    assert plain[0].tobytes() == same[0].tobytes()
+    wild, z = al.visit(problem, x, y, start, x @ start, step=1e6 * safe, backtracking=True, **words)
+    assert value(wild) < value(start)
+    np.testing.assert_allclose(z, x @ wild, atol=1e-9)
+    long = {"num_local_steps": 4000, "num_samples": 30}
+    theta, _ = al.visit(problem, x, y, start, x @ start, step=1e6 * safe, backtracking=True, **long)
+    assert value(theta) == pytest.approx(ob.solve(problem, x, y)[1], rel=1e-6)
+
+
+def test_gram_arithmetic_is_taken_where_it_is_cheaper():
+    def asks(num_samples, num_features, **words):
+        return al.prefers_gram(build(MtcdConfig, words), num_samples, num_features)
+
+    assert asks(1000, 50)
+    assert not asks(1000, 50, num_local_steps=1)
+    assert not asks(50, 1000)
+    assert not asks(1000, 50, problem="sparse-logistic")
+    assert not asks(1000, 50, batch_size=10)
+    assert not asks(1000, 50, backtracking=True)
+    assert not asks(1000, 50, local_arithmetic="data")
+    assert asks(50, 1000, local_arithmetic="gram")

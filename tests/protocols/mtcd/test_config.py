@@ -57,6 +57,14 @@ def test_clusters_and_numbers_from_words():
         ("algorithm=dcpa batch_size=10", "batch_size"),
         ("algorithm=stcd batch_size=10", "batch_size"),
         ("local_arithmetic=gram problem=sparse-logistic", "local_arithmetic"),
+        ("algorithm=svfl num_tokens=1", "num_tokens: 1 is not allowed for svfl, which has no token"),
+        ("algorithm=dcpa num_tokens=4", "num_tokens: 4 is not allowed for dcpa"),
+        ("algorithm=stcd num_tokens=4", "num_tokens: 4 is not allowed for stcd, which has one"),
+        ("walk=sweep algorithm=stcd", "walk: sweep is not allowed with algorithm=stcd"),
+        ("walk=sweep num_clients=4 num_tokens=2 start=1,2", "walk: sweep is not allowed with start"),
+        ("backtracking=true problem=network", "backtracking: true is not allowed with problem=network"),
+        ("backtracking=true algorithm=dcpa", "backtracking"),
+        ("backtracking=true local_arithmetic=gram", "backtracking"),
         ("link_cost_ratio=0", "link_cost_ratio"),
         ("compression_ratio=0", "compression_ratio"),
         ("num_hop=3", "did you mean num_hops"),
@@ -83,3 +91,36 @@ def test_small_clusters_are_warned_about():
         "to single clients"
     ]
     assert "exactly" in small_cluster_warnings(make("num_clients=2 num_tokens=1"), ((0, 1),))[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        ("", 4),
+        ("num_clients=6", 3),
+        ("num_clients=1", 1),
+        ("num_clients=4 clusters=[[0,1],[2,3]]", 2),
+        ("clusters=whole", 1),
+        ("num_clients=5 start=all-clients", 5),
+        ("start=3,4", 2),
+        ("algorithm=stcd", 1),
+        ("algorithm=svfl", 0),
+    ],
+)
+def test_how_many_tokens_there_are_where_nobody_says(words, tokens):
+    made = make(words)
+    assert made.tokens == tokens
+    # what was settled is settled again to the same
+    assert (
+        build(
+            MtcdConfig,
+            {
+                "algorithm": made.algorithm,
+                "num_clients": made.num_clients,
+                "clusters": made.clusters,
+                "start": made.start,
+                "num_tokens": made.num_tokens,
+            },
+        ).tokens
+        == tokens
+    )

@@ -65,7 +65,7 @@ def test_the_safe_step_is_one_over_l_for_one_step_and_never_above_the_block_step
     x, _ = _data()
     blocks, ridge = np.split(x, 4, axis=1), ob.Ridge(10.0)
     block, joint = max(ob.smoothness(ridge, [b]) for b in blocks), ob.smoothness(ridge, [x])
-    words = "algorithm=svfl num_clients=4 num_tokens=1 num_local_steps"
+    words = "algorithm=svfl num_clients=4 num_local_steps"
     assert safe_step(config_of(f"{words}=1"), block, joint, 1) == 1.0 / joint < 1.0 / block
     assert safe_step(config_of(f"{words}=20"), block, joint, 1) == pytest.approx(1.0 / joint / 20)
     one = config_of("num_clients=4 num_tokens=1 num_hops=0 num_local_steps=1")

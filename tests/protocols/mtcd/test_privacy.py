@@ -19,7 +19,7 @@ from tests.protocols.mtcd.running import config_of, simulate
 from tests.protocols.pubsub_vfl.runs import arrays
 
 SMALL = (
-    "num_clients=3 num_tokens=1 num_hops=1 num_local_steps=2 num_rounds=2 topology=complete noise=gaussian "
+    "num_clients=3 num_hops=1 num_local_steps=2 num_rounds=2 topology=complete noise=gaussian "
     "noise_multiplier=4 learning_rate="
 )
 NETWORK = "problem=network network=mlp representation_size=4 network_width=8"

@@ -201,3 +201,78 @@ def test_walks_meet_clients_as_often_as_they_should():
     routes = [by_hand.lazy_walk(graph, 0, 5, walk_seed(2, r, 0)) for r in range(4000)]
     for k in range(3):
         assert sum(k in route for route in routes) / 4000 == pytest.approx(chance(graph, 0, k, 5), abs=0.03)
+
+
+# --- who is visited ---
+
+
+def swept(roaming, round_=0):
+    """The clients that each token of a round visits, in order, by the links that clients have."""
+    found = []
+    for issue in roaming.begin(round_):
+        here, way = issue.start, [issue.start]
+        for hop in range(issue.num_hops):
+            here = next_client(0, hop + 1, roaming.links(here, NAMES))
+            way.append(here)
+        found.append(tuple(way))
+    return found
+
+
+def test_a_sweep_with_too_few_hops_is_refused():
+    roaming = make(nx.path_graph(6), ((0, 1, 2), (3, 4, 5)), sweep=True, num_hops=1)
+    with pytest.raises(BadInput, match=r"num_hops: 1 is not allowed: client 2, one of 1, is never visited"):
+        roaming.least_visit_probability()
+    assert make(nx.path_graph(6), ((0, 1, 2), (3, 4, 5)), sweep=True, num_hops=2).least_visit_probability() == 1.0
+
+
+def test_a_sweep_begins_where_there_is_a_link_to_the_server():
+    roaming = make(nx.path_graph(4), ((0, 1, 2, 3),), linked=[3], sweep=True)
+    assert swept(roaming) == [(3, 2, 1, 0)]
+    assert roaming.least_visit_probability() == 1.0
+    with pytest.raises(BadInput, match="from one with a link to the server on"):
+        make(nx.path_graph(4), ((0, 1, 2, 3),), linked=[1], sweep=True).begin(0)
+
+
+def test_tokens_that_overlap_sweep_from_places_of_their_own():
+    roaming = make(nx.cycle_graph(6), sweep=True, num_tokens=3, num_hops=5)
+    ways = swept(roaming)
+    assert len(set(ways)) == 3
+    assert all(set(way) == set(range(6)) for way in ways)
+    assert roaming.least_visit_probability() == 1.0
+    assert {
+        client for way in swept(make(nx.cycle_graph(6), sweep=True, num_tokens=3, num_hops=1)) for client in way
+    } == set(range(6))
+    with pytest.raises(BadInput, match="num_hops: 0 is not allowed"):
+        make(nx.cycle_graph(6), sweep=True, num_tokens=3, num_hops=0).least_visit_probability()
+    with pytest.raises(BadInput, match="no closed route"):
+        make(nx.path_graph(6), sweep=True, num_tokens=2, num_hops=5).least_visit_probability()
+
+
+def test_the_least_probability_of_a_visit_is_that_of_many_walks():
+    roaming = make(nx.path_graph(7), ((0, 1, 2), (3, 4, 5, 6)), linked=[1, 3, 6], num_hops=3, num_tokens=1)
+    least = roaming.least_visit_probability()
+    visits = Counter()
+    for round_ in range(20_000):
+        for issue in roaming.begin(round_):
+            seed, here = walk_seed(0, round_, issue.token), issue.start
+            seen = {here}
+            for hop in range(1, 4):
+                here = next_client(seed, hop, roaming.links(here, NAMES))
+                seen.add(here)
+            visits.update(seen)
+    assert min(visits.values()) / 20_000 == pytest.approx(least, abs=0.015)
+
+
+def test_tokens_that_overlap_miss_a_client_only_together():
+    one = make(nx.path_graph(5), num_tokens=1, num_hops=2).least_visit_probability()
+    three = make(nx.path_graph(5), num_tokens=3, num_hops=2).least_visit_probability()
+    assert three == pytest.approx(1 - (1 - one) ** 3)
+
+
+def test_a_client_that_no_token_reaches_is_refused():
+    with pytest.raises(
+        BadInput, match=r"client 4, one of 1, is never visited by tokens that begin at \[0\]; it takes 4"
+    ):
+        make(nx.path_graph(5), ((0, 1, 2, 3, 4),), linked=[0], num_hops=3).least_visit_probability()
+    assert make(nx.path_graph(5), ((0, 1, 2, 3, 4),), linked=[0], num_hops=4).least_visit_probability() > 0
+    assert make(nx.path_graph(400), (tuple(range(400)),)).least_visit_probability() is None

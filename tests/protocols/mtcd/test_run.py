@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from fedactors.errors import BadInput, Diverged
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import derived_seed
 from protocols.mtcd import algorithm as al
@@ -67,15 +68,16 @@ def test_the_actors_do_algorithm_2(mode, batch):
 
 
 def test_no_edges_is_svfl_with_all_steps_at_once_exactly():
-    edgeless, kept, _ = simulate("topology=empty num_tokens=6 learning_rate=0.001 num_hops=2 num_local_steps=4")
-    parallel, also, _ = simulate("algorithm=svfl num_tokens=1 learning_rate=0.001 num_local_steps=12")
+    words = "learning_rate=0.001 local_arithmetic=data"
+    edgeless, kept, _ = simulate(f"topology=empty num_tokens=6 {words} num_hops=2 num_local_steps=4")
+    parallel, also, _ = simulate(f"algorithm=svfl {words} num_local_steps=12")
     assert edgeless.metrics["training/objective"] == parallel.metrics["training/objective"]
     for client in range(6):
         assert theta_of(kept, f"client-{client}").tobytes() == theta_of(also, f"client-{client}").tobytes()
 
 
 def test_one_token_over_the_whole_graph_without_syncing_between_is_stcd():
-    words = "topology=ring num_hops=9 num_rounds=1 start=[2] learning_rate=0.002"
+    words = "topology=ring num_hops=9 num_rounds=1 start=[2] learning_rate=0.002 local_arithmetic=data"
     roamed, _, _ = simulate(f"{words} num_tokens=1 clusters=whole")
     _, also, _ = simulate(f"algorithm=stcd {words} num_tokens=1")
     # the walks are drawn from other seeds; the objective falls alike, and STCD's own loop is checked hop by hop
@@ -125,15 +127,18 @@ def test_the_objective_never_rises_with_one_token():
 
 def test_the_ledger_shows_the_formula_of_mtcd():
     """Path of 6 in two clusters, a sweep over each: per round K h_k up, 2 tokens down, 2 x 2 hops."""
-    words = "walk=sweep num_hops=2 num_rounds=5 batch_size=30 link_cost_ratio=7"
+    words = "walk=sweep num_hops=2 num_rounds=5 link_cost_ratio=7 learning_rate=0.001"
     result, _, _ = simulate(words)
     size = 30 * 8
-    every, _, _ = simulate(words.replace("batch_size=30", "batch_size=29"))
-    # a batch as large as the data is the full batch: only clients that changed re-send, here all of them
+    every, _, _ = simulate(f"{words} batch_size=29")
+    # with the full batch only clients that changed re-send, here all of them
     assert result.metrics["weighted_cost"] == 5 * by_hand.mtcd_round_cost(7 * size, 7 * size, size, 6, 2, 2)
     assert result.metrics["client_client_bytes"] == 5 * 2 * 2 * size
     small = 29 * 8
     assert every.metrics["weighted_cost"] == 5 * by_hand.mtcd_round_cost(7 * small, 7 * small, small, 6, 2, 2)
+    # a step size that is looked for costs 30 vectors to each client and back
+    found, _, _ = simulate(words.replace("learning_rate=0.001", ""))
+    assert found.metrics["weighted_cost"] == result.metrics["weighted_cost"] + 30 * 2 * 6 * 7 * size
 
 
 def test_only_clients_that_changed_send_again_with_the_full_batch():
@@ -144,7 +149,7 @@ def test_only_clients_that_changed_send_again_with_the_full_batch():
 
 def test_the_ledger_shows_the_formulas_of_the_baselines():
     size = 30 * 8
-    svfl, _, _ = simulate("algorithm=svfl num_rounds=5 link_cost_ratio=3 batch_size=29")
+    svfl, _, _ = simulate("algorithm=svfl num_rounds=5 link_cost_ratio=3 batch_size=29 learning_rate=0.001")
     assert svfl.metrics["weighted_cost"] == 5 * by_hand.svfl_round_cost(3 * 29 * 8, 3 * 29 * 8, 6)
     dcpa, _, _ = simulate("algorithm=dcpa num_rounds=7 topology=ring")
     assert dcpa.metrics["weighted_cost"] == 2 * 6 * 7 * size
@@ -228,8 +233,8 @@ def test_tokens_carry_no_bytes_but_z():
 
 
 def test_clients_without_a_server_link_are_reached_over_their_neighbours():
-    near, _, _ = simulate("num_tokens=1 clusters=whole start=[0] topology=path")
-    far, _, runtime = simulate("num_tokens=1 clusters=whole start=[0] topology=path server_links=0,1")
+    near, _, _ = simulate("num_tokens=1 clusters=whole num_hops=5 start=[0] topology=path")
+    far, _, runtime = simulate("num_tokens=1 clusters=whole num_hops=5 start=[0] topology=path server_links=0,1")
     assert far.metrics["training/objective"] == near.metrics["training/objective"]
     assert far.metrics["client_client_bytes"] > near.metrics["client_client_bytes"]
     with_server = {t.sender for t in runtime.ledger.totals() if t.kind == "client-server" and t.sender != "server"}
@@ -247,3 +252,38 @@ def test_a_named_data_set_is_dealt_to_the_clients_and_labels_are_shared(algorith
     point = kept.checkpoints[1][1]
     resumed, _, _ = simulate(words, data="breast-cancer", resume=point)
     assert repr(resumed.metrics) == repr(result.metrics)
+
+
+# --- steps that know the batch ---
+
+
+@pytest.mark.parametrize("algorithm", ["mtcd", "svfl"])
+@pytest.mark.parametrize("problem", ["ridge", "sparse-logistic"])
+def test_the_default_step_does_not_diverge_with_mini_batches(algorithm, problem):
+    words = f"algorithm={algorithm} problem={problem} num_samples=100 num_features=60 num_local_steps=20 batch_size=10"
+    result, kept, _ = simulate(f"{words} num_rounds=60 topology=complete")
+    values = [metrics["training/objective"] for _, metrics in kept.rounds]
+    assert values[-1] < 0.9 * values[0]
+    assert max(values) < 1.5 * values[0]
+    assert result.extra["learning_rate"] > 0
+
+
+def test_a_batch_of_all_rows_or_more_is_refused():
+    for size in (30, 31):
+        with pytest.raises(BadInput, match=f"batch_size: {size} is not allowed, there are 30 training rows"):
+            simulate(f"batch_size={size}")
+
+
+def test_a_run_that_diverges_names_a_smaller_step():
+    with pytest.raises(Diverged, match=r"a safe value here is (\S+)") as raised:
+        simulate("batch_size=5 learning_rate=1.0 num_rounds=50 topology=complete")
+    assert float(str(raised.value).split()[-1]) <= 0.1
+
+
+def test_backtracking_needs_no_norms_and_descends():
+    result, kept, runtime = simulate("backtracking=true learning_rate=10 num_tokens=1 clusters=whole num_rounds=30")
+    values = [metrics["training/objective"] for _, metrics in kept.rounds]
+    assert all(after <= before * (1 + 1e-12) for before, after in itertools.pairwise(values))
+    assert values[-1] < 0.3 * values[0]
+    assert not {"Probe", "SquaredNorm"} & {total.type for total in runtime.ledger.totals()}
+    assert result.extra["least_visit_probability"] > 0
