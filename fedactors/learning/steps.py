@@ -52,11 +52,16 @@ class StepSettings(ScheduleSettings):
         return self
 
     @property
+    def step_size(self) -> float:
+        """The size of a step, before the schedule."""
+        return self.learning_rate
+
+    @property
     def step_rule(self) -> OptimizerSpec:
         """The rule of a step, before the schedule."""
         return OptimizerSpec(
             name=self.optimizer,
-            learning_rate=self.learning_rate,
+            learning_rate=self.step_size,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             clip_norm=self.max_gradient_norm,

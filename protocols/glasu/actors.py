@@ -221,8 +221,29 @@ class GraphClient(SecureSummand):
     async def infer_lowest(self, targets: Targets) -> Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
         await self._build(targets)
+        if self._goes_in_chunks:
+            return self._send(0, await self._in_chunks(0, None))
         part, self._round.h0 = await self._run("segment", algorithm.first_segment, segments=[0])
         return self._send(0, part)
+
+    @property
+    def _goes_in_chunks(self) -> bool:
+        """Whether this is an evaluation of a network that is trained on batches, on more nodes than go at a time."""
+        config = self._config
+        is_large = self._own.graph.num_nodes > config.evaluation_nodes
+        return self._round.stamp.scoring and config.batch_size is not None and is_large
+
+    async def _in_chunks(self, index: int, h_NW: Tensor | None) -> Tensor:
+        """Compute a segment on all nodes, as many at a time as the settings say."""
+        network, own, current = self._round.network, self._own, self._round
+        if index == 0 and network.backbone == "gcnii":
+            arguments = (own, self._config.evaluation_nodes, self._dtype, self._device)
+            work = Work("segment", 2.0 * own.features_NF.size * network.hidden_size)
+            current.h0 = await self.compute(algorithm.whole_h0, self.parameters, network, *arguments, work=work)
+            h_NW = current.h0
+        arguments_ = (own, index, h_NW, current.h0, self._config.evaluation_nodes, self._dtype, self._device)
+        work = Work("segment", algorithm.whole_operations(network, own, index))
+        return await self.compute(algorithm.whole_segment, self.parameters, network, *arguments_, work=work)
 
     async def _build(self, targets: Targets) -> None:
         """Make the batch of the round, of the whole graph in an evaluation."""
@@ -230,6 +251,8 @@ class GraphClient(SecureSummand):
         seed = self._seed(f"dropout {stamp.round}/{stamp.attempt}")
         if stamp.scoring or self._config.batch_size is None:
             self._begin(stamp)
+            if self._goes_in_chunks:
+                return
             if self._full is None:  # part of loading, put off until it is needed: it has no cost of its own
                 self._full = algorithm.full_batch(self._own, self._network.num_layers, self._dtype, self._device)
             self._round.batch = replace(self._full, seed=seed)
@@ -245,12 +268,16 @@ class GraphClient(SecureSummand):
         """Compute the segment above an aggregation."""
         current, index = self._round, aggregated.segment + 1
         current.aggregated.append(placed(aggregated.values, self._device))
+        if self._goes_in_chunks:
+            part = await self._in_chunks(index, current.aggregated[-1])
+            current.aggregated[-1] = part.new_empty(0)  # no update follows an evaluation
+            return self._send(index, part)
         arguments = (index, current.aggregated[-1], current.h0)
         return self._send(index, await self._run("segment", algorithm.segment, *arguments, segments=[index]))
 
     def _send(self, segment: int, part: Tensor) -> Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
-        self._round.own.append(part)
+        self._round.own.append(part.new_empty(0) if self._goes_in_chunks else part)
         values: Floats = on_host(part)
         config, sigma = self._config, privacy.noise_of(self._config)
         if sigma > 0:
@@ -351,7 +378,7 @@ class GraphClient(SecureSummand):
         )
         self._changed(parameters)
         if not np.isfinite(losses).all():
-            remedy = Remedy("learning_rate", config.learning_rate)
+            remedy = Remedy("learning_rate", config.step_size)
             raise remedy.error(self._round.stamp.round, f"{self.name}'s loss", losses[-1])
         return losses
 

@@ -187,21 +187,100 @@ def segment(
     for layer in network.segments[index]:
         if network.dropout and isinstance(h, Tensor) and (layer or network.backbone == "gcnii"):
             h = drop(h, network.dropout, batch.seed, layer)
-        adjacency = batch.operators[layer]
-        if network.backbone == "gcn":
-            h = gcn_layer(parameters, layer, adjacency, h)
-        elif network.backbone == "gat":
-            h = gat_layer(parameters, layer, adjacency, h, network.num_heads)
-        elif network.backbone == "own":
-            h = own_layer(parameters, network, layer, adjacency, h)
-        else:
-            assert isinstance(h, Tensor)
-            assert h0_SD is not None
-            rows = batch.initial_rows[layer]
-            h0_TD = h0_SD if rows is None else h0_SD[rows]
-            h = gcnii_layer(parameters, layer, adjacency, h, h0_TD, network.alpha, network.lam)
+        rows = batch.initial_rows[layer]
+        h0_TD = h0_SD if rows is None or h0_SD is None else h0_SD[rows]
+        h = one_layer(parameters, network, layer, batch.operators[layer], h, h0_TD)
     assert isinstance(h, Tensor)
     return h if network.clip_norm is None else clip_rows(h, network.clip_norm)
+
+
+def one_layer(
+    parameters: Parameters,
+    network: Network,
+    layer: int,
+    adjacency: Operator,
+    h_SW: Tensor | Operator,
+    h0_TD: Tensor | None,
+) -> Tensor:
+    """Compute a layer of the network's backbone, shape (T, D); GCNII's needs h0 of its output nodes."""
+    if network.backbone == "gcn":
+        return gcn_layer(parameters, layer, adjacency, h_SW)
+    if network.backbone == "gat":
+        return gat_layer(parameters, layer, adjacency, h_SW, network.num_heads)
+    if network.backbone == "own":
+        return own_layer(parameters, network, layer, adjacency, h_SW)
+    assert isinstance(h_SW, Tensor)
+    assert h0_TD is not None
+    return gcnii_layer(parameters, layer, adjacency, h_SW, h0_TD, network.alpha, network.lam)
+
+
+# --- evaluation on a graph that is too large to go through at once ---
+
+
+def whole_h0(
+    parameters: Parameters, network: Network, own: ClientGraph, chunk: int, dtype: torch.dtype, device: str
+) -> Tensor:
+    """Return GCNII's h0 of all nodes (N, D), `chunk` nodes at a time."""
+    num_nodes = own.graph.num_nodes
+    h0_ND = torch.empty((num_nodes, network.hidden_size), dtype=dtype, device=device)
+    for start in range(0, num_nodes, chunk):
+        rows_TF = placed(own.features_NF[start : start + chunk], device).to(dtype)
+        h0_ND[start : start + chunk] = functional.relu(rows_TF @ parameters["input.weight"] + parameters["input.bias"])
+    return h0_ND
+
+
+def whole_segment(
+    parameters: Parameters,
+    network: Network,
+    own: ClientGraph,
+    index: int,
+    h_NW: Tensor | None,
+    h0_ND: Tensor | None,
+    chunk: int,
+    dtype: torch.dtype,
+    device: str,
+) -> Tensor:
+    """Compute segment `index` on all nodes layer by layer, `chunk` output nodes with all their neighbours at a time.
+
+    The same as `segment` on the whole graph without dropout. What is held beside h_NW, h0_ND and the layer's output
+    grows with the chunk and its neighbours, not with N.
+
+    Args:
+        parameters: the client's.
+        network: its shape.
+        own: its edges and features.
+        index: of the segment.
+        h_NW: what the segment reads; None: the features, by rows.
+        h0_ND: GCNII's h0.
+        chunk: output nodes at a time.
+        dtype: of the representations.
+        device: where they are.
+    """
+    num_nodes = own.graph.num_nodes
+    for layer in network.segments[index]:
+        made_ND = torch.empty((num_nodes, network.hidden_size), dtype=dtype, device=device)
+        for start in range(0, num_nodes, chunk):
+            targets_T = np.arange(start, min(start + chunk, num_nodes))
+            (sampled,) = sampling.sample_segment(own.graph, targets_T, 1, None, np.random.default_rng(0))
+            adjacency = on_device(operator(sampling.block(own.graph, sampled), dtype), device)
+            if h_NW is None:
+                read_SW = placed(own.features_NF[sampled.sources_S], device).to(dtype)
+            else:
+                read_SW = h_NW[placed(sampled.sources_S, device)]
+            h0_TD = None if h0_ND is None else h0_ND[start : start + chunk]
+            made_ND[start : start + chunk] = one_layer(parameters, network, layer, adjacency, read_SW, h0_TD)
+        h_NW = made_ND
+    assert h_NW is not None
+    return h_NW if network.clip_norm is None else clip_rows(h_NW, network.clip_norm)
+
+
+def whole_operations(network: Network, own: ClientGraph, index: int) -> float:
+    """Return the floating-point operations of `whole_segment`, as `forward_operations` counts them."""
+    nodes, width = own.graph.num_nodes, network.hidden_size
+    pairs = len(own.graph.indices) + nodes
+    layers = network.segments[index]
+    total = sum(2.0 * (pairs * width + nodes * width * network.input_width(layer or 1)) for layer in layers)
+    return total + 2.0 * (own.features_NF.size * width if 0 in layers and network.backbone != "gcnii" else 0)
 
 
 def classify(parameters: Parameters, h_SW: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from fedactors.remote import DRIVER, remote
+from fedactors.runtime.base import Work
 from protocols.glasu import algorithm, sampling
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.messages import Evaluation, Progress, Remarks, RoundOrder, Stamp, Targets
@@ -37,7 +38,13 @@ class LoneClient(GraphClient):
         """Return how good the own network is on the whole graph."""
         await self._build(Targets(Stamp(order.round, 0, True, (self.name,)), 0, np.empty(0, dtype=np.int64)))
         everything = range(len(self._network.segments))
-        logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
+        if self._goes_in_chunks:
+            h = None
+            for index in everything:
+                h = await self._in_chunks(index, h)
+            logits = await self.compute(algorithm.classify, self.parameters, h, work=Work("gradient", 0))
+        else:
+            logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
         scores = self._score(self._scored(logits))
         own = scores.test.get("accuracy", math.nan)
         return Evaluation(scores.validation, scores.test, own, own)

@@ -200,7 +200,12 @@ def load_client(
     own = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
     if common_seed is not None:
         own = renumber(own, np.random.default_rng([common_seed, 1]).permutation(own.graph.num_nodes))
-    remarks = [] if len(own.nodes.validation) else ["no validation nodes: nothing is selected, the last round stands"]
+    remarks = []
+    if not len(own.nodes.validation):
+        late = "" if config.patience is None else f", and patience={config.patience} ends nothing"
+        remarks.append(f"no validation nodes: nothing is selected, the last round stands{late}")
+    if not len(own.nodes.test):
+        remarks.append("no test nodes: no metric of them is told")
     if config.special_case != "vfl":
         lonely = [one.name for one in loaded if one.graph.indices.size == 0]
         remarks += [f"{name} has no edges: its layers see each node alone" for name in lonely]

@@ -1,6 +1,7 @@
 """A generated graph of 1,000,000 nodes and 10,000,000 edges: sampled rounds of GLASU, and what memory they take.
 
-python scenarios/benchmarks/glasu_large.py [nodes [edges]]
+python scenarios/benchmarks/glasu_large.py [nodes [edges [features of a client [width [nodes at a time]]]]]
+python scenarios/benchmarks/glasu_large.py 169343 1166243 43 256       # the size of ogbn-arxiv: 128 features in all
 
 Three clients and the server run as processes of their own. Printed: the largest sum of their and the driver's resident
 memory in each round, and its seconds; the first round includes loading, the last an evaluation on the whole graph.
@@ -45,8 +46,8 @@ class LargePart:
     client: int
     num_nodes: int
     num_edges: int
+    num_features: int
     num_classes: int = 4
-    num_features: int = 16
 
     def load(self) -> GraphBlock:
         """Draw what the client holds; labels and split are everyone's."""
@@ -84,12 +85,19 @@ class LargeGraph:
 
     num_nodes: int
     num_edges: int
+    num_features: int
     parties: tuple[str, ...] = ("client-0", "client-1", "client-2")
 
     def part(self, party: str) -> LargePart:
         """Return a client's part."""
         client = self.parties.index(party)
-        return LargePart(party=party, client=client, num_nodes=self.num_nodes, num_edges=self.num_edges)
+        return LargePart(
+            party=party,
+            client=client,
+            num_nodes=self.num_nodes,
+            num_edges=self.num_edges,
+            num_features=self.num_features,
+        )
 
 
 class Watch:
@@ -147,11 +155,12 @@ def main() -> None:
     """Run three rounds: the first after loading, the third with an evaluation on the whole graph."""
     sizes = [int(word) for word in sys.argv[1:]]
     num_nodes = sizes[0] if sizes else 1_000_000
-    source = LargeGraph(num_nodes, sizes[1] if len(sizes) > 1 else 10 * num_nodes)
+    num_edges, num_features, width, chunk = (*sizes[1:], *(10 * num_nodes, 16, 32, 65536)[max(0, len(sizes) - 1) :])
+    source = LargeGraph(num_nodes, num_edges, num_features)
     recorder = Rounds()
     runtime = RayRuntime(seed=0, recorder=recorder, checkpoint_every=0, start_timeout=900.0)  # type: ignore[arg-type]
     recorder.watch = Watch(runtime)
-    config = build(GlasuConfig, SETTINGS)
+    config = build(GlasuConfig, {**SETTINGS, "hidden_size": width, "evaluation_nodes": chunk})
     runtime.execute(lambda: run(config, source, runtime))
     recorder.watch.running = False
 

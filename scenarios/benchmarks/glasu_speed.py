@@ -55,7 +55,7 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     sizes = [(features.shape[1], width), *[(width, width)] * config.num_layers, (width, num_classes)]
     weights = [torch.nn.init.xavier_uniform_(torch.empty(size)).requires_grad_() for size in sizes]
     biases = [torch.zeros(width, requires_grad=True), torch.zeros(num_classes, requires_grad=True)]
-    optimiser = torch.optim.Adam([*weights, *biases], lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimiser = torch.optim.Adam([*weights, *biases], lr=config.step_size, weight_decay=config.weight_decay)
 
     def thinned() -> torch.Tensor:
         if not config.dropout:
@@ -85,7 +85,7 @@ def glasu_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     own = scale_features(client_graph("all", block))
     network = algorithm.network_of(config, own.features_NF.shape[1], num_classes, 0)
     batch = algorithm.full_batch(own, config.num_layers, torch.float32)
-    optimizer = OptimizerSpec(name="adam", learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    optimizer = OptimizerSpec(name="adam", learning_rate=config.step_size, weight_decay=config.weight_decay)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
     state = OptimizerState()
 

@@ -69,8 +69,10 @@ def test_without_validation_nodes_the_last_round_stands_and_without_test_nodes_n
     summary = go(path, "hidden_size=4", "num_clients=2", "num_rounds=3", "evaluate_every=1", "patience=1")
     assert summary.rounds == summary.metrics["best_round"] == 3
     assert "validation/accuracy" not in summary.metrics
-    assert summary.extra["remarks"] == ["no validation nodes: nothing is selected, the last round stands"]
+    told = "no validation nodes: nothing is selected, the last round stands, and patience=1 ends nothing"
+    assert summary.extra["remarks"] == [told]
     summary = go(write(tmp_path, nodes={**NODES, "test": nobody}))
+    assert summary.extra["remarks"] == ["no test nodes: no metric of them is told"]
     assert "test/accuracy" not in summary.metrics
     assert "validation/accuracy" in summary.metrics
 

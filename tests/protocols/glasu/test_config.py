@@ -59,3 +59,11 @@ def test_aggregation_layers_in_force(given, layers):
 def test_networks_that_meet_in_an_aggregation():
     assert build(GlasuConfig, {"special_case": "standalone"}).num_networks == 1
     assert build(GlasuConfig, {"num_clients": "4"}).num_networks == 4
+
+
+def test_the_default_step_follows_the_local_updates():
+    assert build(GlasuConfig, {}).step_size == 0.01
+    assert build(GlasuConfig, {"num_local_updates": "4"}).step_rule.learning_rate == 0.0025
+    assert build(GlasuConfig, {"num_local_updates": "4", "learning_rate": "0.02"}).step_size == 0.02
+    with pytest.raises(BadInput, match="learning_rate"):
+        build(GlasuConfig, {"learning_rate": "0"})

@@ -248,3 +248,23 @@ def test_memory_is_what_a_runtime_expects():
     runtime = SimulatedRuntime(seed=0, recorder=memory)
     runtime.execute(lambda: run(config, load_data(config, DATA, 0), runtime))
     assert [row["round"] for row in memory.rounds] == [1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"backbone": "gcn"},
+        {"backbone": "gat", "aggregation": "concatenation"},
+        {"backbone": "gcnii", "clip_norm": "0.5"},
+        {"backbone": "gcnii", "aggregation": "concatenation", "mode": "joint"},
+        {"special_case": "standalone"},
+    ],
+)
+def test_an_evaluation_in_chunks_is_the_one_of_the_whole_graph(words):
+    batches = {"batch_size": "20", "num_neighbours": "2", "float64": "true", **words}
+    whole, once = simulate(settings(**batches))
+    parts, chunked = simulate(settings(**batches, evaluation_nodes="50"))
+    for one, other in zip(once.rounds, chunked.rounds, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+    assert whole.metrics == pytest.approx(parts.metrics, rel=1e-12)
+    assert "test/loss" in parts.metrics
