@@ -34,6 +34,7 @@ from protocols.tablepuppet.algorithm import (
     linear_term,
     mean_loss,
     score_rows,
+    tally_rows,
 )
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.messages import (
@@ -102,6 +103,7 @@ class TableClient(JoinMember, SecureSummand):
         self.theta = self.local_theta = self.auxiliary = np.zeros(0)
         self.num_updates = self.num_releases = 0
         self.noise_multiplier = 0.0
+        self._rho = config.first_rho
         self._told: Labels | None = None
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: models.LinearSystem | None = None
@@ -259,19 +261,19 @@ class TableClient(JoinMember, SecureSummand):
         if config.secure_sums:  # the server does not know the own predictions, which Eq. 14 takes away
             work = Work("predict", float(len(self._x) * problem.model.num_parameters))
             own_nC = await self.compute(models.predict, problem.model, self.theta, self._x, work=work)
-            Y_nC = linear_term(config.admm, Y_nC, problem.G_n, own_nC, config.rho, len(self._plan.tables))
-        self.theta = await self._solve(Y_nC, self.theta, None)
+            Y_nC = linear_term(config.admm, Y_nC, problem.G_n, own_nC, auxiliary.rho, len(self._plan.tables))
+        self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
         return self._send(await self._predict(self._x), self.places.train if self.places else None)
 
     @remote(caller=SERVER)
     async def receive_auxiliary(self, auxiliary: Auxiliary) -> None:
         """Take Y_i for the inner rounds (RFL-ADMM)."""
-        self.auxiliary = auxiliary.values
+        self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
     @remote(caller=SERVER)
     async def consensus(self, consensus: Consensus) -> LocalParameters:
         """Solve Eq. 22 around w - u and return theta (RFL-ADMM)."""
-        self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u)
+        self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u, self._rho)
         return LocalParameters(self.local_theta)
 
     @remote(caller=SERVER)
@@ -297,9 +299,10 @@ class TableClient(JoinMember, SecureSummand):
     async def score(self, outputs: TestOutputs) -> Score:
         """Score outputs against the own test labels, which have no noise and never leave."""
         if self.test_rows is None or not len(self.test_rows.rows):
-            return Score(0.0, 0.0, 0)
+            return Score(0.0, 0.0, 0, np.zeros(0))
         y_N, h_NC, loss = self._labels[self.test_rows.rows], outputs.values, self._loss
-        return Score(score_rows(loss, h_NC, y_N), mean_loss(loss, h_NC, y_N) * len(y_N), len(y_N))
+        tally = np.zeros(0) if self._config.label_dp is not None else tally_rows(loss, h_NC, y_N, outputs.ranks)
+        return Score(score_rows(loss, h_NC, y_N), mean_loss(loss, h_NC, y_N) * len(y_N), len(y_N), tally)
 
     @remote(caller=SERVER)
     async def give_rows(self) -> DesignMatrix:
@@ -394,7 +397,9 @@ class TableClient(JoinMember, SecureSummand):
         self._system = await self.compute(models.prepare_solver, self._config, self._problem, work=work)
         self.noise_multiplier = models.choose_noise(self._config, num_rows, self._problem.num_joined, self._alone)
         seed = self.agreement.seed if self.agreement is not None else 0
-        self.theta = self.local_theta = models.initial_theta(model, np.random.default_rng(seed))
+        told = self.joined or self.counts
+        base = told.base if told is not None else None
+        self.theta = self.local_theta = models.initial_theta(model, np.random.default_rng(seed), base)
 
     def _pose(self) -> None:
         """Choose the rows that join, and pose the theta subproblem over them."""
@@ -433,10 +438,11 @@ class TableClient(JoinMember, SecureSummand):
         work = self._work("gradient", len(x_uD) * model.num_parameters)
         return await self.compute(models.batch_gradient, *args, self._noise_seed(), self.noise_multiplier, work=work)
 
-    async def _solve(self, Y_nC: Array, theta_P: Array, anchor_P: Array | None) -> Array:
+    async def _solve(self, Y_nC: Array, theta_P: Array, anchor_P: Array | None, rho: float) -> Array:
         self.num_updates += 1
         order = self.rng(f"local batches {self.num_updates}")
-        args = (self._config, self._problem, self._system, Y_nC, theta_P, anchor_P, order)
+        posed = models.with_penalty(self._problem, self._system, rho / self._config.first_rho)
+        args = (self._config, *posed, Y_nC, theta_P, anchor_P, order)
         work = Work("solve", float(len(self._x) * self._problem.model.num_parameters))
         return await self.compute(models.solve_theta, *args, self._noise_seed(), self.noise_multiplier, work=work)
 

@@ -28,6 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from scipy.stats import rankdata
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -35,6 +36,8 @@ Loss = Literal["squared", "logistic", "softmax"]
 AdmmMode = Literal["boyd", "paper_exact", "paper_sgd"]
 
 _BLOCK = 1 << 15
+_UNBALANCED, _CHANGE = 4.0, 10.0
+"""The ratio of residuals from which the penalty moves, and its largest change in a round."""
 
 
 # --- operators (Section 4.1) ---
@@ -124,6 +127,62 @@ def score_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
     if loss == "logistic":
         return float(np.count_nonzero((h_NC[:, 0] > 0) == (y_N > 0.5)))
     return float(np.count_nonzero(np.argmax(h_NC, axis=1) == y_N))
+
+
+def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: Array) -> Array:
+    """Return sums over rows from which other scores follow, whoever has which rows: see `more_scores`.
+
+    Args:
+        loss: the task's.
+        h_NC: outputs.
+        y_N: labels.
+        ranks_N: of the outputs among all rows' outputs, ties at their mean rank; for two classes alone.
+    """
+    if loss == "squared":
+        error_N = h_NC[:, 0] - y_N
+        return np.array([np.sum(y_N), np.sum(y_N**2), np.sum(error_N**2), np.sum(np.abs(error_N))])
+    num_classes = 2 if loss == "logistic" else h_NC.shape[1]
+    chosen_N = (h_NC[:, 0] > 0).astype(np.int64) if loss == "logistic" else np.argmax(h_NC, axis=1)
+    right, said, there = (
+        np.bincount(rows, minlength=num_classes).astype(np.float64)
+        for rows in (chosen_N[chosen_N == y_N], chosen_N, np.asarray(y_N, dtype=np.int64))
+    )
+    ranked = float(np.sum(ranks_N[y_N > 0.5])) if loss == "logistic" else 0.0
+    return np.concatenate([right, said, there, [ranked]])
+
+
+def more_scores(loss: Loss, tally: Array, count: int) -> dict[str, float]:
+    """Return R2 and the mean absolute error, or F1 (macro over classes that occur) and, for two classes, the AUC."""
+    if loss == "squared":
+        total, squares, errors, absolute = tally
+        spread = squares - total**2 / count
+        found = {"mae": float(absolute / count)}
+        return {**found, "r2": float(1 - errors / spread)} if spread > 0 else found
+    right_C, said_C, there_C = np.split(tally[:-1], 3)
+    if loss == "logistic":
+        found = {"f1": float(2 * right_C[1] / max(said_C[1] + there_C[1], 1.0))}
+        absent, present = there_C
+        if absent and present:
+            found["auc"] = float((tally[-1] - present * (present + 1) / 2) / (present * absent))
+        return found
+    occurs = (said_C + there_C) > 0
+    return {"f1": float(np.mean(2 * right_C[occurs] / (said_C + there_C)[occurs]))}
+
+
+def ranks_of(loss: Loss, h_NC: Array) -> Array:
+    """Return the rank of each row's output among all, from 1 on, ties at their mean; nothing but for two classes."""
+    return np.asarray(rankdata(h_NC[:, 0])) if loss == "logistic" else np.zeros(0)
+
+
+def base_outputs(loss: Loss, y_N: NDArray[Any], num_outputs: int, is_wanted: bool) -> Array:
+    """Return the outputs (C) at which the label table's bias begins: those of the trivial predictor, or 0.
+
+    Of several classes they are centred: a constant over the classes makes no difference.
+    """
+    if not is_wanted or not len(y_N):
+        return np.zeros(num_outputs)
+    base_C = trivial_outputs(loss, y_N, num_outputs)
+    return base_C - base_C.mean() if loss == "softmax" else base_C
 
 
 def mean_score(loss: Loss, total: float, count: int) -> float:
@@ -258,6 +317,60 @@ def admm_server_step(loss: Loss, y_N: NDArray[Any], dual_NC: Array, total_NC: Ar
     z_NC = update_z(loss, y_N, dual_NC, total_NC, rho)
     updated_NC = update_lambda(dual_NC, total_NC, z_NC, rho)
     return updated_NC, shared_term(updated_NC, total_NC, z_NC, rho)
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """How far a round of ADMM is from its fixed point (Boyd et al. 2011, Section 3.3): norms over joined rows."""
+
+    primal: float
+    """|h - z|."""
+    dual: float
+    """rho |z - z of the round before|."""
+    primal_scale: float
+    """The larger one of |h| and |z|, both without what the predictor without features gives."""
+    dual_scale: float
+    """|lambda|."""
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Both residuals relative to their scales; 0 where there is nothing left."""
+        pairs = ((self.primal, self.primal_scale), (self.dual, self.dual_scale))
+        return tuple(0.0 if size == 0 else size / max(scale, 1e-300) for size, scale in pairs)  # type: ignore[return-value]
+
+    def balanced(self, rho: float) -> float:
+        """Return the penalty of the next round: larger where the primal residual is, smaller where the dual one is.
+
+        The idea is that of Boyd et al. 2011, Section 3.4.1; residuals are compared by their shares and the change
+        follows their ratio, as in Wohlberg 2017 (arXiv 1704.06209): where labels are rare one residual as it stands is
+        far below the other at any good penalty.
+        """
+        primal, dual = self.shares
+        if primal == 0 or dual == 0 or 1 / _UNBALANCED <= primal / dual <= _UNBALANCED:
+            return rho
+        return rho * min(max(sqrt(primal / dual), 1 / _CHANGE), _CHANGE)
+
+
+def residuals_of(
+    total_NC: Array, dual_NC: Array, updated_NC: Array, before_NC: Array, rho: float, base_C: Array
+) -> tuple[Array, Residuals]:
+    """Return z of a round and its residuals, from lambda before and after it and the z before."""
+    z_NC = total_NC - (updated_NC - dual_NC) / rho
+    scale = max(float(np.linalg.norm(total_NC - base_C)), float(np.linalg.norm(z_NC - base_C)))
+    return z_NC, Residuals(
+        primal=float(np.linalg.norm(total_NC - z_NC)),
+        dual=rho * float(np.linalg.norm(z_NC - before_NC)),
+        primal_scale=scale,
+        dual_scale=float(np.linalg.norm(updated_NC)),
+    )
+
+
+def admm_server_round(
+    loss: Loss, y_N: NDArray[Any], dual_NC: Array, total_NC: Array, rho: float, before_NC: Array, base_C: Array
+) -> tuple[Array, Array, Array, Residuals]:
+    """Return what `admm_server_step` does, then z and the residuals of the round."""
+    updated_NC, shared_NC = admm_server_step(loss, y_N, dual_NC, total_NC, rho)
+    return updated_NC, shared_NC, *residuals_of(total_NC, dual_NC, updated_NC, before_NC, rho, base_C)
 
 
 def scatter_auxiliary(

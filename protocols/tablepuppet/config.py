@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -47,12 +47,16 @@ class TablePuppetConfig:
     """Hidden units of a neural local model."""
     rounds: int = Field(default=10, ge=1)
     """Outer rounds of ADMM, or epochs of SGD."""
-    rho: float = Field(default=1.0, gt=0)
-    """Penalty of the outer ADMM (paper: 0.1 to 10)."""
+    tolerance: float = Field(default=0.0, ge=0)
+    """ADMM stops once both residuals are at most this share of what they are compared with (Boyd et al. 2011, Section
+    3.3.1); 0 does all rounds."""
+    rho: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    """Penalty of the outer ADMM (paper: 0.1 to 10); auto begins with 1 and, with ``admm=boyd``, balances the residuals
+    in the first half of the rounds (Boyd et al. 2011, Section 3.4.1, relative to their scales)."""
     inner_rounds: int = Field(default=10, ge=1)
     """Consensus rounds over a table's partitions in each outer round; u and w carry over."""
     inner_rho: float | None = Field(default=None, gt=0)
-    """Penalty of the consensus rounds (Eq. 20-22); `rho` if none."""
+    """Penalty of the consensus rounds (Eq. 20-22); the first `rho` if none."""
     beta: float = Field(default=1e-5, ge=0)
     """Weight of R(theta) = |theta|^2 / 2."""
     learning_rate: float = Field(default=0.1, gt=0)
@@ -71,6 +75,9 @@ class TablePuppetConfig:
     """Most L-BFGS iterations of a neural theta update in the exact modes."""
     centralised: Literal["exact", "sgd"] = "exact"
     """How the baseline trains on the joined table: ridge or L-BFGS, or mini-batch SGD as the SGD algorithms do."""
+    centre_labels: bool = True
+    """Whether the label table's bias begins where the predictor without features has it: at the labels' mean, or at the
+    logarithms of their shares. What is trained is the same problem from there."""
     standardise: bool = True
     """Whether numeric features get mean 0 and deviation 1 over their table."""
     declared_facts: tuple[str, ...] = ()
@@ -110,6 +117,8 @@ class TablePuppetConfig:
     @model_validator(mode="after")
     def _check(self) -> TablePuppetConfig:
         is_admm = self.algorithm.endswith(("admm", "admm-v"))
+        if self.tolerance > 0 and not is_admm:
+            raise ValueError(f"tolerance: {self.tolerance:g} is not allowed for {self.algorithm}: residuals are ADMM's")
         if self.feature_dp is not None and is_admm and self.admm != "paper_sgd":
             raise ValueError(f"feature_dp: exact solves (admm={self.admm}) have no DP; choose admm=paper_sgd or SGD")
         if self.feature_dp is not None and self.algorithm == "centralised":
@@ -131,6 +140,16 @@ class TablePuppetConfig:
         if self.prediction_noise > 0 and self.prediction_clip is None:
             raise ValueError("prediction_noise: needs prediction_clip, which bounds what it hides")
         return self
+
+    @property
+    def first_rho(self) -> float:
+        """The penalty of the first round."""
+        return 1.0 if self.rho == "auto" else self.rho
+
+    @property
+    def adapts_rho(self) -> bool:
+        """Whether the penalty follows the residuals."""
+        return self.is_admm and self.rho == "auto" and self.admm == "boyd"
 
     @property
     def partitions(self) -> int:

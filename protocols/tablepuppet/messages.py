@@ -67,6 +67,9 @@ class DuplicateCounts:
     in_test: NDArray[np.bool_]
     num_joined: int
     num_classes: int
+    base: Floats
+    """Where the bias of the label's table begins (C): the mean of the joined rows' labels, or the logarithms of their
+    shares, noisy labels' under label_dp; nothing to other tables."""
 
 
 @message(
@@ -78,6 +81,8 @@ class JoinedRows:
     train: Integers
     test: Integers
     num_classes: int
+    base: Floats
+    """As in `DuplicateCounts`."""
 
 
 @message(
@@ -147,6 +152,8 @@ class Auxiliary:
     """Y_i of Eq. 14 (n_i x C); where predictions are summed under masks without the receiver's own term."""
 
     values: Floats
+    rho: float
+    """The round's penalty, which follows from the residuals over all joined rows."""
 
 
 @message(reveals="the table's consensus theta, and the receiver's own dual variable")
@@ -180,15 +187,22 @@ class TestOutputs:
     """h of joined test rows (rows x C), in the order of `TestRows`."""
 
     values: Floats
+    ranks: Floats
+    """Of each among all joined test rows' outputs; for two classes alone."""
 
 
-@message(reveals="the sum of squared errors, or how many were right")
+@message(
+    reveals="the sum of squared errors, or how many were right; without label_dp also sums over the test labels: of "
+    "them, their squares and absolute errors, or counts and the sum of ranks by class"
+)
 class Score:
     """What the outputs scored, and their loss: sums over `count` joined test rows."""
 
     total: float
     loss: float
     count: int
+    tally: Floats
+    """What `algorithm.tally_rows` gives; nothing under label_dp, whose test labels no further count should tell of."""
 
 
 @message(reveals="every feature of every row that joins")
@@ -266,19 +280,23 @@ class RoundOrder:
     number: int
 
 
-@message(reveals="the mean loss on the training join")
+@message(reveals="the mean loss on the training join, and the residuals of ADMM over it")
 class TrainingLoss:
-    """Mean loss over the joined training rows."""
+    """Mean loss over the joined training rows; of ADMM the residuals' shares and the round's penalty, else 0."""
 
     value: float
+    primal: float
+    dual: float
+    rho: float
 
 
 @message(reveals="the model's score and mean loss on the test join")
 class TestScore:
-    """RMSE or accuracy, and mean loss, over the joined test rows."""
+    """RMSE or accuracy, mean loss, and other scores by name, over the joined test rows."""
 
     score: float
     loss: float
+    more: dict[str, float]
 
 
 def sent(config: TablePuppetConfig) -> tuple[type, ...]:

@@ -21,7 +21,7 @@ rows; x_nD, h_nC, Y_nC, G_n, theta_P (flat, float64), anchor_P.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
@@ -67,14 +67,19 @@ def describe_model(config: TablePuppetConfig, num_columns: int, num_outputs: int
     return TableModel(kind, num_columns, num_outputs, config.num_hidden, has_label)
 
 
-def initial_theta(model: TableModel, rng: np.random.Generator) -> Array:
-    """Return zeros for a linear model; for a network, uniform weights of size 1/sqrt(fan-in), zero biases."""
+def initial_theta(model: TableModel, rng: np.random.Generator, base_C: Array | None = None) -> Array:
+    """Return zeros for a linear model; for a network, uniform weights of size 1/sqrt(fan-in), zero biases.
+
+    The label table's bias, its last C parameters, begins at `base_C`.
+    """
     theta = np.zeros(model.num_parameters)
     if model.kind == "neural":
         inner, outer = model.num_columns * model.num_hidden, model.num_hidden * model.num_outputs
         theta[:inner] = rng.uniform(-1, 1, inner) / np.sqrt(max(model.num_columns, 1))
         start = inner + model.num_hidden
         theta[start : start + outer] = rng.uniform(-1, 1, outer) / np.sqrt(model.num_hidden)
+    if base_C is not None and len(base_C) and model.output_bias:
+        theta[-model.num_outputs :] = base_C
     return theta
 
 
@@ -306,9 +311,19 @@ def pose(
     alone: bool,
 ) -> Subproblem:
     """Return Eq. 16 (a table of one partition, `alone`) or Eq. 22 (one of several), without Y."""
-    kappa = quadratic_weight(config.admm, config.rho, num_tables)
-    tau = config.beta if alone else (config.inner_rho or config.rho)
+    kappa = quadratic_weight(config.admm, config.first_rho, num_tables)
+    tau = config.beta if alone else (config.inner_rho or config.first_rho)
     return Subproblem(model, x_nD, G_n, kappa, tau, num_joined)
+
+
+def with_penalty(
+    problem: Subproblem, system: LinearSystem | None, factor: float
+) -> tuple[Subproblem, LinearSystem | None]:
+    """Return the same with `factor` times the penalty rho; a linear model is not factorised again."""
+    if factor == 1.0:
+        return problem, system
+    scaled = None if system is None else replace(system, values_D=system.values_D * factor)
+    return replace(problem, kappa=problem.kappa * factor), scaled
 
 
 def prepare_solver(config: TablePuppetConfig, problem: Subproblem) -> LinearSystem | None:

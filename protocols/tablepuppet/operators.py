@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -104,9 +105,7 @@ class UnionOperator:
         """Give each partition its G, and remember how many of its rows join."""
         train, in_test = (algorithm.scatter_union(n, self.memory["sizes"]) for n in (counts.train, counts.in_test))
         self.memory["active"] = [int(np.count_nonzero(part)) for part in train]
-        sent = [
-            DuplicateCounts(a, b, counts.num_joined, counts.num_classes) for a, b in zip(train, in_test, strict=True)
-        ]
+        sent = [replace(counts, train=a, in_test=b) for a, b in zip(train, in_test, strict=True)]
         await ask_each(self._clients, lambda client, given: client.receive_counts(given), sent)
 
     @remote(caller=SERVER)
@@ -153,12 +152,16 @@ class UnionOperator:
             first = (await ask_all(clients, lambda client: client.first_theta()))[0].theta
             memory["w"], memory["u"] = first, [np.zeros_like(first) for _ in clients]
         parts = algorithm.scatter_union(auxiliary.values, memory["active"])
-        await ask_each(clients, lambda client, given: client.receive_auxiliary(given), map(Auxiliary, parts))
+        await ask_each(
+            clients,
+            lambda client, given: client.receive_auxiliary(given),
+            [Auxiliary(part, auxiliary.rho) for part in parts],
+        )
         for _ in range(config.inner_rounds):
             sent = [Consensus(memory["w"], u) for u in memory["u"]]
             found = await ask_each(clients, lambda client, given: client.consensus(given), sent)
             thetas = [part.theta for part in found]
-            args = (thetas, memory["u"], config.beta, config.inner_rho or config.rho)
+            args = (thetas, memory["u"], config.beta, config.inner_rho or config.first_rho)
             work = Work("coordinate", float(2 * len(thetas) * len(thetas[0])))
             memory["w"], memory["u"] = await self._compute(algorithm.consensus_step, *args, work=work)
         agreed = [Consensus(memory["w"], u) for u in memory["u"]]
@@ -174,9 +177,11 @@ class UnionOperator:
     @remote(caller=SERVER)
     async def score(self, outputs: TestOutputs) -> Score:
         """Let each partition score the joined test rows that it has labels of."""
-        sent = [TestOutputs(outputs.values[places]) for places in self.memory["test_places"]]
+        ranks = outputs.ranks if len(outputs.ranks) else np.zeros(len(outputs.values))
+        sent = [TestOutputs(outputs.values[places], ranks[places]) for places in self.memory["test_places"]]
         found = await ask_each(self._clients, lambda client, given: client.score(given), sent)
-        return Score(sum(s.total for s in found), sum(s.loss for s in found), sum(s.count for s in found))
+        tally = sum((part.tally for part in found if len(part.tally)), np.zeros(1))
+        return Score(sum(s.total for s in found), sum(s.loss for s in found), sum(s.count for s in found), tally)
 
     @remote(caller=SERVER)
     async def give_rows(self) -> DesignMatrix:
@@ -232,7 +237,7 @@ class JoinServer(Server):
 
     state: ClassVar[tuple[str, ...]] = (
         "train_rows", "test_rows", "num_rows", "label_index", "y", "num_outputs", "dual", "predictions", "thetas",
-        "memory", "matrices", "total",
+        "memory", "matrices", "total", "base", "rho", "z",
     )  # fmt: skip
 
     def __init__(
@@ -253,6 +258,9 @@ class JoinServer(Server):
         self.matrices: list[DesignMatrix] = []
         self.total = np.zeros((0, 1))
         """h of every joined row, where predictions are summed under masks."""
+        self.base = np.zeros(1)  # the outputs at which training begins
+        self.rho = config.first_rho
+        self.z = np.zeros((0, 1))
         self._sums = SecureSums(self, Parties(self, [name for side in sides for name in side.clients], timeout=600.0))
 
     async def open(self) -> None:
@@ -297,12 +305,16 @@ class JoinServer(Server):
         train_y = np.zeros(len(labels.is_test), dtype=labels.train.dtype)
         train_y[~labels.is_test] = labels.train
         self.y = train_y[split.train[self.label_index]]
+        self.base = algorithm.base_outputs(self._loss, self.y, self.num_outputs, config.centre_labels)
+        bases = [self.base if i == self.label_index else np.zeros(0) for i in range(len(tables))]
         if config.is_vertical:
             whole = [clients[0] for clients in self._clients.values()]
-            given = [JoinedRows(a, b, self.num_outputs) for a, b in zip(split.train, split.test, strict=True)]
+            pairs = zip(split.train, split.test, bases, strict=True)
+            given = [JoinedRows(train, test, self.num_outputs, base) for train, test, base in pairs]
             await ask_each(whole, lambda client, rows: client.receive_joined_rows(rows), given)
         else:
-            sent = [DuplicateCounts(c, t, len(self.y), self.num_outputs) for c, t in split.counts()]
+            counts = zip(split.counts(), bases, strict=True)
+            sent = [DuplicateCounts(*each, len(self.y), self.num_outputs, base) for each, base in counts]
             await ask_each(tables, lambda table, counts: table.receive_counts(counts), sent)
         self._scored = split.test[self.label_index]
         await label_table.receive_test_rows(TestRows(self._scored))
@@ -312,6 +324,7 @@ class JoinServer(Server):
         self.train_rows, self.test_rows, self.num_rows = list(joined.train), list(joined.test), list(joined.num_rows)
         self._index()
         self.dual = np.zeros((len(self.y), self.num_outputs)) if config.is_admm else np.zeros((0, 1))
+        self.z = self.dual + self.base
         if config.algorithm == "centralised":
             self.matrices = await ask_all(tables, lambda table: table.give_rows())
             self.thetas = [matrix.theta for matrix in self.matrices]
@@ -354,39 +367,44 @@ class JoinServer(Server):
     @remote(caller=DRIVER)
     async def train_round(self, order: RoundOrder) -> TrainingLoss:
         """Train one epoch of SGD or one round of ADMM, as Table 5 composes them, and return the training loss."""
-        if self._config.algorithm == "centralised":
-            return TrainingLoss(await self._train_centralised(order.number))
-        if self._config.is_admm:
-            return TrainingLoss(await self._admm_round())
-        return TrainingLoss(await self._sgd_epoch(order.number))
+        config, rho = self._config, self.rho
+        if not config.is_admm:
+            train = self._train_centralised if config.algorithm == "centralised" else self._sgd_epoch
+            return TrainingLoss(await train(order.number), 0.0, 0.0, 0.0)
+        loss, residuals = await self._admm_round()
+        if config.adapts_rho and 2 * order.number <= config.rounds:
+            self.rho = residuals.balanced(rho)
+        return TrainingLoss(loss, *residuals.shares, rho)
 
-    async def _admm_round(self) -> float:
+    async def _admm_round(self) -> tuple[float, algorithm.Residuals]:
         """RFL-ADMM(-V), VFL-ADMM: LoJ gathers, updates z and lambda, scatters Y; the tables solve for theta."""
         config, loss = self._config, self._loss
         if config.secure_sums:
             return await self._admm_round_of_sums()
         total_NC = await self._join(self.predictions)
-        args = (loss, self.y, self.dual, total_NC, config.rho)
-        self.dual, shared_NC = await self.compute(algorithm.admm_server_step, *args, work=self._work("server-step"))
-        sent = []
+        args = (loss, self.y, self.dual, total_NC, self.rho, self.z, self.base)
+        step = await self.compute(algorithm.admm_server_round, *args, work=self._work("server-step"))
+        self.dual, shared_NC, self.z, residuals = step
+        sent, work = [], self._work("scatter")
         for i, h_nC in enumerate(self.predictions):
-            args_i = (config.admm, shared_NC, self._rows[i], self._G[i], h_nC, config.rho, len(self._tables))
-            sent.append(Auxiliary(await self.compute(algorithm.scatter_auxiliary, *args_i, work=self._work("scatter"))))
+            own = (config.admm, shared_NC, self._rows[i], self._G[i], h_nC, self.rho, len(self._tables))
+            sent.append(Auxiliary(await self.compute(algorithm.scatter_auxiliary, *own, work=work), self.rho))
         found = await ask_each(self._tables, lambda table, auxiliary: table.solve(auxiliary), sent)
         self.predictions = _bare(found)
-        total_NC = await self._join(self.predictions)
-        return algorithm.mean_loss(loss, total_NC, self.y)
+        return algorithm.mean_loss(loss, await self._join(self.predictions), self.y), residuals
 
-    async def _admm_round_of_sums(self) -> float:
+    async def _admm_round_of_sums(self) -> tuple[float, algorithm.Residuals]:
         """The same round with the sums alone: each table takes its own term of Eq. 14 away itself."""
-        args = (self._loss, self.y, self.dual, self.total, self._config.rho)
-        self.dual, shared_NC = await self.compute(algorithm.admm_server_step, *args, work=self._work("server-step"))
-        sent = []
+        args = (self._loss, self.y, self.dual, self.total, self.rho, self.z, self.base)
+        step = await self.compute(algorithm.admm_server_round, *args, work=self._work("server-step"))
+        self.dual, shared_NC, self.z, residuals = step
+        sent, work = [], self._work("scatter")
         for rows, size in zip(self._rows, self.num_rows, strict=True):
-            work = self._work("scatter")
-            sent.append(Auxiliary(await self.compute(algorithm.scatter_join, shared_NC, rows, size, work=work)))
+            sent.append(
+                Auxiliary(await self.compute(algorithm.scatter_join, shared_NC, rows, size, work=work), self.rho)
+            )
         self.total = await self._ask_sum(lambda table, auxiliary: table.solve(auxiliary), sent)
-        return algorithm.mean_loss(self._loss, self.total, self.y)
+        return algorithm.mean_loss(self._loss, self.total, self.y), residuals
 
     async def _sgd_epoch(self, number: int) -> float:
         """RFL-SGD(-V), VFL-SGD: for each batch LoJ gathers, differentiates the loss and scatters."""
@@ -451,8 +469,10 @@ class JoinServer(Server):
         return await self._score(np.tile(constant_C, (len(self._test_rows[0]), 1)))
 
     async def _score(self, outputs: Array) -> TestScore:
-        found = await self._tables[self.label_index].score(TestOutputs(outputs))
-        return TestScore(algorithm.mean_score(self._loss, found.total, found.count), found.loss / found.count)
+        loss = self._loss
+        found = await self._tables[self.label_index].score(TestOutputs(outputs, algorithm.ranks_of(loss, outputs)))
+        more = algorithm.more_scores(loss, found.tally, found.count) if len(found.tally) > 1 else {}
+        return TestScore(algorithm.mean_score(loss, found.total, found.count), found.loss / found.count, more)
 
     # --- inside ---
 

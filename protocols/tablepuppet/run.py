@@ -58,9 +58,15 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
         state.trivial = named(loss, await server.trivial())
         await rounds.checkpoint()
     async for number in rounds:
-        train_loss = (await server.train_round(RoundOrder(number))).value  # lines 4-16
+        trained = await server.train_round(RoundOrder(number))  # lines 4-16
+        train_loss = trained.value
         rounds.record({"training/loss": train_loss})
-        scores = named(loss, await server.evaluate())
+        if config.is_admm:
+            rounds.record({"primal_residual": trained.primal, "dual_residual": trained.dual, "rho": trained.rho})
+            if max(trained.primal, trained.dual) <= config.tolerance:
+                rounds.stop()
+        found = await server.evaluate()
+        scores = {**named(loss, found), **found.more}
         state.metrics = {**of_split("test", scores), "training/loss": train_loss}
         state.curve = [*state.curve, scores[SCORE_NAMES[loss]]]
         rounds.record(state.metrics)
@@ -128,7 +134,7 @@ def remedy(config: TablePuppetConfig) -> Remedy:
         return Remedy("learning_rate", config.learning_rate)
     if config.admm == "paper_sgd":
         return Remedy("local_learning_rate", config.local_learning_rate)
-    return Remedy("rho", config.rho, "larger")
+    return Remedy("rho", config.first_rho, "larger")
 
 
 def guarantees(config: TablePuppetConfig, runtime: Runtime) -> dict[str, Any]:
