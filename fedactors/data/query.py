@@ -450,7 +450,7 @@ def _edges_and_filters(
                 if len(owners) > 1:
                     raise UnsupportedQueryError(
                         f"sql: the condition {text!r} concerns {what}: tables are joined by column = column alone, and "
-                        "a filter concerns exactly one table; compute an expression of a key as a column of a view"
+                        "a filter must concern exactly one table; compute an expression of a key as a column of a view"
                     )
                 raise UnsupportedQueryError(f"sql: the filter {text!r} must concern exactly one table, not {what}")
             filters[owners.pop()].append(_condition(tree))

@@ -1,0 +1,77 @@
+"""Rows of a record made again, as CI does it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedactors.errors import BadInput
+from fedactors.records.table import read_table, write_table
+from scenarios.replay import RESULTS, drawable, made_again, main
+from scenarios.results import record_text, tables_of
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """A page and its table, with one row of one seed, small enough to be made again."""
+    folder = tmp_path_factory.mktemp("record")
+    words = ["scenarios/paper/mtcd/ablations.py", "--smoke", "--only", "gamma-01", "--seeds", "3", "--out", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True, timeout=200)
+    (folder / "mtcd.md").write_text("# M\n<!-- record: mtcd.parquet -->\n<!-- end -->\n")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.walk
+def test_a_row_is_made_again_by_its_command(record, capsys):
+    (row,) = read_table(record / "mtcd.parquet")
+    assert row.command.startswith("python scenarios/paper/mtcd/ablations.py --smoke --row tokens/gamma-01 --seeds 3")
+    assert main([str(record), "--draw-seed", "1"]) == 0
+    assert "1 rows made again, 0 of them different" in capsys.readouterr().out
+    changed = dataclasses.replace(row, metrics={**row.metrics, "gap": 2 * float(row.metrics["gap"])})
+    write_table(record / "mtcd.parquet", [changed])
+    assert main([str(record)]) == 1
+    assert "metrics.gap" in capsys.readouterr().out
+    write_table(
+        record / "mtcd.parquet", [dataclasses.replace(row, command=row.command.replace("gamma-01", "gamma-99"))]
+    )
+    assert main([str(record)]) == 1
+    assert "its command does not make it" in capsys.readouterr().out
+    write_table(record / "mtcd.parquet", [row])
+
+
+@pytest.mark.slow
+@pytest.mark.walk
+def test_what_is_not_drawn(record, tmp_path):
+    (row,) = read_table(record / "mtcd.parquet")
+    page = tmp_path / "mtcd.md"
+    page.write_text("<!-- record: mtcd.parquet -->\n<!-- end -->\n")
+    others = [
+        dataclasses.replace(row, command=""),
+        dataclasses.replace(row, content=""),
+        dataclasses.replace(row, command="python scenarios/paper/mtcd/ablations.py"),
+        dataclasses.replace(row, runtime="ray"),
+        dataclasses.replace(row, status="failed"),
+    ]
+    write_table(tmp_path / "mtcd.parquet", [*others, row])
+    assert drawable(page, float("inf")) == [row]
+    assert drawable(page, 0.0) == []
+    assert record_text(tmp_path, ["mtcd.parquet"]).startswith("1 of the 6 rows behind this page")
+    assert "tokens (5)" in record_text(tmp_path, ["mtcd.parquet"])
+    with pytest.raises(BadInput, match="is not allowed: python and a script"):
+        made_again(dataclasses.replace(row, command="rm -rf x"))
+
+
+def test_every_page_that_stands_on_tables_says_which_of_its_rows_can_be_made_again():
+    stands = {table.name for page in RESULTS.glob("*.md") for table in tables_of(page)}
+    assert stands == {table.name for table in RESULTS.glob("*.parquet")} - {"reliability.parquet"}
+    pages = [page for page in RESULTS.glob("*.md") if "<!-- results: rows=" in page.read_text()]
+    assert [page.name for page in pages if not tables_of(page) and page.name != "tablepuppet-settings.md"] == []
