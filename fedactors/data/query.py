@@ -134,12 +134,10 @@ def _check_constructs(tree: Tree) -> None:
     """Refuse the first construct that is not allowed, clauses before what is selected."""
     refused = [node for node in tree.walk() if not isinstance(node, _ALLOWED_NODES) or _is_nested(node)]
     for node in sorted(refused, key=_is_selected):
-        place = " in the select list" if _is_selected(node) else ""
+        is_joining = isinstance(node.find_ancestor(exp.Join, exp.Select), exp.Join)
+        place = " in the select list" if _is_selected(node) else " in a join condition" if is_joining else ""
         words = node.key.upper() if isinstance(node, exp.SetOperation) else repr(node.sql(dialect="duckdb"))
-        if node.find_ancestor(exp.Join) is not None and not isinstance(node, exp.Query):
-            place = " in a join condition"
-        what = "CTE" if isinstance(node, exp.With) else "subquery" if _is_nested(node) else node.key
-        raise UnsupportedQueryError(f"sql: {words}{place} is not supported ({what})")
+        raise UnsupportedQueryError(f"sql: {words}{place} is not supported ({node.key})")
     for union in tree.find_all(exp.Union):
         if union.args.get("distinct"):
             raise UnsupportedQueryError("sql: UNION removes duplicates and is not supported; write UNION ALL")
@@ -203,9 +201,7 @@ def _branch(select: exp.Select) -> Query:
         join = item.parent
         for key in join.args.get("using") or []:
             if number > 1:
-                raise UnsupportedQueryError(
-                    f"sql: USING ({key.name}) in the second or a later join is not supported; write ON"
-                )
+                raise UnsupportedQueryError(f"sql: USING ({key.name}) after the first join is not supported; write ON")
             sides = [exp.column(key.copy(), exp.to_identifier(side, quoted=True)) for side in tables]
             join.on(exp.EQ(this=sides[0], expression=sides[1]), copy=False)
         join.set("using", None)
@@ -354,13 +350,10 @@ def _read_partitions(
     made, found = [], []
     for source, select in parts:
         if source not in schemas:
-            known, last = ", ".join(sorted(schemas)) or "none", source.rpartition(".")[2]
-            if last != source:
-                raise UnsupportedQueryError(
-                    f"sql: the schema name in {source!r} is not supported: write the name of a source, such as "
-                    f"{last!r}, and say at the source where it lies (known: {known})"
-                )
-            raise UnknownTableError(f"sql: unknown table {source!r} (known: {known})")
+            why = ": names of schemas are not supported" if "." in source else ""
+            raise UnknownTableError(
+                f"sql: unknown table {source!r}{why} (known: {', '.join(sorted(schemas)) or 'none'})"
+            )
         schema = schemas[source]
         picked, conjuncts = _resolve(select, {_sources(select)[0].name: schema})
         names = [c for _, column in picked for c in (schema if column == "*" else [column])]
@@ -445,13 +438,8 @@ def _edges_and_filters(
         if not (isinstance(tree, exp.EQ) and isinstance(tree.left, exp.Column) and isinstance(tree.right, exp.Column)):
             owners = {column.table for column in tree.find_all(exp.Column)}
             if len(owners) != 1:
-                what = " and ".join(sorted(owners)) or "no table"
+                what = f"{' and '.join(sorted(owners))}; joins are by column = column" if owners else "no table"
                 text = tree.sql(dialect="duckdb")
-                if len(owners) > 1:
-                    raise UnsupportedQueryError(
-                        f"sql: the condition {text!r} concerns {what}: tables are joined by column = column alone, and "
-                        "a filter must concern exactly one table; compute an expression of a key as a column of a view"
-                    )
                 raise UnsupportedQueryError(f"sql: the filter {text!r} must concern exactly one table, not {what}")
             filters[owners.pop()].append(_condition(tree))
             continue
