@@ -351,9 +351,8 @@ def _read_partitions(
     for source, select in parts:
         if source not in schemas:
             why = ": names of schemas are not supported" if "." in source else ""
-            raise UnknownTableError(
-                f"sql: unknown table {source!r}{why} (known: {', '.join(sorted(schemas)) or 'none'})"
-            )
+            known = ", ".join(sorted(schemas)) or "none"
+            raise UnknownTableError(f"sql: unknown table {source!r}{why} (known: {known})")
         schema = schemas[source]
         picked, conjuncts = _resolve(select, {_sources(select)[0].name: schema})
         names = [c for _, column in picked for c in (schema if column == "*" else [column])]
