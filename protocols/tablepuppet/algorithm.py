@@ -129,14 +129,14 @@ def score_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
     return float(np.count_nonzero(np.argmax(h_NC, axis=1) == y_N))
 
 
-def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: Array) -> Array:
+def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: Index) -> Array:
     """Return sums over rows from which other scores follow, whoever has which rows: see `more_scores`.
 
     Args:
         loss: the task's.
         h_NC: outputs.
         y_N: labels.
-        ranks_N: of the outputs among all rows' outputs, ties at their mean rank; for two classes alone.
+        ranks_N: see `ranks_of`; for two classes alone.
     """
     if loss == "squared":
         error_N = h_NC[:, 0] - y_N
@@ -147,7 +147,7 @@ def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: Array) -> Ar
         np.bincount(rows, minlength=num_classes).astype(np.float64)
         for rows in (chosen_N[chosen_N == y_N], chosen_N, np.asarray(y_N, dtype=np.int64))
     )
-    ranked = float(np.sum(ranks_N[y_N > 0.5])) if loss == "logistic" else 0.0
+    ranked = float(np.sum(ranks_N[y_N > 0.5])) / 2 if loss == "logistic" else 0.0
     return np.concatenate([right, said, there, [ranked]])
 
 
@@ -169,9 +169,9 @@ def more_scores(loss: Loss, tally: Array, count: int) -> dict[str, float]:
     return {"f1": float(np.mean(2 * right_C[occurs] / (said_C + there_C)[occurs]))}
 
 
-def ranks_of(loss: Loss, h_NC: Array) -> Array:
-    """Return the rank of each row's output among all, from 1 on, ties at their mean; nothing but for two classes."""
-    return np.asarray(rankdata(h_NC[:, 0])) if loss == "logistic" else np.zeros(0)
+def ranks_of(loss: Loss, h_NC: Array) -> Index:
+    """Return twice the rank of each row's output among all, ties at their mean; nothing but for two classes."""
+    return np.rint(2 * rankdata(h_NC[:, 0])).astype(np.int64) if loss == "logistic" else np.zeros(0, dtype=np.int64)
 
 
 def base_outputs(loss: Loss, y_N: NDArray[Any], num_outputs: int, is_wanted: bool) -> Array:

@@ -187,8 +187,8 @@ class TestOutputs:
     """h of joined test rows (rows x C), in the order of `TestRows`."""
 
     values: Floats
-    ranks: Floats
-    """Of each among all joined test rows' outputs; for two classes alone."""
+    ranks: Integers
+    """Twice the rank of each among all joined test rows' outputs; for two classes alone."""
 
 
 @message(

@@ -177,7 +177,7 @@ class UnionOperator:
     @remote(caller=SERVER)
     async def score(self, outputs: TestOutputs) -> Score:
         """Let each partition score the joined test rows that it has labels of."""
-        ranks = outputs.ranks if len(outputs.ranks) else np.zeros(len(outputs.values))
+        ranks = outputs.ranks if len(outputs.ranks) else np.zeros(len(outputs.values), dtype=np.int64)
         sent = [TestOutputs(outputs.values[places], ranks[places]) for places in self.memory["test_places"]]
         found = await ask_each(self._clients, lambda client, given: client.score(given), sent)
         tally = sum((part.tally for part in found if len(part.tally)), np.zeros(1))

@@ -132,7 +132,7 @@ def test_tallies_of_parts_add_up_to_the_scores_of_the_whole(loss):
     y = draw.normal(size=90) if loss == "squared" else draw.integers(0, 3 if loss == "softmax" else 2, 90)
     h = np.round(draw.normal(size=(90, 3 if loss == "softmax" else 1)), 1)  # with ties
     ranks = algorithm.ranks_of(loss, h)
-    given = ranks if len(ranks) else np.zeros(90)
+    given = ranks if len(ranks) else np.zeros(90, dtype=np.int64)
     parts = [algorithm.tally_rows(loss, h[place], y[place], given[place]) for place in np.array_split(np.arange(90), 4)]
     found = algorithm.more_scores(loss, sum(parts), 90)
     if loss == "squared":
@@ -149,7 +149,9 @@ def test_scores_that_are_not_defined_are_left_out():
     ones, h = np.ones(4), np.arange(4.0)[:, None]
     tally = algorithm.tally_rows("logistic", h, ones, algorithm.ranks_of("logistic", h))
     assert "auc" not in algorithm.more_scores("logistic", tally, 4)
-    assert "r2" not in algorithm.more_scores("squared", algorithm.tally_rows("squared", h, ones, np.zeros(0)), 4)
+    assert "r2" not in algorithm.more_scores(
+        "squared", algorithm.tally_rows("squared", h, ones, np.zeros(0, dtype=np.int64)), 4
+    )
 
 
 def test_residuals_are_those_of_the_definition():
