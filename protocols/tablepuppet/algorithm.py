@@ -129,7 +129,7 @@ def score_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
     return float(np.count_nonzero(np.argmax(h_NC, axis=1) == y_N))
 
 
-def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: Index) -> Array:
+def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: NDArray[np.integer[Any]]) -> Array:
     """Return sums over rows from which other scores follow, whoever has which rows: see `more_scores`.
 
     Args:
