@@ -15,7 +15,7 @@ import numpy as np
 from fedactors.command_line.main import main
 from fedactors.runtime.federated.audit import check
 from fedactors.runtime.federated.folders import AUDIT, SITE, SiteFolder
-from fedactors.runtime.federated.link import Limits
+from fedactors.runtime.federated.pieces import Limits
 from fedactors.runtime.federated.proposal import decide, kept_proposals
 from fedactors.runtime.federated.site import SiteProcess
 
@@ -124,18 +124,18 @@ class World:
         loop.close()
 
     def answer(
-        self, approved: bool = True, names: tuple[str, ...] = (BANK, SHOP), seconds: float = 30.0
+        self, approved: bool = True, names: tuple[str, ...] = (BANK, SHOP), seconds: float = 30.0, why: str = ""
     ) -> threading.Thread:
         """Answer the next proposal at these sites, as their persons would."""
+        waiting = {name: set(kept_proposals(self.folder(name))) for name in names}
 
         def work() -> None:
             end = time.monotonic() + seconds
-            waiting = {name: set(kept_proposals(self.folder(name))) for name in names}
             while waiting and time.monotonic() < end:
                 for name in list(waiting):
                     for run, proposal in kept_proposals(self.folder(name)).items():
                         if run not in waiting[name]:
-                            decide(self.folder(name), proposal, approved=approved)
+                            decide(self.folder(name), proposal, approved=approved, why=why)
                             del waiting[name]
                             break
                 time.sleep(0.05)

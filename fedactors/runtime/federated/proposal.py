@@ -226,9 +226,22 @@ def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
     place = folder.path / PROPOSALS
     place.mkdir(mode=0o700, exist_ok=True)
     path = place / f"{proposal.run}.json"
-    with path.open("x") as file:  # a run id is of one run
-        json.dump(as_tree(proposal), file)
+    _write_once(path, as_tree(proposal))  # a run id is of one run
     return path
+
+
+def _write_once(path: Path, tree: Any) -> None:
+    """Write a new file, which is whole or not there.
+
+    Raises:
+        FileExistsError: it is there already.
+    """
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(tree))
+    try:
+        os.link(part, path)
+    finally:
+        part.unlink()
 
 
 def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
@@ -244,15 +257,10 @@ def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str =
         BadInput: it is answered already.
     """
     path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
-    content = json.dumps({"approved": approved, "why": why, "digest": proposal.digest})
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(content)
     try:
-        os.link(part, path)  # whole, or not there
+        _write_once(path, {"approved": approved, "why": why, "digest": proposal.digest})
     except FileExistsError:
         raise BadInput(f"run: {proposal.run} is decided already") from None
-    finally:
-        part.unlink()
     folder.audit.add("approved" if approved else "rejected", run=proposal.run, why=why, proposal=proposal.digest)
 
 

@@ -19,20 +19,21 @@ from typing import Any
 import numpy as np
 
 from fedactors.data.partitions import VerticalPart
-from fedactors.errors import CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
-from fedactors.network.codec import Parts, decode
+from fedactors.errors import CallTimeout, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
+from fedactors.network.codec import Parts
 from fedactors.network.ledger import Ledger
 from fedactors.plugins import Protocol
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.run_folder import RunFolder
 from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import ACTOR_NAME, Casting
+from fedactors.runtime.base import Casting
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, encode_error, without_words
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
-from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Limits, Serve, dial
+from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
+from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.proposal import Proposal
 from fedactors.runtime.hosted import WallClock
 
@@ -112,6 +113,9 @@ class SiteRun:
 
     # --- for the driver, whose site is the coordinator's ---
 
+    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot"})
+    """What the driver asks for that ends the run at this site if it fails."""
+
     async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
         """Do what the driver asks."""
         steps = {"prepare": Life.APPROVED, "connect": Life.PREPARED, "load": Life.CONNECTED, "open": Life.LOADED}
@@ -147,22 +151,23 @@ class SiteRun:
             case "end", ():
                 self.end("finished")
             case _:
-                raise Refused(DRIVER, f"asks {self._folder.name} for {str(verb)[:40]!r}, which there is not")
+                raise Refused(DRIVER, f"asks {self._folder.name} for {verb[:40]!r} with what it does not take")
         return None
 
     def _prepare(self, castings: Any) -> None:
         proposal, me = self.proposal, self._folder.name
         seats = self._folder.federation.seats
-        for name, _, _ in castings:
-            if not ACTOR_NAME.fullmatch(name) or name.partition("/")[0] == DRIVER:
-                raise Refused(DRIVER, f"casts {name[:100]!r}, which is no name of an actor")
-            party = name.partition("/")[0]
-            if party in self._folder.federation.members and party not in proposal.data:
-                raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
+        is_cast = isinstance(castings, tuple) and all(type(one) is tuple and len(one) == 3 for one in castings)
+        if not (is_cast and castings):
+            raise Refused(DRIVER, "casts what are no actors")
         assert self._protocol.actors is not None
         classes = {cls.__name__: cls for cls in self._protocol.actors(self._config).values()}
         pairs = [(name, cls) for name, cls, _ in castings]
         book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, seats))
+        for name in book:
+            party = name.partition("/")[0]
+            if party in self._folder.federation.members and party not in proposal.data:
+                raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
         self.gate = Gate(me, proposal.coordinator, book)
         self.cast = hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
         clock = WallClock(time.time())
@@ -170,9 +175,12 @@ class SiteRun:
         for name, cls, frame in castings:
             if book[name].site != me:
                 continue
-            args, kwargs = self._arguments(name, frame)
-            casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
-            self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
+            try:
+                args, kwargs = self._arguments(name, frame)
+                casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
+                self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise Refused(DRIVER, f"casts {name} with other arguments than it takes") from error
             context.failure.add_done_callback(self._failed)
         self.life = Life.PREPARED
 
@@ -197,7 +205,7 @@ class SiteRun:
                 return value
             raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
 
-        args, kwargs = own(decode(frame, arguments=True))
+        args, kwargs = own(value_of(frame, DRIVER, arguments=True))
         return args, kwargs
 
     def _open_records(self) -> None:
@@ -291,15 +299,21 @@ class SiteRun:
 
     def _serve_frame(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
-            try:
-                sender, receiver, method, value = decode(body)
-            except (FedactorsError, ValueError, TypeError) as error:
-                raise self._refuse(Refused(peer, f"sends what is no call: {error}")) from None
-            return await self.serve_call(peer, sender, receiver, method, value)
+            return await self.serve_call(peer, *self._parts(peer, body, 4, "is no call"))
 
         return serve
 
-    async def serve_call(self, peer: str, sender: str, receiver: Any, method: Any, value: Any) -> Any:
+    def _parts(self, peer: str, body: memoryview, count: int, what: str) -> tuple[Any, ...]:
+        """Return the parts of a request that another site makes."""
+        try:
+            found = value_of(body, peer)
+            if type(found) is not tuple or len(found) != count:
+                raise Refused(peer, f"sends what {what}")
+        except Refused as error:
+            raise self._refuse(error) from None
+        return found
+
+    async def serve_call(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Any:
         """Do what an actor of another site, or the driver, calls for, if it may."""
         try:
             door = self.gate.call_in(peer, sender, receiver, method, value)
@@ -308,27 +322,23 @@ class SiteRun:
             raise self._refuse(error) from None
         try:
             reply = await context.serve(sender, door, value)
+            self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         except Refused as error:
             raise self._refuse(error) from None
-        self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         return reply
 
     def _serve_payload(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
+            reader, owner, key = self._parts(peer, body, 3, "asks for no payload")
             try:
-                reader, owner, key = decode(body)
                 self.gate.check_owner(peer, reader)
-                context = self.actors.get(owner)
-                if context is None:
+                context = self.actors.get(owner) if isinstance(owner, str) else None
+                if context is None or not isinstance(key, int):
                     raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
                 value = context.read(key, reader)
+                self.gate.payload(self.gate.left, self.gate.book[owner], reader, value)
             except Refused as error:
                 raise self._refuse(error) from None
-            except PayloadGone:
-                raise
-            except (FedactorsError, ValueError, TypeError) as error:
-                raise self._refuse(Refused(peer, f"sends what asks for no payload: {error}")) from None
-            self.gate.payload(self.gate.left, self.gate.book[owner], reader, value)
             return value
 
         return serve
