@@ -76,4 +76,4 @@ def prepare_federated(
     def make(recorder: Recorder | None) -> Runtime:
         return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder)
 
-    return proposal.vertical(), make
+    return proposal.described(), make

@@ -13,13 +13,18 @@ from fedactors.learning.own_models import check_model
 from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 
 
-def load_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
+def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
     """Return who holds which rows; no row is read.
 
     Raises:
         BadInput: names the setting, its value and what is allowed.
     """
-    data = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
+    if isinstance(name, HorizontalData):
+        data = _fitting(config, name)
+    elif name.endswith(".toml"):
+        data = _fitting(config, load_own_as(Path(name), HorizontalData))
+    else:
+        data = _named_data(config, name, seed)
     if (config.clients_per_round or 0) > data.num_clients:
         raise BadInput(
             f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients} clients"
@@ -39,7 +44,7 @@ def _named_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalDat
     )
 
 
-def _own_data(config: HorizontalConfig, path: Path) -> HorizontalData:
+def _fitting(config: HorizontalConfig, own: HorizontalData) -> HorizontalData:
     for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
         if count:
             raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
@@ -48,9 +53,8 @@ def _own_data(config: HorizontalConfig, path: Path) -> HorizontalData:
             f"clients_per_site: {config.clients_per_site} is not allowed with own files: each client's process "
             "opens its own file, and only that"
         )
-    own = load_own_as(path, HorizontalData)
     if config.num_clients not in (None, own.num_clients):
-        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {path} describes {own.num_clients}")
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {own.name} describes {own.num_clients}")
     if own.centers:
         party, center = own.parties[0], own.centers[0]
         raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")

@@ -303,7 +303,7 @@ def source(path: Path) -> FileSource:
 
 def cast(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
     """Return (name, class, arguments) of an actor that the shop did not agree to."""
-    part = rogue.proposal.vertical().part(SHOP)
+    part: Any = rogue.proposal.described().part(SHOP)  # type: ignore[call-overload]
     names = (WORKER,)
     own: tuple[Any, ...] = (rogue.config, part, 1, names)
     if what == "a class outside the protocol":
@@ -311,7 +311,7 @@ def cast(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
     if what == "a file":
         own = (rogue.config, replace(part, source=source(rogue.world.path / "secret.csv")), 1, names)
     elif what == "another's part":
-        own = (rogue.config, rogue.proposal.vertical().part(BANK), 1, names)
+        own = (rogue.config, rogue.proposal.described().part(BANK), 1, names)
     elif what == "other settings":
         own = (replace(rogue.config, embedding_size=3), part, 1, names)
     elif what == "a source alone":

@@ -9,7 +9,7 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.runtime.federated.crossings import agree
-from tests.federated.world import BANK, SHOP, TASK, World
+from tests.federated.world import BANK, SHOP, SQL, TASK, World
 
 SMALL = ("num_epochs=2", "num_layers=2", "hidden_size=8", "embedding_size=4", "batch_size=32", "on_party_loss=stop")
 
@@ -19,24 +19,70 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def federated(world: World, words: tuple[str, ...], *flags: str) -> int:
+VERTICAL = f"{BANK}=customers,{SHOP}=orders"
+DATA = {"horizontal": f"{BANK}=patients,{SHOP}=cases", "tablepuppet": f"{BANK}=clients,{SHOP}=sales"}
+
+
+def federated(world: World, words: tuple[str, ...], *flags: str, protocol: str = "pubsub-vfl") -> int:
     answering = world.answer()
     file = str(world.path / BANK / "federation.toml")
-    data = f"{BANK}=customers,{SHOP}=orders"
-    places = ("--federation", file, "--data", data, "--out", str(world.path / "runs"), "--format", "json", "--quiet")
-    code = main(["run", "pubsub-vfl", *places, *flags, *words])
+    places = ("--federation", file, "--data", DATA.get(protocol, VERTICAL), "--out", str(world.path / "runs"))
+    code = main(["run", protocol, *places, "--format", "json", "--quiet", *flags, *words])
     answering.join(30)
     return code
 
 
-def simulated(world: World, words: tuple[str, ...]) -> int:
-    parties = world.path / "parties.toml"
-    task = TASK.replace(", ", "\n")
-    bank = f'path = "{world.path / BANK / "customers.csv"}"\nid = "id"\nlabel = "bad"'
-    shop = f'path = "{world.path / SHOP / "orders.csv"}"\nid = "id"'
-    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{bank}\n[parties.{SHOP}]\n{shop}\n")
+def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> int:
+    parties = world.path / f"{protocol}.toml"
+    bank, shop = world.path / BANK, world.path / SHOP
+    if protocol == "horizontal":
+        task = f'type = "binary"\nlayout = "horizontal"\nclasses = ["0", "1"]\ntest = "{bank / "test.csv"}"'
+        own = (f'path = "{bank / "patients.csv"}"\nlabel = "bad"', f'path = "{shop / "patients.csv"}"\nlabel = "bad"')
+    elif protocol == "tablepuppet":
+        task = f'type = "binary"\nlayout = "relational"\nsql = "{SQL}"\nlabel = "clients.bad"'
+        own = (
+            f'path = "{bank / "customers.csv"}"\ntable = "clients"',
+            f'path = "{shop / "orders.csv"}"\ntable = "sales"',
+        )
+    else:
+        task = TASK.replace(", ", "\n")
+        own = (
+            f'path = "{bank / "customers.csv"}"\nid = "id"\nlabel = "bad"',
+            f'path = "{shop / "orders.csv"}"\nid = "id"',
+        )
+    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{own[0]}\n[parties.{SHOP}]\n{own[1]}\n")
     places = ("--runtime", "simulated", "--data", str(parties), "--out", str(world.path / "runs"))
-    return main(["run", "pubsub-vfl", *places, "--seed", "7", "--format", "json", "--quiet", *words])
+    return main(["run", protocol, *places, "--seed", "7", "--format", "json", "--quiet", *words])
+
+
+MTCD = ("num_clients=2", "num_rounds=3", "record_every=1", "relaxed_protocol=true", "num_tokens=2", "problem=ridge")
+OTHERS = {
+    "mtcd": ("mtcd", MTCD),
+    "stcd": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=stcd")),
+    "svfl": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=svfl")),
+    "dcpa": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=dcpa")),
+    "horizontal": ("horizontal", ("num_rounds=2", "hidden=4")),
+    "rfl-admm": ("tablepuppet", ("rounds=2",)),
+    "rfl-sgd": ("tablepuppet", ("rounds=2", "algorithm=rfl-sgd")),
+    "centralised": ("tablepuppet", ("rounds=2", "algorithm=centralised")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_run(
+    world: World, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    protocol, words = OTHERS[what]
+    assert simulated(world, words, protocol) == 0
+    expected = last_line(capsys)
+    code = federated(world, words, "--share-seed", "--seed", "7", protocol=protocol)
+    assert code == 0, (world.said, capsys.readouterr().err)
+    found = last_line(capsys)
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    run = next(line["run"] for line in world.audit(SHOP) if line["what"] == "ended")
+    assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
 
 
 @pytest.mark.slow

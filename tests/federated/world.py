@@ -23,6 +23,10 @@ BANK, SHOP = "bank", "shop"
 LIMITS = Limits(handshake=5.0, piece=5.0, lease=20.0, call=60.0)
 TASK = 'type = "binary", alignment = "already-aligned"'
 NUM_ROWS = 160
+SQL = (
+    "SELECT clients.bad, clients.income, clients.age, sales.orders, sales.returns "
+    "FROM clients JOIN sales ON clients.id = sales.id"
+)
 
 
 def free_port() -> int:
@@ -42,6 +46,44 @@ def write_data(folder: Path) -> None:
         + "".join(f"c{i},{v[0]:.4f},{v[1]:.4f},{y}\n" for i, (v, y) in enumerate(zip(values, label, strict=True)))
     )
     shop.write_text("id,orders,returns\n" + "".join(f"c{i},{v[2]:.4f},{v[3]:.4f}\n" for i, v in enumerate(values)))
+    # as rows of the same columns, and as tables that a query joins
+    rows = [",".join(f"{x:.4f}" for x in v) + f",{y}\n" for v, y in zip(values, label, strict=True)]
+    for place, dealt in ((bank, rows[:60]), (shop, rows[60:120]), (bank.with_name("test.csv"), rows[120:])):
+        name = place.name if place.name == "test.csv" else "patients.csv"
+        place.with_name(name).write_text("a,b,c,d,bad\n" + "".join(dealt))
+
+
+DATA = {
+    BANK: f"""
+[data.customers]
+path = "customers.csv"
+id = "id"
+label = "bad"
+task = {{ {TASK} }}
+
+[data.patients]
+path = "patients.csv"
+label = "bad"
+task = {{ type = "binary", layout = "horizontal", classes = ["0", "1"], test = "test.csv" }}
+
+[data.clients]
+path = "customers.csv"
+task = {{ type = "binary", layout = "relational", sql = "{SQL}", label = "clients.bad" }}
+""",
+    SHOP: """
+[data.orders]
+path = "orders.csv"
+id = "id"
+
+[data.cases]
+path = "patients.csv"
+label = "bad"
+
+[data.sales]
+path = "orders.csv"
+""",
+}
+"""What both say of their data in their site.toml: columns of the same rows, rows of the same columns, and tables."""
 
 
 class World:
@@ -64,10 +106,9 @@ class World:
             request = str(folder / name / f"{name}.csr")
             self.command("federation", "admit", str(folder / "credit"), request, "--address", address)
         write_data(folder)
-        with (folder / BANK / SITE).open("a") as file:
-            file.write(f'[data.customers]\npath = "customers.csv"\nid = "id"\nlabel = "bad"\ntask = {{ {TASK} }}\n')
-        with (folder / SHOP / SITE).open("a") as file:
-            file.write('[data.orders]\npath = "orders.csv"\nid = "id"\n')
+        for name, text in DATA.items():
+            with (folder / name / SITE).open("a") as file:
+                file.write(text)
         self.share()
 
     def command(self, *words: str) -> None:

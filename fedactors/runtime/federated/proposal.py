@@ -17,29 +17,17 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
-from fedactors.data.partitions import VerticalData, VerticalPart
+from fedactors.data.own_schema import LAYOUTS
 from fedactors.errors import BadInput
 from fedactors.named_code import code_named_in
-from fedactors.network.codec import plain
 from fedactors.plugins import Protocol, find_protocol
-from fedactors.runtime.federated.folders import SiteFolder, TaskFacts
+from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.identity import check_name
+from fedactors.runtime.federated.named_data import DataName, Described, TaskFacts, describe
 from fedactors.validation import first_line, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 PROPOSALS = "proposals"
-
-
-@plain
-class DataName:
-    """Stands for data that their site knows by this name; the site alone knows where they are."""
-
-    site: str
-    name: str
-
-    def load(self, trained: Any = None) -> Any:
-        """Refuse: only the site's own process has the data."""
-        raise BadInput(f"{self.site}: {self.name} are data of this site, which it alone reads")
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
@@ -71,23 +59,13 @@ class Proposal:
         party = actor.partition("/")[0]
         return party if party in self.data else seats.get(party, self.coordinator)
 
-    def vertical(self) -> VerticalData:
-        """Return what the coordinator's driver knows of the data: names."""
-        return VerticalData(
-            name="+".join(self.data.values()),
-            task=self.task.type,
-            num_classes=self.task.classes,
-            parties=tuple(self.data),
-            sources=tuple(DataName(site=site, name=name) for site, name in self.data.items()),  # type: ignore[misc]
-            label_party=next(iter(self.data)),
-            alignment=self.task.alignment,
-            split=self.task.split,
-        )
+    def described(self, folder: SiteFolder | None = None) -> Described:
+        """Return who holds what: names, and where the rows of the site of `folder` are, as only that site knows."""
 
-    def part_at(self, folder: SiteFolder) -> VerticalPart:
-        """Return what the actors of a site's party are built with there, its own data in it."""
-        described = self.vertical().part(folder.name)
-        return VerticalPart(**{**vars(described), "source": folder.source(self.data[folder.name], self.task)})
+        def find(name: DataName) -> Any:
+            return name if folder is None or name.site != folder.name else folder.source(name, self.task)
+
+        return describe(self.task, self.data, find)
 
 
 def as_tree(proposal: Proposal) -> dict[str, Any]:
@@ -117,10 +95,10 @@ def make_proposal(
             raise BadInput(f"--data: {shown(data)} is not allowed: give SITE=NAME,SITE=NAME, each site once")
         pairs[site] = name
     if folder.name not in pairs:
-        raise BadInput(f"--data: the coordinator {folder.name} brings none: its data hold the label")
+        raise BadInput(f"--data: the coordinator {folder.name} brings none: its data state the task")
     task = folder.task(pairs[folder.name])
     if task is None:
-        raise BadInput(f"--data: {pairs[folder.name]} of {folder.name} hold no label: their holder starts the run")
+        raise BadInput(f"--data: {pairs[folder.name]} of {folder.name} state no task: the site whose do starts the run")
     made = Proposal(
         run=secrets.token_hex(8),
         federation=folder.federation.name,
@@ -175,8 +153,14 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         if site not in federation.members:
             raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name}")
     protocol = find_protocol(proposal.protocol)
-    if protocol.partition != "vertical" or protocol.actors is None:
-        raise BadInput(f"protocol: {protocol.name} cannot run over a federation yet: only those for vertical data can")
+    layout = proposal.task.layout
+    if protocol.partition not in LAYOUTS or protocol.actors is None or protocol.load_data is None:
+        raise BadInput(
+            f"protocol: {protocol.name} cannot run over a federation yet: it needs {protocol.partition} data, a site's "
+            f"are {', '.join(LAYOUTS)}"
+        )
+    if protocol.partition != layout:
+        raise BadInput(f"task.layout: {layout} is not allowed: {protocol.name} needs {protocol.partition} data")
     own = source_digest(protocol)
     if (proposal.version, proposal.source) != (__version__, own):
         raise BadInput(
@@ -193,17 +177,13 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     if getattr(config, "on_party_loss", "stop") != "stop":
         raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: 'stop'")
     if folder.name in proposal.data:
-        facts = folder.task(proposal.data[folder.name])
-        holds = folder.name == next(iter(proposal.data))
-        if holds and facts != proposal.task:
-            raise BadInput(
-                f"{folder.name}: data.{proposal.data[folder.name]}: the run states another task than these data"
-            )
-        if not holds and facts is not None:
-            raise BadInput(
-                f"{folder.name}: data.{proposal.data[folder.name]}: they hold a label; the run takes another's"
-            )
-        folder.source(proposal.data[folder.name], proposal.task)
+        name = proposal.data[folder.name]
+        facts, is_first = folder.task(name), folder.name == next(iter(proposal.data))
+        if facts != proposal.task and (is_first or (facts is not None and facts.layout == "horizontal")):
+            raise BadInput(f"{folder.name}: data.{name}: the run states another task than these data")
+        if facts is not None and not is_first and facts.layout == "vertical":
+            raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
+    protocol.load_data(config, proposal.described(folder), 0)
     return protocol, config
 
 

@@ -9,6 +9,7 @@ State stays here: checkpoints, ledger rows, timeline and privacy records are wri
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import enum
 import hashlib
 import secrets
@@ -18,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.data.partitions import VerticalPart
+from fedactors.data.held_tables import Seat
+from fedactors.data.partitions import HorizontalPart, RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.errors import CallTimeout, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
 from fedactors.network.codec import Parts
 from fedactors.network.ledger import Ledger
@@ -33,6 +35,7 @@ from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
+from fedactors.runtime.federated.named_data import parts_of
 from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.proposal import Proposal
 from fedactors.runtime.hosted import WallClock
@@ -41,6 +44,8 @@ CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
 _CLOSE_SECONDS = 10.0
+_PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery)
+"""What actors are told of data."""
 
 
 class Life(enum.IntEnum):
@@ -186,23 +191,29 @@ class SiteRun:
 
     def _arguments(self, name: str, frame: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what an actor is built with: plain values, the approved config, and its site's own data."""
-        party = name.partition("/")[0]
+        folder, package = self._folder, type(self._config).__module__.rpartition(".")[0]
+        sites = (folder.name,) if folder.name in self.proposal.data else ()
+        as_asked, as_here = self.proposal.described(), self.proposal.described(folder)
+        parts = [pair for site in sites for pair in zip(parts_of(as_asked, site), parts_of(as_here, site), strict=True)]
 
         def own(value: Any) -> Any:
             if isinstance(value, type(self._config)):
                 if value != self._config:
                     raise Refused(DRIVER, f"casts {name} with another configuration than the approved one")
                 return self._config
-            if type(value) is VerticalPart:
-                if party != self._folder.name or value != self.proposal.vertical().part(party):
+            if type(value) in _PARTS:
+                found = next((mine for asked, mine in parts if asked == value), None)
+                if found is None:
                     raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
-                return self.proposal.part_at(self._folder)
+                return found
             if type(value) in (tuple, list):
                 return tuple(own(item) for item in value)
             if type(value) is dict:
                 return {key: own(item) for key, item in value.items()}
             if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
                 return value
+            if _is_of(type(value), package) and dataclasses.is_dataclass(value) and not isinstance(value, type):
+                return _rebuilt(value, own)
             raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
 
         args, kwargs = own(value_of(frame, DRIVER, arguments=True))
@@ -400,6 +411,19 @@ class SiteRun:
             self._run_folder.finish("finished" if status == "finished" else "failed")
         log_end(self._folder, self.proposal.run, status, self.gate, why)
         self._tell(f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
+
+
+def _is_of(cls: type, package: str) -> bool:
+    """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
+    return cls is Seat or cls.__module__.startswith(f"{package}.")
+
+
+def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
+    """Return a copy of a dataclass, each of its fields being what `own` makes of it."""
+    made = object.__new__(type(value))
+    for field in dataclasses.fields(value):
+        object.__setattr__(made, field.name, own(getattr(value, field.name)))
+    return made
 
 
 def log_end(folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site") -> None:
