@@ -325,7 +325,10 @@ def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    layout = _choice(task.get("layout", "vertical"), tuple(LAYOUTS), f"{where}.layout")
+    layout = _choice(task.get("layout", "vertical"), (*LAYOUTS, "graph"), f"{where}.layout")
+    if layout == "graph":
+        _known(task, {"layout"}, where)
+        return {"layout": layout, "type": "multiclass", "classes": 0}
     check_table(LAYOUTS[layout][0], task, where)
     for key in ("class_weights", *_PICTURES):
         if key in task:

@@ -91,15 +91,19 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         ),
         (
             ("run", "pubsub-vfl", "--federation", "BANK/federation.toml", "--data", "bank=orders,shop=orders"),
-            "bank: has no data named 'orders' (its data: customers)",
+            "bank: has no data named 'orders' (its data: clients, customers, patients, people)",
         ),
         (
             ("run", "pubsub-vfl", "--federation", "SHOP/federation.toml", "--data", "bank=customers,shop=orders"),
-            "hold no label: their holder starts the run",
+            "orders of shop state no task: the site whose do starts the run",
         ),
         (
             ("run", "glasu", "--federation", "BANK/federation.toml", "--data", "bank=customers,shop=orders"),
-            "glasu cannot run over a federation yet",
+            "task.layout: vertical is not allowed: glasu needs graph data",
+        ),
+        (
+            ("run", "nebulafl", "--federation", "BANK/federation.toml", "--data", "bank=patients,shop=cases"),
+            "protocol: nebulafl cannot run over a federation yet: its centers are the catalogue's, not sites",
         ),
         (
             (

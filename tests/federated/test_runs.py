@@ -20,7 +20,11 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 VERTICAL = f"{BANK}=customers,{SHOP}=orders"
-DATA = {"horizontal": f"{BANK}=patients,{SHOP}=cases", "tablepuppet": f"{BANK}=clients,{SHOP}=sales"}
+DATA = {
+    "horizontal": f"{BANK}=patients,{SHOP}=cases",
+    "tablepuppet": f"{BANK}=clients,{SHOP}=sales",
+    "glasu": f"{BANK}=people,{SHOP}=buyers",
+}
 
 
 def federated(world: World, words: tuple[str, ...], *flags: str, protocol: str = "pubsub-vfl") -> int:
@@ -44,6 +48,9 @@ def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl"
             f'path = "{bank / "customers.csv"}"\ntable = "clients"',
             f'path = "{shop / "orders.csv"}"\ntable = "sales"',
         )
+    elif protocol == "glasu":
+        task = f'layout = "graph"\nnodes = "{bank / "nodes.npz"}"'
+        own = (f'file = "{bank / "graph.npz"}"', f'file = "{shop / "graph.npz"}"')
     else:
         task = TASK.replace(", ", "\n")
         own = (
@@ -56,16 +63,27 @@ def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl"
 
 
 MTCD = ("num_clients=2", "num_rounds=3", "record_every=1", "relaxed_protocol=true", "num_tokens=2", "problem=ridge")
+GLASU = ("num_clients=2", "num_rounds=3", "evaluate_every=1", "hidden_size=8")
 OTHERS = {
     "mtcd": ("mtcd", MTCD),
     "stcd": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=stcd")),
     "svfl": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=svfl")),
     "dcpa": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=dcpa")),
+    "glasu": ("glasu", GLASU),
+    "glasu, each alone": ("glasu", (*GLASU, "special_case=standalone")),
     "horizontal": ("horizontal", ("num_rounds=2", "hidden=4")),
     "rfl-admm": ("tablepuppet", ("rounds=2",)),
     "rfl-sgd": ("tablepuppet", ("rounds=2", "algorithm=rfl-sgd")),
     "centralised": ("tablepuppet", ("rounds=2", "algorithm=centralised")),
 }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["avfl", "avfl-ps", "vfl-ps", "pubsub-vfl"])
+def test_baselines_whose_order_is_as_it_happens_run_too(world: World, algorithm: str) -> None:
+    assert federated(world, (*SMALL, f"algorithm={algorithm}")) == 0, world.said
+    run = next(line["run"] for line in world.audit(SHOP) if line["what"] == "ended")
+    assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
 
 
 @pytest.mark.slow

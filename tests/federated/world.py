@@ -51,6 +51,10 @@ def write_data(folder: Path) -> None:
     for place, dealt in ((bank, rows[:60]), (shop, rows[60:120]), (bank.with_name("test.csv"), rows[120:])):
         name = place.name if place.name == "test.csv" else "patients.csv"
         place.with_name(name).write_text("a,b,c,d,bad\n" + "".join(dealt))
+    for place, columns in ((bank, values[:60, :2]), (shop, values[:60, 2:])):  # and as a graph of 60 nodes
+        np.savez(place.with_name("graph.npz"), edges=rng.integers(0, 60, (2, 150)), features=columns)
+        parts = dict(zip(("train", "validation", "test"), np.split(np.arange(60), (30, 40)), strict=True))
+        np.savez(place.with_name("nodes.npz"), labels=label[:60], **parts)
 
 
 DATA = {
@@ -69,6 +73,11 @@ task = {{ type = "binary", layout = "horizontal", classes = ["0", "1"], test = "
 [data.clients]
 path = "customers.csv"
 task = {{ type = "binary", layout = "relational", sql = "{SQL}", label = "clients.bad" }}
+
+[data.people]
+file = "graph.npz"
+nodes = "nodes.npz"
+task = {{ layout = "graph" }}
 """,
     SHOP: """
 [data.orders]
@@ -81,6 +90,10 @@ label = "bad"
 
 [data.sales]
 path = "orders.csv"
+
+[data.buyers]
+file = "graph.npz"
+nodes = "nodes.npz"
 """,
 }
 """What both say of their data in their site.toml: columns of the same rows, rows of the same columns, and tables."""

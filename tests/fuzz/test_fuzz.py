@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedactors.config import build, parse_words
+from fedactors.data.graph_files import read_own
 from fedactors.data.own import load_own
 from fedactors.errors import BadInput
 from fedactors.network.codec import CodecError, decode, encode
@@ -33,7 +34,6 @@ from fedactors.records.run_folder import MANIFEST, RunFolder
 from fedactors.records.storage import LineFile
 from fedactors.runtime import snapshot
 from fedactors.runtime.ray.transport import _HEAD, HELLO, REQUEST, Caller, Incoming
-from protocols.glasu.data import read_own
 from protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
 from tests.records.test_planted import FOUND, forge, show

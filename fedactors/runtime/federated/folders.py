@@ -20,6 +20,7 @@ from cryptography import x509
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from fedactors.data.graph_files import read_files
 from fedactors.data.horizontal import HorizontalFile
 from fedactors.data.own import read_party, read_table, read_task
 from fedactors.errors import BadInput
@@ -223,6 +224,8 @@ class SiteFolder:
         file, where = self.path / SITE, f"data.{asked.name}"
         if facts.layout == "vertical" and "label" in table and not task:
             raise BadInput(f"{file}: {where}.task: missing: the data with the label say of what type the task is")
+        if facts.layout == "graph":
+            return read_files(file, where, self.name, table)
         if facts.layout == "relational":
             return read_table(file, where, asked.name, table)
         if asked.is_test:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from fedactors.data.graph_files import OwnGraph
 from fedactors.data.partitions import HorizontalData, RelationalData, RelationalPartition, VerticalData
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
 
-Described = VerticalData | HorizontalData | RelationalData
+Described = VerticalData | HorizontalData | RelationalData | OwnGraph
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
@@ -23,10 +24,10 @@ class TaskFacts:
     ``label`` and ``categorical`` of tables, which the query calls by the names of the sites' data.
     """
 
-    layout: Literal["vertical", "horizontal", "relational"]
+    layout: Literal["vertical", "horizontal", "relational", "graph"]
     type: Literal["binary", "multiclass", "regression"]
     classes: int
-    """1 for a regression."""
+    """1 for a regression; of a graph the nodes' file tells."""
     alignment: Literal["already-aligned", "hash", "psi"] = "already-aligned"
     split: Literal["random", "stratified"] = "random"
     labels: tuple[str, ...] = ()
@@ -75,6 +76,8 @@ def describe(task: TaskFacts, data: Mapping[str, str], find: Find = lambda name:
             parties=parties,
             test_file=find(test),
         )
+    if task.layout == "graph":
+        return OwnGraph(parties, tuple(map(find, names)))
     if task.layout == "relational":
         tables = list(data.values())
         return RelationalData(

@@ -17,7 +17,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
-from fedactors.data.own_schema import LAYOUTS
 from fedactors.errors import BadInput
 from fedactors.named_code import code_named_in
 from fedactors.plugins import Protocol, find_protocol
@@ -154,11 +153,8 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name}")
     protocol = find_protocol(proposal.protocol)
     layout = proposal.task.layout
-    if protocol.partition not in LAYOUTS or protocol.actors is None or protocol.load_data is None:
-        raise BadInput(
-            f"protocol: {protocol.name} cannot run over a federation yet: it needs {protocol.partition} data, a site's "
-            f"are {', '.join(LAYOUTS)}"
-        )
+    if protocol.actors is None or protocol.load_data is None:
+        raise BadInput(f"protocol: {protocol.name} cannot run over a federation: it does not say who its actors are")
     if protocol.partition != layout:
         raise BadInput(f"task.layout: {layout} is not allowed: {protocol.name} needs {protocol.partition} data")
     own = source_digest(protocol)

@@ -35,7 +35,7 @@ from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
-from fedactors.runtime.federated.named_data import parts_of
+from fedactors.runtime.federated.named_data import DataName, parts_of
 from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.proposal import Proposal
 from fedactors.runtime.hosted import WallClock
@@ -44,7 +44,7 @@ CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
 _CLOSE_SECONDS = 10.0
-_PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery)
+_PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
 """What actors are told of data."""
 
 
