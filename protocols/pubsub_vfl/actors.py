@@ -191,10 +191,11 @@ class PartyWorker(Client):
 
     @remote(caller=DRIVER)
     async def account(self) -> None:
-        """Record what the releases of all the party's workers cost in privacy."""
-        others = [await self.peer(sibling, type(self)).counted() for sibling in self._workers[1:]]
-        for record in self._records(add_counts([self.counts.message, *others])):
-            self.record_privacy(record)
+        """Record what the releases of all the party's workers cost in privacy: its first worker does."""
+        if self.name == self._workers[0]:
+            others = [await self.peer(sibling, type(self)).counted() for sibling in self._workers[1:]]
+            for record in self._records(add_counts([self.counts.message, *others])):
+                self.record_privacy(record)
 
     @abstractmethod
     def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:

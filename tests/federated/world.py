@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedactors.command_line.main import main
+from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import check
 from fedactors.runtime.federated.folders import AUDIT, SITE, SiteFolder
 from fedactors.runtime.federated.pieces import Limits
@@ -189,7 +191,8 @@ class World:
                 for name in list(waiting):
                     for run, proposal in kept_proposals(self.folder(name)).items():
                         if run not in waiting[name]:
-                            decide(self.folder(name), proposal, approved=approved, why=why)
+                            with contextlib.suppress(BadInput):  # its coordinator went away
+                                decide(self.folder(name), proposal, approved=approved, why=why)
                             del waiting[name]
                             break
                 time.sleep(0.05)

@@ -65,6 +65,8 @@ def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
         BadInput: a line was changed, or lines between two others are missing.
     """
     before, lines = _FIRST, []
+    if not path.exists():
+        return []
     for number, raw in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             line = json.loads(raw)

@@ -11,7 +11,7 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from fedactors.data.horizontal import HorizontalFile
 from fedactors.data.own import read_party, read_table, read_task
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import AuditLog
+from fedactors.runtime.federated.audit import check as check_log
 from fedactors.runtime.federated.identity import as_pem, check_name, fingerprint, read_certificate, read_key, tls
 from fedactors.runtime.federated.named_data import DataName, TaskFacts
+from fedactors.runtime.federated.policy import Amount, Policy
 from fedactors.validation import read_tree, shown
 
 FEDERATION, SITE, KEY, AUDIT = "federation.toml", "site.toml", "key.pem", "audit.log"
@@ -52,6 +54,7 @@ class _SiteFile:
     name: str
     listen: str
     data: dict[str, dict[str, Any]]
+    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ class SiteFolder:
         found: _SiteFile = _checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
         self.name = check_name(found.name, f"{file}: name")
         self.listen = parse_address(found.listen, f"{file}: listen")
+        self.policy = found.policy
         self._data = found.data
         for name in self._data:
             check_name(name, f"{file}: data")
@@ -176,6 +180,10 @@ class SiteFolder:
     def audit(self) -> AuditLog:
         """The site's log."""
         return AuditLog(self.path / AUDIT, read_key(self.path / KEY))
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the lines of the site's log, after checking that each is its own."""
+        return check_log(self.path / AUDIT, self.federation.members[self.name].certificate)
 
     @cached_property
     def server_tls(self) -> ssl.SSLContext:
@@ -213,6 +221,15 @@ class SiteFolder:
             raise BadInput(f"{where}: {shown(task)} is not allowed: give a table")
         return TaskFacts(**read_task(task, where))
 
+    def budget(self, name: str) -> Amount | None:
+        """Return how much privacy all runs together may take of the data named `name`; None: nobody has said.
+
+        Raises:
+            BadInput: no such data, or what they say is wrong.
+        """
+        given = self._table(name).get("budget")
+        return None if given is None else _checked(Amount, self.path / SITE, given)
+
     def source(self, asked: DataName, facts: TaskFacts) -> Any:
         """Return where the rows of data of this site are, in a run of this task.
 
@@ -221,6 +238,7 @@ class SiteFolder:
         """
         table = dict(self._table(asked.name))
         task = table.pop("task", {})
+        table.pop("budget", None)
         file, where = self.path / SITE, f"data.{asked.name}"
         if facts.layout == "vertical" and "label" in table and not task:
             raise BadInput(f"{file}: {where}.task: missing: the data with the label say of what type the task is")

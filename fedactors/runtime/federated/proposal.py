@@ -23,6 +23,7 @@ from fedactors.plugins import Protocol, find_protocol
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.identity import check_name
 from fedactors.runtime.federated.named_data import DataName, Described, TaskFacts, describe
+from fedactors.runtime.federated.policy import Amount, check_budget
 from fedactors.validation import first_line, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -47,6 +48,8 @@ class Proposal:
     data: dict[str, str]
     task: TaskFacts
     shared_seed: int | None
+    budget: dict[str, Amount]
+    """What the run will take at most of the sites' privacy budgets."""
 
     @property
     def digest(self) -> str:
@@ -73,7 +76,12 @@ def as_tree(proposal: Proposal) -> dict[str, Any]:
 
 
 def make_proposal(
-    folder: SiteFolder, protocol: Protocol, config: Mapping[str, Any], data: str, seed: int | None
+    folder: SiteFolder,
+    protocol: Protocol,
+    config: Mapping[str, Any],
+    data: str,
+    seed: int | None,
+    budget: Mapping[str, Amount] | None = None,
 ) -> Proposal:
     """Return what the site of `folder` asks for as the coordinator.
 
@@ -83,6 +91,7 @@ def make_proposal(
         config: its settings, JSON-ready.
         data: ``SITE=NAME,SITE=NAME``: the names of each site's data; the coordinator's have the label.
         seed: of a test; None: each site has one of its own, that nobody else knows.
+        budget: what it takes at most of the sites' privacy budgets.
 
     Raises:
         BadInput: `data` are something else, or the coordinator's data have no label.
@@ -109,6 +118,7 @@ def make_proposal(
         data={folder.name: pairs.pop(folder.name), **pairs},
         task=task,
         shared_seed=seed,
+        budget=dict(budget or {}),
     )
     check_proposal(read_proposal(as_tree(made)), folder)
     return made
@@ -179,6 +189,9 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(f"{folder.name}: data.{name}: the run states another task than these data")
         if facts is not None and not is_first and facts.layout == "vertical":
             raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
+        if (cap := folder.budget(name)) is not None:
+            check_budget(folder, name, cap, proposal, protocol, config)
+    folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
     protocol.load_data(config, proposal.described(folder), 0)
     return protocol, config
 

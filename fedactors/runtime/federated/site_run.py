@@ -9,6 +9,7 @@ State stays here: checkpoints, ledger rows, timeline and privacy records are wri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import enum
 import hashlib
@@ -37,6 +38,7 @@ from fedactors.runtime.federated.hosting import SiteContext
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
 from fedactors.runtime.federated.named_data import DataName, parts_of
 from fedactors.runtime.federated.pieces import Limits, value_of
+from fedactors.runtime.federated.policy import ANY, Amount, as_logged, in_all, taken_by
 from fedactors.runtime.federated.proposal import Proposal
 from fedactors.runtime.hosted import WallClock
 
@@ -44,6 +46,9 @@ CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
 _CLOSE_SECONDS = 10.0
+_MEASURE_SECONDS = 1.0
+ACCOUNT = "account"
+"""The door at which actors write down what they have released; a site with a privacy budget asks by itself."""
 _PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
 """What actors are told of data."""
 
@@ -110,7 +115,12 @@ class SiteRun:
         self._in: dict[tuple[str, str], Connection | None] = {}
         self._recorder: FolderRecorder | None = None
         self._run_folder: RunFolder | None = None
-        self._num_privacy = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._measuring = asyncio.Lock()
+        name = proposal.data.get(folder.name)
+        self._announced = None if name is None or folder.budget(name) is None else proposal.budget[folder.name]
+        """What the run may take of the data's privacy budget; None: they have none."""
+        self._taken: dict[str, Amount] = {}
         self._cpu_before = time.process_time()
         # known to this site alone, unless the run is a test
         self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
@@ -138,7 +148,14 @@ class SiteRun:
                     context.loaded.set()
                 self.life = Life.LOADED
             case "open", ():
+                if self._announced is not None:  # on record before anything can leave
+                    facts = {
+                        "data": self.proposal.data[self._folder.name],
+                        "announced": as_logged({ANY: self._announced})[ANY],
+                    }
+                    self._folder.audit.add("opened", run=self.proposal.run, **facts)
                 self.life, start = Life.OPEN, time.time()
+                self._tasks = [asyncio.get_running_loop().create_task(self._measure_on())]
                 for context in self.actors.values():
                     context.clock.begin(start)
                 for context in self.actors.values():
@@ -276,6 +293,7 @@ class SiteRun:
 
     async def _finish(self) -> None:
         await self.unawaited.last_answers()
+        await self._measure()
         for context in self.actors.values():
             await context.actor.close()
         self.unawaited.check()
@@ -332,11 +350,45 @@ class SiteRun:
         except Refused as error:
             raise self._refuse(error) from None
         try:
-            reply = await context.serve(sender, door, value)
+            async with self._measuring if door.name == ACCOUNT else contextlib.nullcontext():
+                reply = await context.serve(sender, door, value)
+            if sender == DRIVER:
+                await self._measure()
             self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         except Refused as error:
             raise self._refuse(error) from None
         return reply
+
+    async def _measure_on(self) -> None:
+        while self._announced is not None and self.life is Life.OPEN:
+            await asyncio.sleep(_MEASURE_SECONDS)
+            with contextlib.suppress(Refused):  # which has stopped the run
+                await self._measure()
+
+    async def _measure(self) -> None:
+        """Stop the run if the own actors have released more than it announced, by their own account, now."""
+        if self._announced is None or self.life is not Life.OPEN:
+            return
+        found: list[Any] = []
+        async with self._measuring:
+            for name, context in self.actors.items():
+                if name.partition("/")[0] == self._folder.name and ACCOUNT in context.doors.table:
+                    kept, context.privacy = context.privacy, []
+                    try:
+                        await context.actor.account()  # type: ignore[attr-defined]
+                    finally:
+                        found, context.privacy = found + context.privacy, kept
+        self._taken = taken_by(self._folder.name, found)
+        if not (taken := in_all(self._taken)).within(self._announced):
+            said = f"the run took {taken} of the budget of {self._folder.name} and had announced {self._announced}"
+            raise self._refuse(Refused(self.proposal.coordinator, said))
+
+    def _charged(self, status: str) -> dict[str, Amount]:
+        """Return what counts against the budget: what was measured, and of a run that broke off all it announced."""
+        if self._announced is None or self.life < Life.OPEN:
+            return {}
+        is_known = status == "finished" or not in_all(self._taken).within(self._announced)
+        return self._taken if is_known else {ANY: self._announced}
 
     def _serve_payload(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
@@ -398,7 +450,10 @@ class SiteRun:
         if self.life is Life.ENDED:
             return
         self._drain()
+        charged = as_logged(self._charged(status))
         self.life = Life.ENDED
+        for task in self._tasks:
+            task.cancel()
         for connection in (*self._out.values(), *self._in.values()):
             if connection is not None:
                 connection.close()
@@ -409,7 +464,7 @@ class SiteRun:
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
-        log_end(self._folder, self.proposal.run, status, self.gate, why)
+        log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged)
         self._tell(f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
 
 
@@ -426,10 +481,12 @@ def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
     return made
 
 
-def log_end(folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site") -> None:
+def log_end(
+    folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site", **facts: Any
+) -> None:
     """Write to a site's log how a run ended and what crossed to and from other sites."""
     crossed = {side: _between_sites(gate, ledger) for side, ledger in (("left", gate.left), ("arrived", gate.arrived))}
-    folder.audit.add("ended", run=run, who=who, status=status, why=why, **crossed)
+    folder.audit.add("ended", run=run, who=who, status=status, why=why, **facts, **crossed)
 
 
 def _between_sites(gate: Gate, side: Ledger) -> list[dict[str, Any]]:
