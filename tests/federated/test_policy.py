@@ -69,7 +69,16 @@ def test_runs_add_up_and_one_that_broke_off_counts_with_all_it_announced() -> No
 
 
 @pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from with_budget(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from with_budget(tmp_path_factory)
+
+
+def with_budget(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The shop's orders have a budget, and its policy answers for its person."""
     made = World(tmp_path_factory.mktemp("policy"))
     file = made.path / SHOP / SITE
@@ -122,47 +131,54 @@ def test_an_announcement_that_is_no_amount_is_refused(lasting: World, epsilon: A
 
 
 @pytest.mark.slow
-def test_a_run_that_takes_more_than_it_announced_is_stopped(lasting: World, capsys: pytest.CaptureFixture[str]) -> None:
-    said = "and had announced epsilon 0.001 at delta 0.0001"
-    assert asked(lasting, NOISED, "--budget", "shop=0.001:1e-4") in (2, 3)
+@pytest.mark.parametrize(
+    ("words", "epsilon"),
+    [(NOISED, "0.001"), ((*SMALL, "algorithm=vfl", "embedding_mu=1"), "9")],  # the latter's noise does not cover it
+)
+def test_a_run_that_takes_more_than_it_announced_is_stopped(
+    lasting: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], epsilon: str
+) -> None:
+    said = f"and had announced epsilon {epsilon} at delta 0.0001"
+    before = in_all(spent(lasting.folder(SHOP).log()).get("orders", {})).epsilon
+    assert asked(lasting, words, "--budget", f"shop={epsilon}:1e-4") in (2, 3)
     told = capsys.readouterr().err
     assert said in told
     assert "bank: the run took epsilon" in told
     assert any(said in text for text in lasting.refusals(SHOP))
+    # what it took is taken
+    assert in_all(spent(lasting.folder(SHOP).log())["orders"]).epsilon > before + float(epsilon)
 
 
 @pytest.mark.slow
-def test_the_budget_is_over_all_runs_and_survives_the_process(
-    lasting: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert asked(lasting, NOISED, "--budget", "shop=20:1e-4") == 0, lasting.said[SHOP]
-    after_one = in_all(spent(SiteFolder(lasting.path / SHOP).log())["orders"])
+def test_the_budget_is_over_all_runs_and_survives_the_process(fresh: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(fresh, NOISED, "--budget", "shop=20:1e-4") == 0, fresh.said[SHOP]
+    after_one = in_all(spent(SiteFolder(fresh.path / SHOP).log())["orders"])
     assert 0 < after_one.epsilon < 40
     left = 60 - after_one.epsilon
-    assert asked(lasting, NOISED, "--budget", f"shop={left + 0.5}:1e-4") in (2, 3)
+    assert asked(fresh, NOISED, "--budget", f"shop={left + 0.5}:1e-4") in (2, 3)
     assert "is taken already" in capsys.readouterr().err
     # a driver that goes away in mid-run takes what it announced
-    thread = in_mid_run(lasting, SHOP, lambda run: run.fail(Refused(WORKER, "is broken off")))
-    assert asked(lasting, ("num_epochs=100000", *NOISED[1:]), "--budget", f"shop={left - 0.5}:1e-4") in (2, 3)
+    thread = in_mid_run(fresh, SHOP, lambda run: run.fail(Refused(WORKER, "is broken off")))
+    assert asked(fresh, ("num_epochs=100000", *NOISED[1:]), "--budget", f"shop={left - 0.5}:1e-4") in (2, 3)
     thread.join(60)
     capsys.readouterr()
-    assert main(["site", "budget", "--folder", str(lasting.path / SHOP)]) == 0
+    assert main(["site", "budget", "--folder", str(fresh.path / SHOP)]) == 0
     assert "orders epsilon 60 at delta 0.001 epsilon 59.5" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
-def test_a_test_run_waits_for_a_person_whatever_the_policy_says(lasting: World) -> None:
+def test_a_test_run_waits_for_a_person_whatever_the_policy_says(fresh: World) -> None:
     found: list[str] = []
 
     def look() -> None:
         end = time.monotonic() + 20
         while time.monotonic() < end and not found:
-            found.extend(line for line in lasting.said[SHOP] if "then answer" in line)
+            found.extend(line for line in fresh.said[SHOP] if "then answer" in line)
             time.sleep(0.05)
 
     watching = threading.Thread(target=look, daemon=True)
     watching.start()
-    answering = lasting.answer(approved=False, names=(SHOP,))
-    assert federated(lasting, NOISED, "--share-seed", "--budget", "shop=0.1:1e-4", answering=answering) == 3
+    answering = fresh.answer(approved=False, names=(SHOP,))
+    assert federated(fresh, NOISED, "--share-seed", "--budget", "shop=0.1:1e-4", answering=answering) == 3
     watching.join(20)
     assert found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from fedactors.command_line.main import main
 from fedactors.runtime.federated.crossings import agree
-from tests.federated.world import BANK, SHOP, SQL, TASK, World
+from tests.federated.world import BANK, CLINIC, SHOP, SQL, TASK, World
 
 SMALL = ("num_epochs=2", "num_layers=2", "hidden_size=8", "embedding_size=4", "batch_size=32", "on_party_loss=stop")
 
@@ -40,8 +41,8 @@ def federated(
     answering: threading.Thread | None = None,
 ) -> int:
     answering = answering or world.answer()
-    file = str(world.path / BANK / "federation.toml")
-    places = ("--federation", file, "--data", DATA.get(protocol, VERTICAL), "--out", str(world.path / "runs"))
+    file, third = str(world.path / BANK / "federation.toml"), f",{CLINIC}=visits" if CLINIC in world.names else ""
+    places = ("--federation", file, "--data", DATA.get(protocol, VERTICAL) + third, "--out", str(world.path / "runs"))
     code = main(["run", protocol, *places, "--format", "json", "--quiet", *flags, *words])
     answering.join(30)
     return code
@@ -68,7 +69,9 @@ def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl"
             f'path = "{bank / "customers.csv"}"\nid = "id"\nlabel = "bad"',
             f'path = "{shop / "orders.csv"}"\nid = "id"',
         )
-    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{own[0]}\n[parties.{SHOP}]\n{own[1]}\n")
+    visits = world.path / CLINIC / "visits.csv"
+    third = f'[parties.{CLINIC}]\npath = "{visits}"\nid = "id"\n' if visits.exists() else ""
+    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{own[0]}\n[parties.{SHOP}]\n{own[1]}\n{third}")
     places = ("--runtime", "simulated", "--data", str(parties), "--out", str(world.path / "runs"))
     return main(["run", protocol, *places, "--seed", "7", "--format", "json", "--quiet", *words])
 
@@ -137,3 +140,38 @@ def test_a_test_run_gives_the_metrics_bytes_and_messages_of_the_simulated_one(
         parts = last_line(capsys)["files"]
         assert name in parts
         assert other not in parts
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("three"), (BANK, SHOP, CLINIC))
+    for name in made.names:
+        made.start(name)
+    yield made
+    made.stop()
+
+
+THREE = {
+    "vfl": ("pubsub-vfl", (*SMALL, "algorithm=vfl", "num_parties=3")),
+    "mtcd": ("mtcd", ("num_clients=3", "num_rounds=2", "relaxed_protocol=true", "num_tokens=1", "problem=ridge")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", THREE)
+def test_three_sites_that_all_talk_to_each_other(three: World, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    protocol, words = THREE[what]
+    assert simulated(three, words, protocol) == 0
+    expected = last_line(capsys)
+    assert federated(three, words, "--share-seed", "--seed", "7", protocol=protocol) == 0, three.said
+    found = last_line(capsys)
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    assert agree({name: three.path / name for name in three.names}, last_run(three))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["centralised", "simulated-centralised"])
+def test_who_would_see_anothers_graph_is_refused(world: World, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    assert federated(world, (*GLASU, f"special_case={case}"), protocol="glasu") in (2, 3)
+    assert "with other data than the approved ones, or another's" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from fedactors.runtime.federated.pieces import Limits
 from fedactors.runtime.federated.proposal import decide, kept_proposals
 from fedactors.runtime.federated.site import SiteProcess
 
-BANK, SHOP = "bank", "shop"
+BANK, SHOP, CLINIC = "bank", "shop", "clinic"
 LIMITS = Limits(handshake=5.0, piece=5.0, lease=20.0, call=60.0)
 TASK = 'type = "binary", alignment = "already-aligned"'
 NUM_ROWS = 160
@@ -48,6 +48,9 @@ def write_data(folder: Path) -> None:
         + "".join(f"c{i},{v[0]:.4f},{v[1]:.4f},{y}\n" for i, (v, y) in enumerate(zip(values, label, strict=True)))
     )
     shop.write_text("id,orders,returns\n" + "".join(f"c{i},{v[2]:.4f},{v[3]:.4f}\n" for i, v in enumerate(values)))
+    if (folder / CLINIC).exists():
+        third = [f"c{i},{v[0] * v[3]:.4f},{v[1] * v[2]:.4f}\n" for i, v in enumerate(values)]
+        (folder / CLINIC / "visits.csv").write_text("id,visits,days\n" + "".join(third))
     # as rows of the same columns, and as tables that a query joins
     rows = [",".join(f"{x:.4f}" for x in v) + f",{y}\n" for v, y in zip(values, label, strict=True)]
     for place, dealt in ((bank, rows[:60]), (shop, rows[60:120]), (bank.with_name("test.csv"), rows[120:])):
@@ -97,8 +100,13 @@ path = "orders.csv"
 file = "graph.npz"
 nodes = "nodes.npz"
 """,
+    CLINIC: """
+[data.visits]
+path = "visits.csv"
+id = "id"
+""",
 }
-"""What both say of their data in their site.toml: columns of the same rows, rows of the same columns, and tables."""
+"""What each says of its data in their site.toml: columns of the same rows, rows of the same columns, and tables."""
 
 
 class World:
@@ -106,24 +114,26 @@ class World:
 
     Args:
         folder: an empty one.
+        names: of the sites.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: tuple[str, ...] = (BANK, SHOP)) -> None:
         self.path = folder
-        self.said: dict[str, list[str]] = {BANK: [], SHOP: []}
+        self.names = names
+        self.said: dict[str, list[str]] = {name: [] for name in names}
         self.processes: dict[str, SiteProcess] = {}
         self._servers: dict[str, asyncio.Server] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}
         self.command("federation", "init", str(folder / "credit"))
-        for name in (BANK, SHOP):
+        for name in names:
             address = f"127.0.0.1:{free_port()}"
             self.command("site", "init", name, "--folder", str(folder / name), "--listen", address)
             request = str(folder / name / f"{name}.csr")
             self.command("federation", "admit", str(folder / "credit"), request, "--address", address)
         write_data(folder)
-        for name, text in DATA.items():
+        for name in names:
             with (folder / name / SITE).open("a") as file:
-                file.write(text)
+                file.write(DATA[name])
         self.share()
 
     def command(self, *words: str) -> None:
@@ -132,7 +142,7 @@ class World:
     def share(self) -> None:
         """Give every site the federation's file."""
         text = (self.path / "credit" / "federation.toml").read_text()
-        for name in (BANK, SHOP):
+        for name in self.names:
             (self.path / name / "federation.toml").write_text(text)
 
     def folder(self, name: str) -> SiteFolder:
@@ -180,10 +190,10 @@ class World:
         loop.close()
 
     def answer(
-        self, approved: bool = True, names: tuple[str, ...] = (BANK, SHOP), seconds: float = 30.0, why: str = ""
+        self, approved: bool = True, names: tuple[str, ...] = (), seconds: float = 30.0, why: str = ""
     ) -> threading.Thread:
         """Answer the next proposal at these sites, as their persons would."""
-        waiting = {name: set(kept_proposals(self.folder(name))) for name in names}
+        waiting = {name: set(kept_proposals(self.folder(name))) for name in names or self.names}
 
         def work() -> None:
             end = time.monotonic() + seconds

@@ -225,7 +225,7 @@ def _write_once(path: Path, tree: Any) -> None:
     Raises:
         FileExistsError: it is there already.
     """
-    part = path.with_suffix(f".{os.getpid()}.part")
+    part = path.with_suffix(f".{secrets.token_hex(8)}.part")
     part.write_text(json.dumps(tree))
     try:
         os.link(part, path)
