@@ -183,6 +183,9 @@ class World:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+            for transport in list(loop._transports.values()):  # type: ignore[attr-defined]
+                transport.abort()
+            await asyncio.sleep(0.01)
 
         asyncio.run_coroutine_threadsafe(work(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)

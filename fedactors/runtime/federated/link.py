@@ -322,11 +322,14 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close, and wait for a second at most until that is done."""
+    """Close, for a second at most as TLS would have it, which waits for the other side."""
     writer.close()
-    with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(1.0):
-            await writer.wait_closed()
+    with contextlib.suppress(OSError):
+        try:
+            async with asyncio.timeout(1.0):
+                await writer.wait_closed()
+        except TimeoutError:
+            writer.transport.abort()
 
 
 def _framed(parts: Parts, kind: int = REQUEST) -> bytes:
