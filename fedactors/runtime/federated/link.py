@@ -324,12 +324,11 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
 async def _close(writer: asyncio.StreamWriter) -> None:
     """Close, for a second at most as TLS would have it, which waits for the other side."""
     writer.close()
-    with contextlib.suppress(OSError):
-        try:
-            async with asyncio.timeout(1.0):
-                await writer.wait_closed()
-        except TimeoutError:
-            writer.transport.abort()
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(1.0):
+            await writer.wait_closed()
+    writer.transport.abort()
+    await asyncio.sleep(0)  # in which the socket is closed
 
 
 def _framed(parts: Parts, kind: int = REQUEST) -> bytes:
