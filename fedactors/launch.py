@@ -83,8 +83,9 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     _refuse_blanks(options)
     if options.federation is not None:
         return resolve_federated(protocol, words, options)
-    if options.share_seed:
-        raise BadInput("--share-seed: needs --federation")
+    for flag in ("share_seed", "budget"):
+        if getattr(options, flag):
+            raise BadInput(f"--{flag.replace('_', '-')}: needs --federation")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
     check_runtime_flags(options, options.runtime or "ray")

@@ -61,6 +61,7 @@ def prepare_federated(
         BadInput: the federation, the site beside its file, or the data's names are wrong.
     """
     from fedactors.runtime.federated.folders import FEDERATION, SiteFolder
+    from fedactors.runtime.federated.policy import parse_budgets
     from fedactors.runtime.federated.proposal import make_proposal
     from fedactors.runtime.federated.runtime import FederatedRuntime
 
@@ -70,10 +71,10 @@ def prepare_federated(
     folder = SiteFolder(path.parent)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
-    proposal = make_proposal(folder, protocol, settings, options.data or "", shared)
+    proposal = make_proposal(folder, protocol, settings, options.data or "", shared, parse_budgets(options.budget))
     classes = (protocol.actors or (lambda _: {}))(config).values()
 
     def make(recorder: Recorder | None) -> Runtime:
         return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder)
 
-    return proposal.vertical(), make
+    return proposal.described(), make

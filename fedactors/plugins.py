@@ -45,8 +45,8 @@ Actors = Callable[[Any], Mapping[str, type]]
 """``actors(config)``: what each kind of actor is called ("active party's workers") to its class."""
 Run = Callable[[Any, Any, Any], Awaitable[RunResult]]
 """``run(config, data, runtime)``: the protocol itself, an ``async`` function."""
-LoadData = Callable[[Any, str, int], Any]
-"""``load_data(config, name_or_file, seed)``: the partition for ``run``."""
+LoadData = Callable[[Any, Any, int], Any]
+"""``load_data(config, name_or_file, seed)``: the partition for ``run``; one that is described already is checked."""
 Plan = Callable[[Any, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
 """``plan(config, profiles)``: planned settings and what they are predicted to cost, JSON-ready."""
 Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]

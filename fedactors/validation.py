@@ -37,6 +37,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
+def one_line(text: str, most: int = 2 * _SHOWN) -> str:
+    """Return what somebody else wrote as a log or a terminal may show it: nothing in it that steers one, and cut."""
+    said = "".join(char if char.isprintable() else "?" for char in text[:most])
+    return said if len(text) <= most else f"{said}..."
+
+
 def first_line(error: BaseException) -> str:
     """Return what an exception says first, or its class where it says nothing."""
     lines = str(error).strip().splitlines()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
     from fedactors.runtime.federated.proposal import Proposal
 
-SITE_ACTIONS = ("init", "start", "pending", "show", "approve", "reject", "runs")
+SITE_ACTIONS = ("init", "start", "pending", "show", "approve", "reject", "runs", "budget")
 FEDERATION_ACTIONS = ("init", "admit", "demo")
 _AUTHORITY_KEY = "authority.pem"
 
@@ -31,6 +31,8 @@ def site_command(args: argparse.Namespace) -> int:
         return _start(folder)
     if args.action in ("pending", "runs"):
         return _list(folder, args)
+    if args.action == "budget":
+        return _budget(folder, args)
     return _about_run(folder, args)
 
 
@@ -135,6 +137,23 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
         print("nothing is proposed" if args.action == "pending" else "no runs")
         return 0
     print_table(list(found[0]), [[str(value or "-") for value in entry.values()] for entry in found])
+    return 0
+
+
+def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.runtime.federated.policy import as_logged, in_all, spent
+
+    taken = spent(folder.log())
+    caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
+    if args.format == "json":
+        logged = {name: as_logged({"budget": cap, **taken.get(name, {})}) for name, cap in caps.items()}
+        print_json({"site": folder.name, "budgets": logged})
+        return 0
+    if not caps:
+        print("no data here have a budget")
+        return 0
+    rows = [[name, str(cap), str(in_all(taken.get(name, {})))] for name, cap in caps.items()]
+    print_table(["data", "budget", "taken"], rows)
     return 0
 
 

@@ -40,6 +40,7 @@ class RunOptions:
     state_key: tuple[tuple[str, str], ...] = ()
     federation: str | None = None
     share_seed: bool = False
+    budget: Sequence[tuple[str, str]] = ()
 
     def __post_init__(self) -> None:
         """Refuse passwords: options are kept in run folders, and a job's in its command line.
@@ -164,6 +165,14 @@ def add_federation_flags(parser: argparse.ArgumentParser) -> None:
         "--share-seed",
         action="store_true",
         help="federation: a test, whose seed all sites take; without it each has its own, unknown to the others",
+    )
+    parser.add_argument(
+        "--budget",
+        type=_pair("site=epsilon:delta"),
+        action="append",
+        default=[],
+        metavar="SITE=EPSILON:DELTA",
+        help="federation: what the run takes at most of a site's privacy budget, where its data have one; repeatable",
     )
 
 

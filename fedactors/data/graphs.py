@@ -66,6 +66,24 @@ def to_csr(edges_E2: Index, num_nodes: int) -> tuple[Index, Index]:
     return indptr, target[order]
 
 
+def csr_of(edges_2E: Index, num_nodes: int) -> tuple[Index, Index]:
+    """Return (indptr (N+1,), indices) of any edge list (2, E), neighbours of each node in ascending order.
+
+    Each edge counts in both directions; repeats and self loops are dropped.
+    """
+    left, right = edges_2E[0].astype(np.int64), edges_2E[1].astype(np.int64)
+    distinct = left != right
+    left, right = left[distinct], right[distinct]
+    codes = np.concatenate([left * num_nodes + right, right * num_nodes + left])
+    codes.sort()
+    if len(codes):
+        codes = codes[np.concatenate([[True], codes[1:] != codes[:-1]])]
+    heads, indices = np.divmod(codes, max(num_nodes, 1))
+    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(heads, minlength=num_nodes), out=indptr[1:])
+    return indptr, indices
+
+
 def _karate() -> tuple[NDArray[np.float32], Index, Index]:
     import networkx as nx
 

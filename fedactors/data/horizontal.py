@@ -178,6 +178,18 @@ class HorizontalFile:
         """Whether the client has rows of its own to measure on."""
         return self.file.split_column is not None or self.validation_share > 0
 
+    def holding_out(self, share: float, seed: int) -> HorizontalFile:
+        """Return the file with a share of its rows, drawn by `seed`, to measure on.
+
+        Raises:
+            BadInput: a column of it tells which rows these are.
+        """
+        if self.file.split_column is not None:
+            raise BadInput(
+                f"validation_share: {share:g} is not allowed: column {self.file.split_column!r} tells the rows"
+            )
+        return replace(self, validation_share=share, seed=seed)
+
     def load(self) -> HorizontalBlock:
         """Read the rows of the part.
 

@@ -211,15 +211,7 @@ def _graph_tables(
 
 
 def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task) -> HorizontalData:
-    names: tuple[str, ...] = ()
-    if kind != "regression":
-        listed = task.get("classes", [0, 1] if kind == "binary" else None)
-        if not isinstance(listed, list) or len(set(map(str, listed))) < 2 or (kind == "binary" and len(listed) != 2):
-            raise BadInput(
-                f"task.classes: {shown(listed)} is not allowed: with layout=horizontal list the labels, such as "
-                "[0, 1], because no client sees the others'"
-            )
-        names = tuple(str(value) for value in listed)
+    names = _class_labels(task, kind)
     counts = _class_weights(task, kind)
     for name, _ in counts:
         if name not in names:
@@ -274,6 +266,19 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
     )
 
 
+def _class_labels(task: dict[str, Any], kind: Task) -> tuple[str, ...]:
+    """Return the text of each class that a horizontal task lists; none of a regression."""
+    if kind == "regression":
+        return ()
+    listed = task.get("classes", [0, 1] if kind == "binary" else None)
+    if not isinstance(listed, list) or len(set(map(str, listed))) < 2 or (kind == "binary" and len(listed) != 2):
+        raise BadInput(
+            f"task.classes: {shown(listed)} is not allowed: with layout=horizontal list the labels, such as "
+            "[0, 1], because no client sees the others'"
+        )
+    return tuple(str(value) for value in listed)
+
+
 def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
     """Return what images look like, None where rows are no images."""
     given = {key: task[key] for key in _PICTURES if key in task}
@@ -299,29 +304,7 @@ def _relational(
     made: list[RelationalPartition] = []
     for name, party in parties.items():
         table = _choice(party.get("table", name), wanted, f"parties.{name}.table")
-        where = _text(party.get("path"), f"parties.{name}.path")
-        address = where.startswith(("env:", "postgresql://", "postgres://"))
-        if address and not where.startswith("env:"):
-            try:
-                settings = postgres_settings(where)
-            except SourceError as error:
-                raise BadInput(f"parties.{name}.path: {error}") from None
-            if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
-                raise BadInput(
-                    f"parties.{name}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass"
-                )
-        suffix = next((known for known in _KINDS if where.endswith(known)), "")
-        guess = "postgres" if address else _KINDS.get(suffix)
-        source_kind = _choice(
-            party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"parties.{name}.kind"
-        )
-        if source_kind != "postgres":
-            where = str(path_of(where, f"parties.{name}.path", path.parent))
-        source = TableSource(
-            kind=cast(TableKind, source_kind),
-            where=where,
-            table=_text(party.get("source_table", table), f"parties.{name}.source_table"),
-        )
+        source = _table_source(path, f"parties.{name}", table, party)
         number = sum(partition.table == table for partition in made)
         ids = _text(party["id"], f"parties.{name}.id") if "id" in party else ""
         made.append(RelationalPartition(party=name, table=table, partition=number, source=source, id_column=ids))
@@ -340,6 +323,35 @@ def _relational(
     )
 
 
+def read_table(path: Path, where: str, table: str, party: dict[str, Any]) -> TableSource:
+    """Return where a party's `table` of a query is, from the table `where` of the file `path`.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    check_table(LAYOUTS["relational"][1], party, where)
+    return _table_source(path, where, table, party)
+
+
+def _table_source(path: Path, field: str, table: str, party: dict[str, Any]) -> TableSource:
+    where = _text(party.get("path"), f"{field}.path")
+    address = where.startswith(("env:", "postgresql://", "postgres://"))
+    if address and not where.startswith("env:"):
+        try:
+            settings = postgres_settings(where)
+        except SourceError as error:
+            raise BadInput(f"{field}.path: {error}") from None
+        if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
+            raise BadInput(f"{field}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
+    suffix = next((known for known in _KINDS if where.endswith(known)), "")
+    guess = "postgres" if address else _KINDS.get(suffix)
+    kind = _choice(party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"{field}.kind")
+    if kind != "postgres":
+        where = str(path_of(where, f"{field}.path", path.parent))
+    named = _text(party.get("source_table", table), f"{field}.source_table")
+    return TableSource(kind=cast(TableKind, kind), where=where, table=named)
+
+
 def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float], ...]:
     given = task.get("class_weights", {})
     if given and kind == "regression":
@@ -348,31 +360,49 @@ def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float],
 
 
 def read_party(
-    path: Path, where: str, name: str, party: dict[str, Any], kind: Task, num_classes: int, positive: Any = None
+    path: Path,
+    where: str,
+    name: str,
+    party: dict[str, Any],
+    layout: str,
+    kind: Task,
+    num_classes: int,
+    positive: Any = None,
 ) -> FileSource:
-    """Return where a party's rows of a vertical data set are, from the table `where` of the description `path`.
+    """Return where a party's rows of vertical or horizontal data are, from the table `where` of the file `path`.
 
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    check_table(LAYOUTS["vertical"][1], party, where)
-    return _file(path, name, party, kind, num_classes, positive, where=where)
+    check_table(LAYOUTS[layout][1], party, where)
+    return _file(path, name, party, kind, num_classes if layout == "vertical" else 0, positive, where=where)
 
 
 def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return what a table says of a vertical task: ``type``, the number of ``classes``, ``alignment`` and ``split``.
+    """Return what a table says of a task: its layout and type, the number of ``classes``, and what the layout needs.
 
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    check_table(LAYOUTS["vertical"][0], task, where)
-    for key in ("layout", "class_weights"):
+    layout = _choice(task.get("layout", "vertical"), (*LAYOUTS, "graph"), f"{where}.layout")
+    if layout == "graph":
+        _known(task, {"layout"}, where)
+        return {"layout": layout, "type": "multiclass", "classes": 0}
+    check_table(LAYOUTS[layout][0], task, where)
+    for key in ("class_weights", *_PICTURES):
         if key in task:
             raise BadInput(f"{where}: {key} is not allowed at a site")
+    if layout == "horizontal":
+        labels = _class_labels(task, task["type"])
+        return {"layout": layout, "type": task["type"], "classes": len(labels) or 1, "labels": labels}
     kind, num_classes = _task(task)
+    facts = {"layout": layout, "type": kind, "classes": num_classes}
+    if layout == "relational":
+        categorical = tuple(task.get("categorical", ()))
+        return {**facts, "sql": task["sql"], "label": task["label"], "categorical": categorical}
     alignment = _choice(task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment")
     split = _choice(task.get("split", "random"), ("random", "stratified"), "task.split")
-    return {"type": kind, "classes": num_classes, "alignment": alignment, "split": split}
+    return {**facts, "alignment": alignment, "split": split}
 
 
 def _file(

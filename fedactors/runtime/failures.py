@@ -158,12 +158,16 @@ def decode_reply(is_reply: bool, body: memoryview | bytes) -> Any:
     value = decode(body)
     if is_reply:
         return value
-    name, party, text, trace = value
+    raise error_of(*value)
+
+
+def error_of(name: str, party: str, text: str, trace: str) -> FedactorsError:
+    """Return the error whose class name, party, message and original traceback these are."""
     cls = getattr(errors, name, None)
     if cls is PartyFailed:
-        raise PartyFailed(party, text, trace)
+        return PartyFailed(party, text, trace)
     if isinstance(cls, type) and issubclass(cls, PartyError):
-        raise cls(party, text)
+        return cls(party, text)
     if isinstance(cls, type) and issubclass(cls, FedactorsError) and cls is not errors.Stopped:
-        raise cls(text)
-    raise PartyFailed(party, f"{name}: {text}", trace)
+        return cls(text)
+    return PartyFailed(party, f"{name}: {text}", trace)

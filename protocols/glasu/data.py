@@ -2,18 +2,8 @@
 
     parts_of ─▶ (to the client) ─▶ load_client: load, check, arrange, renumber, scale_features
 
-Own data is a ``.toml`` file; its paths are relative to it. Nodes with ids lie in tables (`fedactors.data.node_tables`),
-numbered ones in arrays, in ``.npz`` files (no pickles)::
-
-    [task]
-    layout = "graph"
-    nodes = "nodes.npz"        # labels (N), and train, validation, test: masks over the nodes, or node numbers
-
-    [parties.bank]
-    file = "bank.npz"          # edges (2, E), features (N, F)
-
-    [parties.shop]
-    file = "shop.npz"
+Own data: nodes with ids lie in tables (`fedactors.data.node_tables`), numbered ones in arrays
+(`fedactors.data.graph_files`).
 
 Shapes: N nodes, E edges, F features of one client.
 """
@@ -23,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,16 +21,12 @@ import numpy.typing as npt
 from fedactors.actor import Actor
 from fedactors.aligned_nodes import load_nodes
 from fedactors.data.client_graphs import GraphArrays, GraphBlock, NewGraph, graph
+from fedactors.data.graph_files import GraphFiles, NodeSplit, OwnGraph
 from fedactors.data.node_tables import GraphTables, GraphTablesPart
 from fedactors.data.own import layout_of, load_own
 from fedactors.errors import BadInput
-from fedactors.network.codec import plain
-from fedactors.validation import reading
 from protocols.glasu.config import GlasuConfig, SpecialCase
 from protocols.glasu.sampling import Adjacency, IntArray, adjacency
-
-_SPLITS = ("train", "validation", "test")
-_MOST_CLASSES = 65536
 
 
 class GraphPart(Protocol):
@@ -81,16 +67,6 @@ class GraphSource(Protocol):
 
 
 @dataclass(frozen=True)
-class NodeSplit:
-    """The labels, known to every client, and the nodes for training, validation and test."""
-
-    labels_N: IntArray
-    train: IntArray
-    validation: IntArray
-    test: IntArray
-
-
-@dataclass(frozen=True)
 class ClientGraph:
     """What one client trains on: its edges E_m and feature block X_m, over the nodes that all clients know."""
 
@@ -103,7 +79,7 @@ class ClientGraph:
     """What all its features were multiplied by."""
 
 
-def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
+def load_data(config: GlasuConfig, name: str | OwnGraph, seed: int) -> GraphSource:
     """Return who holds what: a named graph dealt to the clients, or the user's own files.
 
     Raises:
@@ -111,11 +87,12 @@ def load_data(config: GlasuConfig, name: str, seed: int) -> GraphSource:
     """
     if config.own_layer:
         _check_own_layer(config)
-    if not name.endswith(".toml"):
+    if isinstance(name, str) and not name.endswith(".toml"):
         return graph(name, config.num_clients, edge_share=config.edge_share, seed=seed)
-    own = read_own(Path(name))
+    own = read_own(Path(name)) if isinstance(name, str) else name
     if len(own.parties) != config.num_clients:
-        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {name} names {len(own.parties)} parties")
+        where = name if isinstance(name, str) else ", ".join(own.parties)
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {where} names {len(own.parties)} parties")
     if isinstance(own, GraphTables):
         if config.sees_everything:
             raise BadInput(
@@ -316,16 +293,6 @@ def _check_split(split: NodeSplit) -> None:
         seen[nodes] = True
 
 
-def from_masks(
-    labels_N: IntArray, train: npt.NDArray[np.bool_], validation: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]
-) -> NodeSplit:
-    """Make a split from masks over the nodes; a mask of another length than the labels is a `BadInput`."""
-    for name, mask in (("train", train), ("validation", validation), ("test", test)):
-        if len(mask) != len(labels_N):
-            raise BadInput(f"{name} mask: {len(mask)} entries are not allowed: there are {len(labels_N)} labels")
-    return NodeSplit(labels_N, np.flatnonzero(train), np.flatnonzero(validation), np.flatnonzero(test))
-
-
 def arrange(special_case: SpecialCase, clients: Sequence[ClientGraph]) -> list[ClientGraph]:
     """Return what a special case trains on (Sections 2.4 and 4.2); the others keep what clients own."""
     num_nodes = clients[0].graph.num_nodes
@@ -357,89 +324,6 @@ def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = Fals
     return replace(own, features_NF=own.features_NF * factor, factor=float(factor))
 
 
-# --- own files ---
-
-
-@plain
-class OwnPart:
-    """Where one client's own file is, and that of the nodes, which everyone knows."""
-
-    party: str
-    nodes: str
-    file: str
-
-    def load(self) -> GraphBlock:
-        """Load and check what the client holds.
-
-        Raises:
-            BadInput: a file that cannot be read, or arrays that do not fit together.
-        """
-        split = read_nodes(Path(self.nodes))
-        features_NF, own = self._own(len(split.labels_N))
-        return GraphBlock(
-            indptr=own.indptr,
-            indices=own.indices,
-            features=features_NF,
-            columns=np.arange(features_NF.shape[-1]),
-            labels=split.labels_N,
-            num_classes=int(split.labels_N.max(initial=0)) + 1,
-            train=split.train,
-            validation=split.validation,
-            test=split.test,
-        )
-
-    def load_new(self) -> NewGraph:
-        """Load nodes to predict; the nodes' file need hold nothing but `ids`, if they have any.
-
-        Raises:
-            BadInput: a file that cannot be read, or arrays that do not fit together.
-        """
-        features_NF, own = self._own(None)
-        with reading("task.nodes", self.nodes), Path(self.nodes).open("rb") as stream:
-            nodes = np.load(stream, allow_pickle=False)
-            ids = nodes["ids"] if "ids" in nodes.files else np.arange(len(features_NF))
-        if ids.shape != (len(features_NF),):
-            raise BadInput(f"ids: shape {ids.shape} is not allowed: {self.party} has {len(features_NF)} nodes")
-        return NewGraph(own.indptr, own.indices, features_NF, ids)
-
-    def _own(self, num_known: int | None) -> tuple[npt.NDArray[np.float32], Adjacency]:
-        party = self.party
-        found = _arrays(Path(self.file), ("edges", "features"), f"parties.{party}")
-        edges, features = found["edges"], found["features"]
-        num_nodes = len(features) if num_known is None else num_known
-        if edges.dtype.kind not in "iu" and edges.size:
-            raise BadInput(f"edges of {party}: type {edges.dtype} is not allowed: give whole numbers")
-        if edges.ndim != 2 or edges.shape[0] != 2:
-            raise BadInput(f"edges of {party}: shape {edges.shape} is not allowed: it must be (2, edges)")
-        if strangers := edges[(edges < 0) | (edges >= num_nodes)].tolist():
-            raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
-        if features.ndim != 2:
-            raise BadInput(f"features of {party}: shape {features.shape} is not allowed: it must be (nodes, columns)")
-        if features.dtype.kind not in "fiub":
-            raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
-        with np.errstate(over="ignore"):
-            features_NF = features.astype(np.float32)
-        if not np.isfinite(features_NF).all():
-            raise BadInput(f"features of {party}: values that are not finite are not allowed")
-        return features_NF, adjacency(edges, num_nodes)
-
-
-@dataclass(frozen=True)
-class OwnGraph:
-    """A graph in the user's own files."""
-
-    parts: tuple[OwnPart, ...]
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """The clients' names, in order."""
-        return tuple(part.party for part in self.parts)
-
-    def part(self, party: str) -> OwnPart:
-        """Return what the actor of `party` is built with."""
-        return self.parts[self.parties.index(party)]
-
-
 def read_own(path: Path) -> OwnGraph | GraphTables:
     """Read a description of own data; the files that it names are read and checked by the clients.
 
@@ -452,40 +336,4 @@ def read_own(path: Path) -> OwnGraph | GraphTables:
     if not isinstance(own, GraphArrays):
         raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")
     parts = zip(own.parties, own.files, strict=True)
-    return OwnGraph(tuple(OwnPart(party=party, nodes=own.nodes, file=file) for party, file in parts))
-
-
-def read_nodes(path: Path) -> NodeSplit:
-    """Read labels and split; masks become node numbers.
-
-    Raises:
-        BadInput: a missing array, or lengths that differ.
-    """
-    found = _arrays(path, ("labels", *_SPLITS), "task.nodes")
-    labels = found["labels"]
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadInput(f"labels: type {labels.dtype} of shape {labels.shape} is not allowed: one whole number per node")
-    if labels.size and labels.max() >= _MOST_CLASSES:
-        raise BadInput(f"labels: {labels.max()} is not allowed: classes are 0 to at most {_MOST_CLASSES - 1}")
-    if len(np.unique(labels)) == 1:
-        raise BadInput(f"labels: {labels[0]} at every node is not allowed: there must be at least two classes")
-    labels_N = labels.astype(np.int64)
-    if all(found[name].dtype == np.bool_ for name in _SPLITS):
-        return from_masks(labels_N, *(found[name] for name in _SPLITS))
-    for name in _SPLITS:
-        if found[name].ndim != 1 or found[name].dtype.kind not in "iu":
-            raise BadInput(f"{name}: type {found[name].dtype} is not allowed: give three masks, or node numbers")
-        if len(found[name]) == len(labels_N) > 2 and set(found[name].tolist()) <= {0, 1}:
-            raise BadInput(f"{name}: only 0 and 1, one for each node, are not allowed: give a mask of booleans")
-    return NodeSplit(labels_N, *(found[name].astype(np.int64) for name in _SPLITS))
-
-
-def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
-    with reading(where, path), path.open("rb") as stream:
-        file = np.load(stream, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise BadInput(f"{where}: {path} is no .npz file")
-        missing = [name for name in names if name not in file.files]
-        if missing:
-            raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
-        return {name: file[name] for name in names}
+    return OwnGraph(own.parties, tuple(GraphFiles(party=party, nodes=own.nodes, file=file) for party, file in parts))

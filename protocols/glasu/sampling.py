@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedactors.data.graphs import csr_of
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
@@ -80,17 +82,7 @@ class Block:
 
 def adjacency(edges_2E: IntArray, num_nodes: int) -> Adjacency:
     """Build the CSR form of an edge list; each edge counts in both directions, repeats and self loops are dropped."""
-    left, right = edges_2E[0].astype(np.int64), edges_2E[1].astype(np.int64)
-    distinct = left != right
-    left, right = left[distinct], right[distinct]
-    codes = np.concatenate([left * num_nodes + right, right * num_nodes + left])
-    codes.sort()
-    if len(codes):
-        codes = codes[np.concatenate([[True], codes[1:] != codes[:-1]])]
-    heads, indices = np.divmod(codes, max(num_nodes, 1))
-    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(heads, minlength=num_nodes), out=indptr[1:])
-    return Adjacency(indptr, indices)
+    return Adjacency(*csr_of(edges_2E, num_nodes))
 
 
 def choose_batch(train_nodes: IntArray, batch_size: int | None, rng: np.random.Generator) -> IntArray:

@@ -14,13 +14,18 @@ from fedactors.learning.own_models import check_model
 from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 
 
-def load_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
+def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
     """Return who holds which rows; no row is read.
 
     Raises:
         BadInput: names the setting, its value and what is allowed.
     """
-    data = _own_data(config, Path(name), seed) if name.endswith(".toml") else _named_data(config, name, seed)
+    if isinstance(name, HorizontalData):
+        data = _fitting(config, name, seed)
+    elif name.endswith(".toml"):
+        data = _fitting(config, load_own_as(Path(name), HorizontalData), seed)
+    else:
+        data = _named_data(config, name, seed)
     if config.patience is not None and not (config.num_validation or data.holds_out):
         raise BadInput(
             "patience: stopping early on test rows is not allowed; hold rows out with num_validation, or of own files "
@@ -49,7 +54,7 @@ def _named_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalDat
     )
 
 
-def _own_data(config: HorizontalConfig, path: Path, seed: int) -> HorizontalData:
+def _fitting(config: HorizontalConfig, own: HorizontalData, seed: int) -> HorizontalData:
     for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
         if count:
             raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
@@ -58,21 +63,14 @@ def _own_data(config: HorizontalConfig, path: Path, seed: int) -> HorizontalData
             f"clients_per_site: {config.clients_per_site} is not allowed with own files: each client's process "
             "opens its own file, and only that"
         )
-    own = load_own_as(path, HorizontalData)
     if config.num_clients not in (None, own.num_clients):
-        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {path} describes {own.num_clients}")
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {own.name} describes {own.num_clients}")
     if own.centers:
         party, center = own.parties[0], own.centers[0]
         raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")
     own.test()
     if config.validation_share:
-        column = next((file.file.split_column for file in own.files if file.file.split_column), None)
-        if column is not None:
-            raise BadInput(
-                f"validation_share: {config.validation_share:g} is not allowed: column {column!r} tells the rows"
-            )
-        files = tuple(replace(file, validation_share=config.validation_share, seed=seed) for file in own.files)
-        own = replace(own, files=files)
+        own = replace(own, files=tuple(file.holding_out(config.validation_share, seed) for file in own.files))
     if own.holds_out and config.secure_sums:
         raise BadInput(
             "secure_sums: True is not allowed with validation rows of the clients: the server reads each one's scores"

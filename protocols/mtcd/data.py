@@ -171,7 +171,7 @@ def numbered(num_clients: int) -> tuple[str, ...]:
     return tuple(f"client-{index}" for index in range(num_clients))
 
 
-def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
+def load_data(config: MtcdConfig, name: str | VerticalData, seed: int) -> MtcdData:
     """Return who holds what: ``synthetic`` is the generated problem of the config, a named set is dealt to clients.
 
     Raises:
@@ -179,12 +179,10 @@ def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
             representation model that does not suit the data.
     """
     check_name(config.own_network)
+    if isinstance(name, VerticalData):
+        return _own(config, name)
     if name.endswith(".toml"):
-        own = load_own_rows(Path(name), config, {"noise": config.noise is not None})
-        require_relaxed_protocol(config)
-        if own.weighted_by:
-            raise BadInput(f"{own.weighted_by} is not allowed: in mtcd's losses all rows count alike")
-        return _fitting(config, own)
+        return _own(config, load_own_rows(Path(name), config, {"noise": config.noise is not None}))
     if name == GENERATED:
         return _generated(config, seed)
     if describe(name).kind == "images" and config.problem == "network" and config.network != "mlp":
@@ -194,6 +192,13 @@ def load_data(config: MtcdConfig, name: str, seed: int) -> MtcdData:
     if config.problem == "network" and config.network != "mlp":
         raise BadInput(f"network: {config.network} is not allowed for the table {name}, use mlp")
     return _fitting(config, vertical(name, numbered(config.num_clients)))
+
+
+def _own(config: MtcdConfig, own: VerticalData) -> VerticalData:
+    require_relaxed_protocol(config)
+    if own.weighted_by:
+        raise BadInput(f"{own.weighted_by} is not allowed: in mtcd's losses all rows count alike")
+    return _fitting(config, own)
 
 
 def _generated(config: MtcdConfig, seed: int) -> GeneratedData:

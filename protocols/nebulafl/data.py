@@ -33,12 +33,16 @@ EXAMPLES = ("market", "scarce")
 # --- rows ---
 
 
-def load_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
+def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
     """Return who holds which rows, after checking catalogue, network and outages; no row is read.
 
     Raises:
         BadInput: names the setting or the entry of a file, its value and what is allowed.
     """
+    if isinstance(name, HorizontalData):
+        raise BadInput(
+            "protocol: nebulafl cannot run over a federation yet: its centers are the catalogue's, not sites"
+        )
     catalogue = read_catalogue(config.catalogue)
     centers = catalogue.first_centers(config.num_centers)
     read_network(config.network).require(centers)

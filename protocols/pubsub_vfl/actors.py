@@ -191,9 +191,9 @@ class PartyWorker(Client):
 
     @remote(caller=DRIVER)
     async def account(self) -> None:
-        """Record what the releases of all the party's workers cost in privacy."""
-        others = [await self.peer(sibling, type(self)).counted() for sibling in self._workers[1:]]
-        for record in self._records(add_counts([self.counts.message, *others])):
+        """Record what the releases of all the party's workers cost in privacy: its first worker does."""
+        first, others = self._workers[0], [await self.peer(one, type(self)).counted() for one in self._workers[1:]]
+        for record in self._records(add_counts([self.counts.message, *others])) if self.name == first else ():
             self.record_privacy(record)
 
     @abstractmethod

@@ -25,7 +25,7 @@ Index = NDArray[np.int64]
 Parts = NDArray[np.uint8]
 
 
-def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
+def load_data(config: PubSubVflConfig, name: str | VerticalData, seed: int) -> VerticalData:
     """Return who holds what: a file's description, or the columns of a named set dealt to the parties.
 
     Raises:
@@ -42,7 +42,9 @@ def load_data(config: PubSubVflConfig, name: str, seed: int) -> VerticalData:
     return data
 
 
-def _described(config: PubSubVflConfig, name: str) -> VerticalData:
+def _described(config: PubSubVflConfig, name: str | VerticalData) -> VerticalData:
+    if isinstance(name, VerticalData):
+        return name
     if name.endswith(".toml"):
         accounts = {
             "privacy_mu": math.isfinite(config.privacy_mu),

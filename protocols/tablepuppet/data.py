@@ -44,19 +44,20 @@ Array = NDArray[np.float64]
 # --- who holds what ------------------------------------------------------------------------------------------------
 
 
-def load_data(config: TablePuppetConfig, name: str, seed: int) -> RelationalData:
+def load_data(config: TablePuppetConfig, name: str | RelationalData, seed: int) -> RelationalData:
     """Return who holds what: a file's description, or the tables of a named set dealt to the organisations.
 
     Raises:
         BadInput: a file that is not relational, settings that such a file states itself, or a data set that is not
             made of tables.
     """
-    if name.endswith(".toml"):
-        for key in ("num_partitions", "task", "num_classes"):
-            if (value := getattr(config, key)) is not None:
-                raise BadInput(f"{key}: {value!r} is not allowed: it is for named data sets; {name} states its own")
-        return load_own_as(Path(name), RelationalData)
-    return relational(name, num_partitions=config.partitions, task=config.task, num_classes=config.num_classes)
+    if isinstance(name, str) and not name.endswith(".toml"):
+        return relational(name, num_partitions=config.partitions, task=config.task, num_classes=config.num_classes)
+    for key in ("num_partitions", "task", "num_classes"):
+        if (value := getattr(config, key)) is not None:
+            where = name if isinstance(name, str) else name.name
+            raise BadInput(f"{key}: {value!r} is not allowed: it is for named data sets; {where} states its own")
+    return load_own_as(Path(name), RelationalData) if isinstance(name, str) else name
 
 
 def stated(

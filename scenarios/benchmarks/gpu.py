@@ -31,6 +31,7 @@ import torch
 from torch.nn import functional
 
 from fedactors.config import build
+from fedactors.data.graph_files import NodeSplit
 from fedactors.data.graphs import to_csr
 from fedactors.learning import flat_training
 from fedactors.learning.devices import Held, find_device, on_device, on_host, placed
@@ -42,7 +43,7 @@ from fedactors.learning.split_network import Publication
 from protocols.glasu import algorithm as glasu
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import ClientGraph, NodeSplit
+from protocols.glasu.data import ClientGraph
 from protocols.glasu.sampling import Adjacency
 from protocols.pubsub_vfl import algorithm as pubsub
 from scenarios.benchmarks.clients_together import MODELS, measure

@@ -9,7 +9,7 @@ import pytest
 from tests.federated.world import BANK, SHOP, World
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(tmp_path_factory.mktemp("federation"))
     made.start(BANK)

@@ -91,15 +91,19 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         ),
         (
             ("run", "pubsub-vfl", "--federation", "BANK/federation.toml", "--data", "bank=orders,shop=orders"),
-            "bank: has no data named 'orders' (its data: customers)",
+            "bank: has no data named 'orders' (its data: clients, customers, patients, people)",
         ),
         (
             ("run", "pubsub-vfl", "--federation", "SHOP/federation.toml", "--data", "bank=customers,shop=orders"),
-            "hold no label: their holder starts the run",
+            "orders of shop state no task: the site whose do starts the run",
         ),
         (
             ("run", "glasu", "--federation", "BANK/federation.toml", "--data", "bank=customers,shop=orders"),
-            "glasu cannot run over a federation yet",
+            "task.layout: vertical is not allowed: glasu needs graph data",
+        ),
+        (
+            ("run", "nebulafl", "--federation", "BANK/federation.toml", "--data", "bank=patients,shop=cases"),
+            "protocol: nebulafl cannot run over a federation yet: its centers are the catalogue's, not sites",
         ),
         (
             (
@@ -174,3 +178,23 @@ def test_a_key_that_others_can_read_is_not_used(quiet: World, tmp_path: Path) ->
     (made.path / BANK / "key.pem").chmod(0o644)
     with pytest.raises(BadInput, match="can be read by others"):
         _ = SiteFolder(made.path / BANK).client_tls
+
+
+def test_a_certificate_of_another_kind_of_key_is_refused() -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from fedactors.runtime.federated import identity
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, SHOP)])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    dated = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    other = dated.sign(key, hashes.SHA256())
+    with pytest.raises(BadInput, match=r"^sites\.shop\.certificate: its key is no Ed25519 key$"):
+        identity.read_certificate(identity.as_pem(other), "sites.shop.certificate")
+    with pytest.raises(BadInput, match=r"^certificate: its key is no Ed25519 key$"):
+        identity.verify(other, b"", b"")

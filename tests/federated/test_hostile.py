@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,16 @@ from fedactors.network.codec import encode, encode_parts
 from fedactors.plugins import find_protocol
 from fedactors.runtime.federated import identity
 from fedactors.runtime.federated.folders import Member, SiteFolder
-from fedactors.runtime.federated.link import _HEAD, PIECE_BYTES, REQUEST, Broken, Connection, Hello, dial, read_piece
+from fedactors.runtime.federated.link import Connection, Hello, dial
+from fedactors.runtime.federated.pieces import ERROR, HEAD, PIECE_BYTES, REQUEST, Broken, read_piece
 from fedactors.runtime.federated.proposal import Proposal, as_tree, make_proposal
-from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, Life, SiteRun, errors_for
+from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, SiteRun, errors_for
 from protocols.pubsub_vfl.messages import EpochOrder, Report
+from tests.federated.mischief import BROKER, LONG, WORKER, in_mid_run
 from tests.federated.test_runs import SMALL, federated
 from tests.federated.world import BANK, LIMITS, SHOP, World
 
 pytestmark = pytest.mark.slow
-LONG = ("num_epochs=100000", *SMALL[1:])
-WORKER, BROKER = f"{SHOP}/worker-0", "broker"
 
 
 @pytest.fixture(scope="module")
@@ -129,17 +127,19 @@ def test_somebody_who_says_nothing_is_sent_away(lasting: World) -> None:
 
 
 def test_a_piece_that_drips_or_is_too_long_is_refused() -> None:
-    async def feed(data: bytes) -> None:
+    async def feed(data: bytes, is_within: bool = False) -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
-        await read_piece(reader, replace(LIMITS, piece=0.1))
+        await read_piece(reader, replace(LIMITS, piece=0.1), is_within=is_within)
 
     with pytest.raises(Broken, match=r"took more than 0\.1 s to send one piece"):
-        asyncio.run(feed(_HEAD.pack(100, REQUEST, 0, 1)[:3]))
+        asyncio.run(feed(HEAD.pack(100, REQUEST, 0, 1)[:3]))
     with pytest.raises(Broken, match=r"took more than 0\.1 s to send one piece"):
-        asyncio.run(feed(_HEAD.pack(100, REQUEST, 0, 1) + b"x"))
+        asyncio.run(feed(HEAD.pack(100, REQUEST, 0, 1) + b"x"))
+    with pytest.raises(Broken, match=r"took more than 0\.1 s to send one piece"):
+        asyncio.run(feed(b"", is_within=True))
     with pytest.raises(Broken, match=f"announces a piece of {PIECE_BYTES + 1} bytes"):
-        asyncio.run(feed(_HEAD.pack(PIECE_BYTES + 1, REQUEST, 0, 1)))
+        asyncio.run(feed(HEAD.pack(PIECE_BYTES + 1, REQUEST, 0, 1)))
 
 
 # --- a hostile site, in a run ---------------------------------------------------------------------------------------
@@ -189,9 +189,22 @@ MISCHIEF: dict[str, tuple[Callable[[SiteRun], None], str]] = {
     "a wrong field": (say(WORKER, BROKER, "report", WRONG), "sends Report.room as a str; it is declared as int"),
     "a relay": (say(WORKER, WORKER, "end_epoch", None), "'shop/worker-0', which is not hosted by bank"),
     "no call": (say(1), "sends what is no call"),
-    "too long": (raw(lambda _: _HEAD.pack(1 << 30, REQUEST, 0, 1)), "announces a piece of 1073741824 bytes"),
+    "no receiver": (say(WORKER, {"a": 1}, "report", None), "calls a dict, which is not hosted by bank"),
+    "an array for a receiver": (say(WORKER, np.ones(9), "report", None), "calls a ndarray, which is not hosted"),
+    "an array for a sender": (say(np.ones(9), BROKER, "report", None), "speaks for a ndarray, which is not in the run"),
+    "a list for a door": (say(WORKER, BROKER, [1], None), "calls broker for a tuple, which is no name of a door"),
+    "a door that steers the terminal": (say(WORKER, BROKER, "\x1b[2J", None), "calls broker for '\\x1b[2J', which is"),
+    "a door without an end": (say(WORKER, BROKER, "x" * 90_000, None), "xxx', which is no name of a door"),
+    "empty pieces": (
+        raw(lambda c: HEAD.pack(0, REQUEST, 1, c._made + 1)),
+        "sends a piece of 0 bytes within a message",
+    ),
+    "an answer to nothing": (raw(lambda _: HEAD.pack(0, ERROR, 0, 1 << 30)), "answers call 1073741824, which was not"),
+    "too long": (raw(lambda _: HEAD.pack(1 << 30, REQUEST, 0, 1)), "announces a piece of 1073741824 bytes"),
     "a replay": (replayed, "calls are made once, in their order"),
     "another's payload": (asked(f"{BANK}/worker-0", f"{BANK}/worker-0", 1), "which its certificate does not own"),
+    "a list for an owner": (asked(WORKER, [1], 1), "asks bank for a payload that is not kept here"),
+    "a list for a payload": (asked(WORKER, BROKER, [1]), "asks bank for a payload that is not kept here"),
     "no payload": (asked(WORKER, WORKER, 1), "asks bank for a payload that is not kept here"),
 }
 
@@ -202,18 +215,7 @@ def test_a_hostile_site_is_refused_and_the_run_stops(
 ) -> None:
     act, said = MISCHIEF[what]
     before = len(lasting.refusals(BANK)), len(lasting.said[SHOP])
-
-    def mischief() -> None:
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            run = lasting.processes[SHOP].run
-            if run is not None and run.life is Life.OPEN and run.gate.left.messages():
-                lasting.on(SHOP, partial(act, run))
-                return
-            time.sleep(0.02)
-
-    thread = threading.Thread(target=mischief, daemon=True)
-    thread.start()
+    thread = in_mid_run(lasting, SHOP, act)
     assert federated(lasting, LONG) in (2, 3)
     thread.join(60)
     line = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
@@ -301,7 +303,7 @@ def source(path: Path) -> FileSource:
 
 def cast(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
     """Return (name, class, arguments) of an actor that the shop did not agree to."""
-    part = rogue.proposal.vertical().part(SHOP)
+    part: Any = rogue.proposal.described().part(SHOP)  # type: ignore[call-overload]
     names = (WORKER,)
     own: tuple[Any, ...] = (rogue.config, part, 1, names)
     if what == "a class outside the protocol":
@@ -309,23 +311,41 @@ def cast(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
     if what == "a file":
         own = (rogue.config, replace(part, source=source(rogue.world.path / "secret.csv")), 1, names)
     elif what == "another's part":
-        own = (rogue.config, rogue.proposal.vertical().part(BANK), 1, names)
+        own = (rogue.config, rogue.proposal.described().part(BANK), 1, names)
     elif what == "other settings":
         own = (replace(rogue.config, embedding_size=3), part, 1, names)
     elif what == "a source alone":
         own = (rogue.config, source(rogue.world.path / "secret.csv"), 1, names)
-    name = f"{SHOP}/../x" if what == "a name that is a path" else WORKER
-    return name, "PassiveWorker", encode((own, {}), arguments=True)
+    elif what == "too few arguments":
+        own = (rogue.config,)
+    name: Any = {"a name that is a path": f"{SHOP}/../x", "a list for a name": [WORKER]}.get(what, WORKER)
+    kind: Any = {"a name": "PassiveWorker"} if what == "a dict for a class" else "PassiveWorker"
+    frame = b"not a frame" if what == "no arguments" else encode((own, {}), arguments=True)
+    return name, kind, frame
 
 
 CASTS = {
-    "a class outside the protocol": "as Popen, which is no actor of the protocol",
+    "a class outside the protocol": "as 'Popen', which is no actor of the protocol",
     "a file": "with other data than the approved ones",
     "another's part": "with other data than the approved ones, or another's",
     "other settings": "with another configuration than the approved one",
     "a source alone": "with a FileSource; data are asked for by their names only",
     "a name that is a path": "which is no name of an actor",
+    "a list for a name": "casts a tuple, which is no name of an actor",
+    "a dict for a class": "as a dict, which is no actor of the protocol",
+    "too few arguments": "casts shop/worker-0 with other arguments than it takes",
+    "no arguments": "sends what does not decode",
 }
+
+
+@pytest.mark.parametrize("castings", [7, ((WORKER,),), "ab", (("a", "b", b"", 1),)])
+def test_a_cast_that_is_none(lasting: World, castings: Any) -> None:
+    rogue, before = Rogue(lasting), len(lasting.refusals(SHOP))
+    answering = lasting.answer(names=(SHOP,))
+    with pytest.raises(Refused, match="casts what are no actors"):
+        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", (castings,)))
+    answering.join(30)
+    assert "casts what are no actors" in await_refusal(lasting, SHOP, before)
 
 
 @pytest.mark.parametrize("what", CASTS)
@@ -351,9 +371,15 @@ def test_nothing_is_done_before_it_is_approved_or_out_of_turn(lasting: World) ->
 
 
 def test_a_run_that_was_rejected_does_not_begin(lasting: World, capsys: pytest.CaptureFixture[str]) -> None:
-    answering = lasting.answer(approved=False, names=(SHOP,))
+    steering = "no\n\x1b[2Jfedactors: all is well" + "x" * 90_000
+    answering = lasting.answer(approved=False, names=(SHOP,), why=steering)
     file, data = str(lasting.path / BANK / "federation.toml"), f"{BANK}=customers,{SHOP}=orders"
     words = ["run", "pubsub-vfl", "--federation", file, "--data", data, "--out", str(lasting.path / "no"), "--quiet"]
     assert main([*words, "num_epochs=1"]) == 3
     answering.join(30)
-    assert "fedactors: shop: rejected the run" in capsys.readouterr().err
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
+    assert line.startswith("fedactors: shop: rejected the run: no??[2Jfedactors: all is well")
+    assert len(line) < 500
+    (why,) = [entry["why"] for entry in lasting.audit(BANK) if "all is well" in entry.get("why", "")]
+    assert why.isprintable()
+    assert len(why) < 1100

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.federated.test_hostile import LONG
+from tests.federated.mischief import LONG
 from tests.federated.test_runs import federated
 from tests.federated.world import BANK, SHOP, World
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from fedactors.command_line.main import main
 from fedactors.runtime.federated.crossings import agree
-from tests.federated.world import BANK, SHOP, TASK, World
+from tests.federated.world import BANK, CLINIC, SHOP, SQL, TASK, World
 
 SMALL = ("num_epochs=2", "num_layers=2", "hidden_size=8", "embedding_size=4", "batch_size=32", "on_party_loss=stop")
 
@@ -19,24 +21,100 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def federated(world: World, words: tuple[str, ...], *flags: str) -> int:
-    answering = world.answer()
-    file = str(world.path / BANK / "federation.toml")
-    data = f"{BANK}=customers,{SHOP}=orders"
-    places = ("--federation", file, "--data", data, "--out", str(world.path / "runs"), "--format", "json", "--quiet")
-    code = main(["run", "pubsub-vfl", *places, *flags, *words])
+VERTICAL = f"{BANK}=customers,{SHOP}=orders"
+DATA = {
+    "horizontal": f"{BANK}=patients,{SHOP}=cases",
+    "tablepuppet": f"{BANK}=clients,{SHOP}=sales",
+    "glasu": f"{BANK}=people,{SHOP}=buyers",
+}
+
+
+def last_run(world: World) -> str:
+    return str([line["run"] for line in world.audit(SHOP) if line["what"] == "ended"][-1])
+
+
+def federated(
+    world: World,
+    words: tuple[str, ...],
+    *flags: str,
+    protocol: str = "pubsub-vfl",
+    answering: threading.Thread | None = None,
+) -> int:
+    answering = answering or world.answer()
+    file, third = str(world.path / BANK / "federation.toml"), f",{CLINIC}=visits" if CLINIC in world.names else ""
+    places = ("--federation", file, "--data", DATA.get(protocol, VERTICAL) + third, "--out", str(world.path / "runs"))
+    code = main(["run", protocol, *places, "--format", "json", "--quiet", *flags, *words])
     answering.join(30)
     return code
 
 
-def simulated(world: World, words: tuple[str, ...]) -> int:
-    parties = world.path / "parties.toml"
-    task = TASK.replace(", ", "\n")
-    bank = f'path = "{world.path / BANK / "customers.csv"}"\nid = "id"\nlabel = "bad"'
-    shop = f'path = "{world.path / SHOP / "orders.csv"}"\nid = "id"'
-    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{bank}\n[parties.{SHOP}]\n{shop}\n")
+def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> int:
+    parties = world.path / f"{protocol}.toml"
+    bank, shop = world.path / BANK, world.path / SHOP
+    if protocol == "horizontal":
+        task = f'type = "binary"\nlayout = "horizontal"\nclasses = ["0", "1"]\ntest = "{bank / "test.csv"}"'
+        own = (f'path = "{bank / "patients.csv"}"\nlabel = "bad"', f'path = "{shop / "patients.csv"}"\nlabel = "bad"')
+    elif protocol == "tablepuppet":
+        task = f'type = "binary"\nlayout = "relational"\nsql = "{SQL}"\nlabel = "clients.bad"'
+        own = (
+            f'path = "{bank / "customers.csv"}"\ntable = "clients"',
+            f'path = "{shop / "orders.csv"}"\ntable = "sales"',
+        )
+    elif protocol == "glasu":
+        task = f'layout = "graph"\nnodes = "{bank / "nodes.npz"}"'
+        own = (f'file = "{bank / "graph.npz"}"', f'file = "{shop / "graph.npz"}"')
+    else:
+        task = TASK.replace(", ", "\n")
+        own = (
+            f'path = "{bank / "customers.csv"}"\nid = "id"\nlabel = "bad"',
+            f'path = "{shop / "orders.csv"}"\nid = "id"',
+        )
+    visits = world.path / CLINIC / "visits.csv"
+    third = f'[parties.{CLINIC}]\npath = "{visits}"\nid = "id"\n' if visits.exists() else ""
+    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{own[0]}\n[parties.{SHOP}]\n{own[1]}\n{third}")
     places = ("--runtime", "simulated", "--data", str(parties), "--out", str(world.path / "runs"))
-    return main(["run", "pubsub-vfl", *places, "--seed", "7", "--format", "json", "--quiet", *words])
+    return main(["run", protocol, *places, "--seed", "7", "--format", "json", "--quiet", *words])
+
+
+MTCD = ("num_clients=2", "num_rounds=3", "record_every=1", "relaxed_protocol=true", "num_tokens=2", "problem=ridge")
+GLASU = ("num_clients=2", "num_rounds=3", "evaluate_every=1", "hidden_size=8")
+OTHERS = {
+    "mtcd": ("mtcd", MTCD),
+    "stcd": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=stcd")),
+    "svfl": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=svfl")),
+    "dcpa": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=dcpa")),
+    "glasu": ("glasu", GLASU),
+    "glasu, each alone": ("glasu", (*GLASU, "special_case=standalone")),
+    "horizontal": ("horizontal", ("num_rounds=2", "hidden=4")),
+    "rfl-admm": ("tablepuppet", ("rounds=2",)),
+    "rfl-sgd": ("tablepuppet", ("rounds=2", "algorithm=rfl-sgd")),
+    "centralised": ("tablepuppet", ("rounds=2", "algorithm=centralised")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["avfl", "avfl-ps", "vfl-ps", "pubsub-vfl"])
+def test_baselines_whose_order_is_as_it_happens_run_too(world: World, algorithm: str) -> None:
+    assert federated(world, (*SMALL, f"algorithm={algorithm}")) == 0, world.said
+    run = last_run(world)
+    assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_run(
+    world: World, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    protocol, words = OTHERS[what]
+    assert simulated(world, words, protocol) == 0
+    expected = last_line(capsys)
+    code = federated(world, words, "--share-seed", "--seed", "7", protocol=protocol)
+    assert code == 0, (world.said, capsys.readouterr().err)
+    found = last_line(capsys)
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    run = last_run(world)
+    assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
 
 
 @pytest.mark.slow
@@ -53,12 +131,47 @@ def test_a_test_run_gives_the_metrics_bytes_and_messages_of_the_simulated_one(
     assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6)
     if "algorithm=vfl" in words:
         assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
-    run = next(line["run"] for line in world.audit(SHOP) if line["what"] == "ended")
+    run = last_run(world)
     assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
     # each site has its own part of the model, and only that
     for name, other in ((BANK, SHOP), (SHOP, BANK)):
-        (folder,) = (world.path / name / "runs").iterdir()
+        folder = max((world.path / name / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
         assert main(["export", str(folder), "--format", "json"]) == 0
         parts = last_line(capsys)["files"]
         assert name in parts
         assert other not in parts
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("three"), (BANK, SHOP, CLINIC))
+    for name in made.names:
+        made.start(name)
+    yield made
+    made.stop()
+
+
+THREE = {
+    "vfl": ("pubsub-vfl", (*SMALL, "algorithm=vfl", "num_parties=3")),
+    "mtcd": ("mtcd", ("num_clients=3", "num_rounds=2", "relaxed_protocol=true", "num_tokens=1", "problem=ridge")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", THREE)
+def test_three_sites_that_all_talk_to_each_other(three: World, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    protocol, words = THREE[what]
+    assert simulated(three, words, protocol) == 0
+    expected = last_line(capsys)
+    assert federated(three, words, "--share-seed", "--seed", "7", protocol=protocol) == 0, three.said
+    found = last_line(capsys)
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    assert agree({name: three.path / name for name in three.names}, last_run(three))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["centralised", "simulated-centralised"])
+def test_who_would_see_anothers_graph_is_refused(world: World, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    assert federated(world, (*GLASU, f"special_case={case}"), protocol="glasu") in (2, 3)
+    assert "with other data than the approved ones, or another's" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -13,16 +14,21 @@ from typing import Any
 import numpy as np
 
 from fedactors.command_line.main import main
+from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import check
 from fedactors.runtime.federated.folders import AUDIT, SITE, SiteFolder
-from fedactors.runtime.federated.link import Limits
+from fedactors.runtime.federated.pieces import Limits
 from fedactors.runtime.federated.proposal import decide, kept_proposals
 from fedactors.runtime.federated.site import SiteProcess
 
-BANK, SHOP = "bank", "shop"
+BANK, SHOP, CLINIC = "bank", "shop", "clinic"
 LIMITS = Limits(handshake=5.0, piece=5.0, lease=20.0, call=60.0)
 TASK = 'type = "binary", alignment = "already-aligned"'
 NUM_ROWS = 160
+SQL = (
+    "SELECT clients.bad, clients.income, clients.age, sales.orders, sales.returns "
+    "FROM clients JOIN sales ON clients.id = sales.id"
+)
 
 
 def free_port() -> int:
@@ -42,6 +48,65 @@ def write_data(folder: Path) -> None:
         + "".join(f"c{i},{v[0]:.4f},{v[1]:.4f},{y}\n" for i, (v, y) in enumerate(zip(values, label, strict=True)))
     )
     shop.write_text("id,orders,returns\n" + "".join(f"c{i},{v[2]:.4f},{v[3]:.4f}\n" for i, v in enumerate(values)))
+    if (folder / CLINIC).exists():
+        third = [f"c{i},{v[0] * v[3]:.4f},{v[1] * v[2]:.4f}\n" for i, v in enumerate(values)]
+        (folder / CLINIC / "visits.csv").write_text("id,visits,days\n" + "".join(third))
+    # as rows of the same columns, and as tables that a query joins
+    rows = [",".join(f"{x:.4f}" for x in v) + f",{y}\n" for v, y in zip(values, label, strict=True)]
+    for place, dealt in ((bank, rows[:60]), (shop, rows[60:120]), (bank.with_name("test.csv"), rows[120:])):
+        name = place.name if place.name == "test.csv" else "patients.csv"
+        place.with_name(name).write_text("a,b,c,d,bad\n" + "".join(dealt))
+    for place, columns in ((bank, values[:60, :2]), (shop, values[:60, 2:])):  # and as a graph of 60 nodes
+        np.savez(place.with_name("graph.npz"), edges=rng.integers(0, 60, (2, 150)), features=columns)
+        parts = dict(zip(("train", "validation", "test"), np.split(np.arange(60), (30, 40)), strict=True))
+        np.savez(place.with_name("nodes.npz"), labels=label[:60], **parts)
+
+
+DATA = {
+    BANK: f"""
+[data.customers]
+path = "customers.csv"
+id = "id"
+label = "bad"
+task = {{ {TASK} }}
+
+[data.patients]
+path = "patients.csv"
+label = "bad"
+task = {{ type = "binary", layout = "horizontal", classes = ["0", "1"], test = "test.csv" }}
+
+[data.clients]
+path = "customers.csv"
+task = {{ type = "binary", layout = "relational", sql = "{SQL}", label = "clients.bad" }}
+
+[data.people]
+file = "graph.npz"
+nodes = "nodes.npz"
+task = {{ layout = "graph" }}
+""",
+    SHOP: """
+[data.orders]
+path = "orders.csv"
+id = "id"
+
+[data.cases]
+path = "patients.csv"
+label = "bad"
+
+[data.sales]
+path = "orders.csv"
+
+[data.buyers]
+file = "graph.npz"
+nodes = "nodes.npz"
+""",
+    CLINIC: """
+[data.visits]
+path = "visits.csv"
+id = "id"
+""",
+}
+"""What each says of its data in their site.toml: columns of the same rows, rows of the same columns, and tables."""
 
 
 class World:
@@ -49,25 +114,26 @@ class World:
 
     Args:
         folder: an empty one.
+        names: of the sites.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: tuple[str, ...] = (BANK, SHOP)) -> None:
         self.path = folder
-        self.said: dict[str, list[str]] = {BANK: [], SHOP: []}
+        self.names = names
+        self.said: dict[str, list[str]] = {name: [] for name in names}
         self.processes: dict[str, SiteProcess] = {}
         self._servers: dict[str, asyncio.Server] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}
         self.command("federation", "init", str(folder / "credit"))
-        for name in (BANK, SHOP):
+        for name in names:
             address = f"127.0.0.1:{free_port()}"
             self.command("site", "init", name, "--folder", str(folder / name), "--listen", address)
             request = str(folder / name / f"{name}.csr")
             self.command("federation", "admit", str(folder / "credit"), request, "--address", address)
         write_data(folder)
-        with (folder / BANK / SITE).open("a") as file:
-            file.write(f'[data.customers]\npath = "customers.csv"\nid = "id"\nlabel = "bad"\ntask = {{ {TASK} }}\n')
-        with (folder / SHOP / SITE).open("a") as file:
-            file.write('[data.orders]\npath = "orders.csv"\nid = "id"\n')
+        for name in names:
+            with (folder / name / SITE).open("a") as file:
+                file.write(DATA[name])
         self.share()
 
     def command(self, *words: str) -> None:
@@ -76,7 +142,7 @@ class World:
     def share(self) -> None:
         """Give every site the federation's file."""
         text = (self.path / "credit" / "federation.toml").read_text()
-        for name in (BANK, SHOP):
+        for name in self.names:
             (self.path / name / "federation.toml").write_text(text)
 
     def folder(self, name: str) -> SiteFolder:
@@ -117,6 +183,9 @@ class World:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+            for transport in list(loop._transports.values()):  # type: ignore[attr-defined]
+                transport.abort()
+            await asyncio.sleep(0.01)
 
         asyncio.run_coroutine_threadsafe(work(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
@@ -124,18 +193,19 @@ class World:
         loop.close()
 
     def answer(
-        self, approved: bool = True, names: tuple[str, ...] = (BANK, SHOP), seconds: float = 30.0
+        self, approved: bool = True, names: tuple[str, ...] = (), seconds: float = 30.0, why: str = ""
     ) -> threading.Thread:
         """Answer the next proposal at these sites, as their persons would."""
+        waiting = {name: set(kept_proposals(self.folder(name))) for name in names or self.names}
 
         def work() -> None:
             end = time.monotonic() + seconds
-            waiting = {name: set(kept_proposals(self.folder(name))) for name in names}
             while waiting and time.monotonic() < end:
                 for name in list(waiting):
                     for run, proposal in kept_proposals(self.folder(name)).items():
                         if run not in waiting[name]:
-                            decide(self.folder(name), proposal, approved=approved)
+                            with contextlib.suppress(BadInput):  # its coordinator went away
+                                decide(self.folder(name), proposal, approved=approved, why=why)
                             del waiting[name]
                             break
                 time.sleep(0.05)

@@ -18,8 +18,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.identity import verify
+from fedactors.validation import one_line
 
 _FIRST = "0" * 64
+_LONGEST = 1000
+"""Characters of a text, which others may have written."""
 
 
 class AuditLog:
@@ -40,7 +43,8 @@ class AuditLog:
             fcntl.flock(file, fcntl.LOCK_EX)
             _drop_half_a_line(file)
             before, number = _last(file)
-            line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **facts, "before": before}
+            said = {key: one_line(fact, _LONGEST) if isinstance(fact, str) else fact for key, fact in facts.items()}
+            line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **said, "before": before}
             signature = self._key.sign(_content(line)).hex()
             file.write(json.dumps({**line, "signature": signature}).encode() + b"\n")
             file.flush()
@@ -61,6 +65,8 @@ def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
         BadInput: a line was changed, or lines between two others are missing.
     """
     before, lines = _FIRST, []
+    if not path.exists():
+        return []
     for number, raw in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             line = json.loads(raw)

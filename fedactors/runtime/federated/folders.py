@@ -11,20 +11,24 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cryptography import x509
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from fedactors.data.own import read_party, read_task
-from fedactors.data.sources import FileSource
+from fedactors.data.graph_files import read_files
+from fedactors.data.horizontal import HorizontalFile
+from fedactors.data.own import read_party, read_table, read_task
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import AuditLog
+from fedactors.runtime.federated.audit import check as check_log
 from fedactors.runtime.federated.identity import as_pem, check_name, fingerprint, read_certificate, read_key, tls
+from fedactors.runtime.federated.named_data import DataName, TaskFacts
+from fedactors.runtime.federated.policy import Amount, Policy
 from fedactors.validation import read_tree, shown
 
 FEDERATION, SITE, KEY, AUDIT = "federation.toml", "site.toml", "key.pem", "audit.log"
@@ -50,17 +54,7 @@ class _SiteFile:
     name: str
     listen: str
     data: dict[str, dict[str, Any]]
-
-
-@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
-class TaskFacts:
-    """What all parties of a run know of the task; the label's party states it."""
-
-    type: Literal["binary", "multiclass", "regression"]
-    classes: int
-    """1 for a regression."""
-    alignment: Literal["already-aligned", "hash", "psi"]
-    split: Literal["random", "stratified"]
+    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass(frozen=True)
@@ -169,6 +163,7 @@ class SiteFolder:
         found: _SiteFile = _checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
         self.name = check_name(found.name, f"{file}: name")
         self.listen = parse_address(found.listen, f"{file}: listen")
+        self.policy = found.policy
         self._data = found.data
         for name in self._data:
             check_name(name, f"{file}: data")
@@ -185,6 +180,10 @@ class SiteFolder:
     def audit(self) -> AuditLog:
         """The site's log."""
         return AuditLog(self.path / AUDIT, read_key(self.path / KEY))
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the lines of the site's log, after checking that each is its own."""
+        return check_log(self.path / AUDIT, self.federation.members[self.name].certificate)
 
     @cached_property
     def server_tls(self) -> ssl.SSLContext:
@@ -209,32 +208,58 @@ class SiteFolder:
         return sorted(self._data)
 
     def task(self, name: str) -> TaskFacts | None:
-        """Return the task that the data named `name` have the label of; None where they have none.
+        """Return the task that the data named `name` state; None where they state none.
 
         Raises:
-            BadInput: no such data, or what they say of themselves is wrong.
+            BadInput: no such data, or what they say of the task is wrong.
         """
-        table = self._table(name)
-        if "label" not in table:
-            return None
+        task = self._table(name).get("task")
         where = f"{self.path / SITE}: data.{name}.task"
-        task = table.get("task")
+        if task is None:
+            return None
         if not isinstance(task, dict):
-            raise BadInput(f"{where}: missing: the data with the label say of what type the task is")
-        facts = read_task(task, where)
-        return TaskFacts(**facts)
+            raise BadInput(f"{where}: {shown(task)} is not allowed: give a table")
+        return TaskFacts(**read_task(task, where))
 
-    def source(self, name: str, facts: TaskFacts) -> FileSource:
-        """Return where the rows of the data named `name` are.
+    def budget(self, name: str) -> Amount | None:
+        """Return how much privacy all runs together may take of the data named `name`; None: nobody has said.
+
+        Raises:
+            BadInput: no such data, or what they say is wrong.
+        """
+        given = self._table(name).get("budget")
+        return None if given is None else _checked(Amount, self.path / SITE, given)
+
+    def source(self, asked: DataName, facts: TaskFacts) -> Any:
+        """Return where the rows of data of this site are, in a run of this task.
 
         Raises:
             BadInput: no such data, or what they say of themselves is wrong.
         """
-        table = dict(self._table(name))
+        table = dict(self._table(asked.name))
         task = table.pop("task", {})
-        positive = task.get("positive") if isinstance(task, dict) else None
-        where = self.path / SITE
-        return read_party(where, f"data.{name}", self.name, table, facts.type, facts.classes, positive)
+        table.pop("budget", None)
+        file, where = self.path / SITE, f"data.{asked.name}"
+        if facts.layout == "vertical" and "label" in table and not task:
+            raise BadInput(f"{file}: {where}.task: missing: the data with the label say of what type the task is")
+        if facts.layout == "graph":
+            return read_files(file, where, self.name, table)
+        if facts.layout == "relational":
+            return read_table(file, where, asked.name, table)
+        if asked.is_test:
+            if "test" not in task:
+                raise BadInput(f"{file}: {where}.task.test: missing: the file of the rows to measure on")
+            table["path"] = task["test"]
+        name = "test" if asked.is_test else self.name
+        found = read_party(file, where, name, table, facts.layout, facts.type, facts.classes, task.get("positive"))
+        if facts.layout == "vertical":
+            return found
+        horizontal = HorizontalFile(file=found, classes=facts.labels)
+        if horizontal.holds_out:
+            raise BadInput(
+                f"{where}.split: {found.split_column!r} is not allowed: sites hold no rows out over a federation"
+            )
+        return horizontal
 
     def _table(self, name: str) -> dict[str, Any]:
         if name not in self._data:

@@ -11,11 +11,15 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import Refused
 from fedactors.network.codec import measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, kind_of
 from fedactors.remote import DRIVER, Door, Doors, doors
+from fedactors.runtime.base import ACTOR_NAME
+
+_LONGEST = 200
+"""Characters of a name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +52,12 @@ class Gate:
         """Return where an actor is.
 
         Raises:
-            BadInput: there is none of that name.
+            Refused: there is none of that name.
         """
-        try:
-            return self.book[name]
-        except (KeyError, TypeError):
-            raise BadInput(
-                f"{asker} calls {name!r:.100}, which does not exist (there are: {', '.join(self.book)})"
-            ) from None
+        found = self.book.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise Refused(asker, f"calls {name!r:.100}, which does not exist (there are: {', '.join(self.book)})")
+        return found
 
     def role(self, name: str) -> str:
         """Return the role of an actor, or of the driver."""
@@ -72,21 +74,23 @@ class Gate:
             Refused: its certificate does not own that name.
         """
         if not isinstance(name, str) or (name != DRIVER and name not in self.book):
-            raise Refused(peer, f"speaks for {str(name)[:100]!r}, which is not in the run")
+            raise Refused(peer, f"speaks for {_name(name)}, which is not in the run")
         if self.site_of(name) != peer:
             raise Refused(peer, f"speaks for {name}, which its certificate does not own: it is {self.site_of(name)}'s")
 
-    def call_in(self, peer: str, sender: str, receiver: str, method: str, value: Any) -> Door:
+    def call_in(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Door:
         """Check a call that another site makes.
 
         Raises:
             Refused: naming the sender and what is allowed.
         """
         self.check_owner(peer, sender)
-        place = self.book.get(receiver)
+        place = self.book.get(receiver) if isinstance(receiver, str) else None
         if place is None or place.site != self._site:
-            raise Refused(sender, f"calls {str(receiver)[:100]!r}, which is not hosted by {self._site}")
-        door = place.doors.check(str(method), sender, self.role(sender), receiver, value)
+            raise Refused(sender, f"calls {_name(receiver)}, which is not hosted by {self._site}")
+        if not (isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST):
+            raise Refused(sender, f"calls {receiver} for {_name(method)}, which is no name of a door")
+        door = place.doors.check(method, sender, self.role(sender), receiver, value)
         place.doors.check_fields(sender, value)
         self.count(self.arrived, sender, receiver, value, door.name)
         return door
@@ -145,19 +149,29 @@ class Gate:
         ]
 
 
+def _name(given: Any) -> str:
+    """Return what was given as a name, as a line may show it."""
+    return f"{given[:_LONGEST]!r}" if isinstance(given, str) else f"a {type(given).__name__}"
+
+
 def make_book(castings: Iterable[tuple[str, str]], classes: Iterable[type], site_of: Any) -> dict[str, Place]:
     """Return the actors of a run from their names and the names of their classes.
 
     Raises:
-        Refused: a class that is not among the protocol's actors.
+        Refused: what is no name of an actor, a name twice, or a class that is not among the protocol's actors.
     """
     known = {cls.__name__: cls for cls in classes}
     book: dict[str, Place] = {}
     for name, cls_name in castings:
-        cls = known.get(cls_name)
+        is_name = isinstance(name, str) and len(name) <= _LONGEST and ACTOR_NAME.fullmatch(name)
+        if not is_name or name.partition("/")[0] == DRIVER:
+            raise Refused(DRIVER, f"casts {_name(name)}, which is no name of an actor")
+        if name in book:
+            raise Refused(DRIVER, f"casts {name} twice")
+        cls = known.get(cls_name) if isinstance(cls_name, str) else None
         if cls is None:
             raise Refused(
-                DRIVER, f"casts {name} as {str(cls_name)[:100]}, which is no actor of the protocol: {', '.join(known)}"
+                DRIVER, f"casts {name} as {_name(cls_name)}, which is no actor of the protocol: {', '.join(known)}"
             )
         book[name] = Place(name, site_of(name), cls.role, doors(cls))  # type: ignore[attr-defined]
     return book

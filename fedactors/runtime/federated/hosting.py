@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from fedactors.errors import PayloadGone, Refused
-from fedactors.network.codec import Parts, decode, encode_parts, freeze, measure, type_name
+from fedactors.network.codec import Parts, encode_parts, freeze, measure, type_name
 from fedactors.remote import Door, current_caller
 from fedactors.runtime.base import NOWHERE, Casting, Ref, check_reader
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, error_bytes
 from fedactors.runtime.federated.gate import Gate, Place
+from fedactors.runtime.federated.pieces import value_of
 from fedactors.runtime.hosted import HostedContext, WallClock
 
 
@@ -52,6 +54,19 @@ class SiteContext(HostedContext):
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        with self._noting():
+            return self._call(receiver, method, value)
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Write down what this actor is refused, whether or not it tells anybody; it stops the run."""
+        try:
+            yield
+        except Refused as error:
+            self._site.note(error)
+            raise
+
+    def _call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         site, gate = self._site, self._site.gate
         place = gate.place(receiver, self.name)
         if (near := site.actors.get(receiver)) is not None:
@@ -89,7 +104,7 @@ class SiteContext(HostedContext):
                 reply.set_result(value)
 
     def _checked(self, place: Place, door: Door, body: bytes) -> Any:
-        value = decoded(body, place.name)
+        value = value_of(body, place.name)
         self._site.gate.reply_in(place, self.name, door, value)
         return value
 
@@ -117,9 +132,10 @@ class SiteContext(HostedContext):
         self.ledger.record(self.clock.now(), sender, receiver, kind, type_, size)
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
-        self.doors.check_payload(self.name, value)
-        frozen, size = freeze(value)
-        self.doors.check_fields(self.name, frozen)
+        with self._noting():
+            self.doors.check_payload(self.name, value)
+            frozen, size = freeze(value)
+            self.doors.check_fields(self.name, frozen)
         key = secrets.randbits(62) or 1
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)
@@ -127,18 +143,15 @@ class SiteContext(HostedContext):
     async def get(self, ref: Ref) -> Any:
         if ref.owner == self.name:
             return self.read(ref.key, self.name)
-        place = self._site.gate.place(ref.owner, self.name)
-        if (near := self._site.actors.get(ref.owner)) is not None:
-            value = near.read(ref.key, self.name)
-        else:
-            what = f"a payload of {ref.owner}"
-            body = await self._site.send(place.site, "payloads", encode_parts((self.name, ref.owner, ref.key)), what)
-            value = decoded(body, ref.owner)
-            try:
+        with self._noting():
+            place = self._site.gate.place(ref.owner, self.name)
+            if (near := self._site.actors.get(ref.owner)) is not None:
+                value = near.read(ref.key, self.name)
+            else:
+                asked = encode_parts((self.name, ref.owner, ref.key))
+                body = await self._site.send(place.site, "payloads", asked, f"a payload of {ref.owner}")
+                value = value_of(body, ref.owner)
                 self._site.gate.payload(self._site.gate.arrived, place, self.name, value)
-            except Refused as error:
-                self._site.note(error)
-                raise
         self._record(ref.owner, self.name, type_name(value, ""), measure(value))
         return value
 
@@ -153,17 +166,3 @@ class SiteContext(HostedContext):
 
     def free(self, ref: Ref) -> None:
         self._payloads.pop(ref.key, None)
-
-
-def decoded(body: bytes, sender: str) -> Any:
-    """Return the value of a frame that came from another site.
-
-    Raises:
-        Refused: it is none.
-    """
-    try:
-        return decode(body)
-    except (ValueError, TypeError) as error:
-        raise Refused(sender, f"sends no frame: {error}") from None
-    except Exception as error:
-        raise Refused(sender, f"sends what does not decode: {error}") from None

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -146,12 +146,18 @@ def read_certificate(text: str, field: str) -> x509.Certificate:
     """Return the certificate of a PEM text.
 
     Raises:
-        BadInput: it is none.
+        BadInput: it is none, or of another kind of key.
     """
     try:
-        return x509.load_pem_x509_certificate(text.encode())
+        made = x509.load_pem_x509_certificate(text.encode())
+        is_ours = isinstance(made.public_key(), Ed25519PublicKey)
     except ValueError:
         raise BadInput(f"{field}: this is no certificate (PEM)") from None
+    except UnsupportedAlgorithm:
+        is_ours = False
+    if not is_ours:
+        raise BadInput(f"{field}: its key is no Ed25519 key")
+    return made
 
 
 def fingerprint(certificate: x509.Certificate | bytes) -> str:
@@ -161,10 +167,15 @@ def fingerprint(certificate: x509.Certificate | bytes) -> str:
 
 
 def verify(certificate: x509.Certificate, signature: bytes, data: bytes) -> bool:
-    """Say whether the holder of a certificate signed `data`."""
+    """Say whether the holder of a certificate signed `data`.
+
+    Raises:
+        BadInput: its key is no Ed25519 key.
+    """
     public = certificate.public_key()
+    if not isinstance(public, Ed25519PublicKey):
+        raise BadInput("certificate: its key is no Ed25519 key")
     try:
-        assert isinstance(public, Ed25519PublicKey)
         public.verify(signature, data)
     except InvalidSignature:
         return False

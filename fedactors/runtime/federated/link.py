@@ -1,10 +1,7 @@
 """The link between two sites: numbered requests and replies over TLS, in pieces, each wait with a limit.
 
-    piece = | length of the piece u32 | kind u8 | more pieces follow u8 | number u32 | bytes |
-
 A connection is of one run and one purpose, and its first request says which (HELLO). Requests are numbered from 1 and
-nothing is left out, so that nothing can be said twice. What is long travels in pieces of 256 KiB, each of which waits
-until the other side has taken enough of what went before.
+nothing is left out, so that nothing can be said twice.
 """
 
 from __future__ import annotations
@@ -12,21 +9,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
+from fedactors.errors import CallTimeout, PartyLost, Refused
 from fedactors.network.codec import Parts, decode, encode_parts
-from fedactors.runtime.failures import decode_reply, encode_error
+from fedactors.runtime.failures import encode_error
 from fedactors.runtime.federated.folders import Member, SiteFolder
+from fedactors.runtime.federated.pieces import (
+    ERROR,
+    HEAD,
+    PIECE_BYTES,
+    PING,
+    REPLY,
+    REQUEST,
+    Broken,
+    Limits,
+    error_in,
+    pieces_of,
+    read_piece,
+    value_of,
+)
 from fedactors.validation import first_line
 
-_HEAD = struct.Struct("<IBBI")
-REQUEST, REPLY, ERROR, PING = 0, 1, 2, 3
-PIECE_BYTES = 256 * 1024
+_LONGEST_WORD = 100
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
 VERSION = 1
@@ -34,28 +42,8 @@ REFUSED, TURNED_AWAY = "refused: ", "turned away: "
 """How the reason begins for which a connection is lost, if this side or the other did not keep to its rules."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How long a site waits, in seconds, and how much it takes."""
-
-    handshake: float = 10.0
-    """For TLS and the first request, from the moment that somebody dials."""
-    piece: float = 30.0
-    """For a piece, from its first byte to its last, and for the pieces of one message in between."""
-    lease: float = 60.0
-    """Without a sign of life, after which the other site counts as lost."""
-    call: float = 3600.0
-    """For the answer to a call."""
-    message: int = 256 * 1024 * 1024
-    """Bytes of one message."""
-
-
 Serve = Callable[[memoryview], Awaitable[Any]]
 """Does what a request asks and returns the value of the reply, or raises."""
-
-
-class Broken(Exception):
-    """The other side does not keep to the rules of the link; the text says how."""
 
 
 @dataclass(eq=False)
@@ -117,8 +105,12 @@ class Connection:
         return reply
 
     async def ask(self, value: Any, what: str) -> Any:
-        """Send a request and return the value of its reply."""
-        return decode(await self.request(encode_parts(value), what))
+        """Send a request and return the value of its reply.
+
+        Raises:
+            Refused: it is none.
+        """
+        return value_of(await self.request(encode_parts(value), what), self.peer)
 
     def _give_up(self, number: int) -> None:
         reply, what = self._pending.pop(number, (None, ""))
@@ -137,8 +129,8 @@ class Connection:
                 while self._queue:
                     kind, number, parts = self._queue.popleft()
                     # a reader that stands still for longer than its lease is lost: `_read` sees no sign of life
-                    for piece, more in _pieces(parts):
-                        self.writer.write(_HEAD.pack(len(piece), kind, more, number))
+                    for piece, more in pieces_of(parts):
+                        self.writer.write(HEAD.pack(len(piece), kind, more, number))
                         self.writer.write(piece)
                         await self.writer.drain()
         except (OSError, ssl.SSLError) as error:
@@ -151,21 +143,22 @@ class Connection:
                 self._send(PING, 0, [])
 
     async def _read(self) -> None:
-        held: dict[tuple[int, int], list[bytes]] = {}
+        held: list[bytes] = []
+        begun = (-1, -1)
         try:
             while True:
-                kind, more, number, piece = await read_piece(self.reader, self.limits)
-                key = (kind, number)
-                if more or key in held:
-                    if len(held) > 1 and key not in held:
-                        raise Broken("begins a message before the one before it has ended")
-                    held.setdefault(key, []).append(piece)
-                    if sum(map(len, held[key])) > self.limits.message:
-                        raise Broken(f"sends a message of more than {self.limits.message} bytes")
-                    if more:
-                        continue
-                    piece = b"".join(held.pop(key))
-                self._take(kind, number, piece)
+                kind, more, number, piece = await read_piece(self.reader, self.limits, is_within=bool(held))
+                if held and (kind, number) != begun and (kind, number) != (ERROR, 0):  # the latter is the last word
+                    raise Broken("begins a message before the one before it has ended")
+                if more and len(piece) < PIECE_BYTES:
+                    raise Broken(f"sends a piece of {len(piece)} bytes within a message: each is {PIECE_BYTES}")
+                if len(held) * PIECE_BYTES + len(piece) > self.limits.message:
+                    raise Broken(f"sends a message of more than {self.limits.message} bytes")
+                held.append(piece)
+                begun = (kind, number)
+                if not more:
+                    self._take(kind, number, held[0] if len(held) == 1 else b"".join(held))
+                    held = []
         except Broken as error:
             self._end(str(error), is_refused=True)
         except TimeoutError:
@@ -186,17 +179,14 @@ class Connection:
         elif kind == ERROR and number == 0:
             self._end(f"{TURNED_AWAY}{_text_of(body)}")
         elif kind in (REPLY, ERROR):
+            if not 0 < number <= self._made:
+                raise Broken(f"answers call {number}, which was not made")
             reply, _ = self._pending.pop(number, (None, ""))
             if reply is not None and not reply.done():
                 if kind == REPLY:
                     reply.set_result(body)
                     return
-                try:
-                    decode_reply(False, body)
-                except FedactorsError as error:
-                    reply.set_exception(error)
-                except (ValueError, TypeError, AttributeError):
-                    raise Broken("sends an error that is none") from None
+                reply.set_exception(error_in(body))
         elif kind != PING:
             raise Broken(f"sends a piece of kind {kind}, which there is not")
 
@@ -259,44 +249,10 @@ class Connection:
 def _text_of(body: bytes) -> str:
     """Return what an error says, in a line."""
     try:
-        decode_reply(False, body)
-    except FedactorsError as error:
-        return error.message if isinstance(error, Refused) else first_line(error)
-    except (ValueError, TypeError, AttributeError):
-        pass
-    return "it does not say why"
-
-
-def _pieces(parts: Parts) -> Any:
-    """Yield what is written at a time, and whether more follows; small parts are joined, large ones cut."""
-    total = sum(map(len, parts))
-    if total <= PIECE_BYTES:
-        yield b"".join(parts), False
-        return
-    whole = memoryview(b"".join(parts))
-    for start in range(0, total, PIECE_BYTES):
-        yield whole[start : start + PIECE_BYTES], start + PIECE_BYTES < total
-
-
-async def read_piece(reader: asyncio.StreamReader, limits: Limits) -> tuple[int, bool, int, bytes]:
-    """Return kind, whether more follows, number and bytes of the next piece.
-
-    Raises:
-        Broken: it is too large, or takes too long from its first byte to its last.
-        TimeoutError: none begins within the lease.
-        EOFError: the other side has closed.
-    """
-    async with asyncio.timeout(limits.lease):
-        first = await reader.readexactly(1)
-    try:
-        async with asyncio.timeout(limits.piece):
-            length, kind, more, number = _HEAD.unpack(first + await reader.readexactly(_HEAD.size - 1))
-            if length > PIECE_BYTES:
-                raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
-            piece = await reader.readexactly(length)
-    except TimeoutError:
-        raise Broken(f"took more than {limits.piece:g} s to send one piece") from None
-    return kind, bool(more), number, piece
+        error = error_in(body)
+    except Broken:
+        return "it does not say why"
+    return error.message if isinstance(error, Refused) else first_line(error)
 
 
 def _reason(error: BaseException) -> str:
@@ -343,7 +299,8 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
                 # with TLS 1.3 this side may take itself for connected when the other has seen no certificate yet
                 text = f"{where} closed the connection: it refuses the certificate of {folder.name} ({_reason(error)})"
                 raise Refused(member.name, text) from None
-            decode_reply(kind == REPLY, body)
+            if kind != REPLY:
+                raise error_in(body)
         connection = Connection(peer=member.name, reader=reader, writer=writer, limits=limits, **ends)
     except Broken as error:
         raise Refused(member.name, str(error)) from None
@@ -365,16 +322,18 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close, and wait for a second at most until that is done."""
+    """Close, for a second at most as TLS would have it, which waits for the other side."""
     writer.close()
     with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(1.0):
             await writer.wait_closed()
+    writer.transport.abort()
+    await asyncio.sleep(0)  # in which the socket is closed
 
 
 def _framed(parts: Parts, kind: int = REQUEST) -> bytes:
     body = b"".join(parts)
-    return _HEAD.pack(len(body), kind, 0, 0) + body
+    return HEAD.pack(len(body), kind, 0, 0) + body
 
 
 Welcome = Callable[[str, Hello], dict[str, Any]]
@@ -409,13 +368,13 @@ async def accept(
                 raise Broken(f"shows a certificate of no site of {folder.federation.name}")
             who = peer
             _, _, _, body = await read_piece(reader, limits)
-            try:
-                version, federation, purpose, run, cast = decode(body)
-            except (FedactorsError, ValueError, TypeError):
-                raise Broken("begins with no greeting") from None
-            if (version, federation) != (VERSION, folder.federation.name):
+            found = _greeting(body)
+            if found is None:
+                raise Broken("begins with no greeting")
+            version, hello = found
+            if (version, hello.federation) != (VERSION, folder.federation.name):
                 raise Broken("speaks another version of the link, or for another federation")
-            made = welcome(peer, Hello(federation, str(purpose), str(run), str(cast)))
+            made = welcome(peer, hello)
             writer.write(_framed(encode_parts(folder.name), REPLY))
             await writer.drain()
     except (Broken, Refused) as error:
@@ -439,6 +398,18 @@ async def accept(
     connection = Connection(peer=peer, reader=reader, writer=writer, limits=limits, **made)
     connection.start()
     return connection
+
+
+def _greeting(body: bytes) -> tuple[int, Hello] | None:
+    """Return the version of the link and the `Hello` of a first request; None: it is none."""
+    try:
+        found = decode(body)
+    except Exception:
+        return None
+    if type(found) is not tuple or [type(part) for part in found] != [int, str, str, str, str]:
+        return None
+    version, *texts = found
+    return None if max(map(len, texts)) > _LONGEST_WORD else (version, Hello(*texts))
 
 
 def _told(error: BaseException) -> str:

@@ -17,29 +17,17 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
-from fedactors.data.partitions import VerticalData, VerticalPart
 from fedactors.errors import BadInput
 from fedactors.named_code import code_named_in
-from fedactors.network.codec import plain
 from fedactors.plugins import Protocol, find_protocol
-from fedactors.runtime.federated.folders import SiteFolder, TaskFacts
+from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.identity import check_name
+from fedactors.runtime.federated.named_data import DataName, Described, TaskFacts, describe
+from fedactors.runtime.federated.policy import Amount, check_budget
 from fedactors.validation import first_line, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 PROPOSALS = "proposals"
-
-
-@plain
-class DataName:
-    """Stands for data that their site knows by this name; the site alone knows where they are."""
-
-    site: str
-    name: str
-
-    def load(self, trained: Any = None) -> Any:
-        """Refuse: only the site's own process has the data."""
-        raise BadInput(f"{self.site}: {self.name} are data of this site, which it alone reads")
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
@@ -60,6 +48,8 @@ class Proposal:
     data: dict[str, str]
     task: TaskFacts
     shared_seed: int | None
+    budget: dict[str, Amount]
+    """What the run will take at most of the sites' privacy budgets."""
 
     @property
     def digest(self) -> str:
@@ -71,23 +61,13 @@ class Proposal:
         party = actor.partition("/")[0]
         return party if party in self.data else seats.get(party, self.coordinator)
 
-    def vertical(self) -> VerticalData:
-        """Return what the coordinator's driver knows of the data: names."""
-        return VerticalData(
-            name="+".join(self.data.values()),
-            task=self.task.type,
-            num_classes=self.task.classes,
-            parties=tuple(self.data),
-            sources=tuple(DataName(site=site, name=name) for site, name in self.data.items()),  # type: ignore[misc]
-            label_party=next(iter(self.data)),
-            alignment=self.task.alignment,
-            split=self.task.split,
-        )
+    def described(self, folder: SiteFolder | None = None) -> Described:
+        """Return who holds what: names, and where the rows of the site of `folder` are, as only that site knows."""
 
-    def part_at(self, folder: SiteFolder) -> VerticalPart:
-        """Return what the actors of a site's party are built with there, its own data in it."""
-        described = self.vertical().part(folder.name)
-        return VerticalPart(**{**vars(described), "source": folder.source(self.data[folder.name], self.task)})
+        def find(name: DataName) -> Any:
+            return name if folder is None or name.site != folder.name else folder.source(name, self.task)
+
+        return describe(self.task, self.data, find)
 
 
 def as_tree(proposal: Proposal) -> dict[str, Any]:
@@ -96,7 +76,12 @@ def as_tree(proposal: Proposal) -> dict[str, Any]:
 
 
 def make_proposal(
-    folder: SiteFolder, protocol: Protocol, config: Mapping[str, Any], data: str, seed: int | None
+    folder: SiteFolder,
+    protocol: Protocol,
+    config: Mapping[str, Any],
+    data: str,
+    seed: int | None,
+    budget: Mapping[str, Amount] | None = None,
 ) -> Proposal:
     """Return what the site of `folder` asks for as the coordinator.
 
@@ -106,6 +91,7 @@ def make_proposal(
         config: its settings, JSON-ready.
         data: ``SITE=NAME,SITE=NAME``: the names of each site's data; the coordinator's have the label.
         seed: of a test; None: each site has one of its own, that nobody else knows.
+        budget: what it takes at most of the sites' privacy budgets.
 
     Raises:
         BadInput: `data` are something else, or the coordinator's data have no label.
@@ -117,10 +103,10 @@ def make_proposal(
             raise BadInput(f"--data: {shown(data)} is not allowed: give SITE=NAME,SITE=NAME, each site once")
         pairs[site] = name
     if folder.name not in pairs:
-        raise BadInput(f"--data: the coordinator {folder.name} brings none: its data hold the label")
+        raise BadInput(f"--data: the coordinator {folder.name} brings none: its data state the task")
     task = folder.task(pairs[folder.name])
     if task is None:
-        raise BadInput(f"--data: {pairs[folder.name]} of {folder.name} hold no label: their holder starts the run")
+        raise BadInput(f"--data: {pairs[folder.name]} of {folder.name} state no task: the site whose do starts the run")
     made = Proposal(
         run=secrets.token_hex(8),
         federation=folder.federation.name,
@@ -132,6 +118,7 @@ def make_proposal(
         data={folder.name: pairs.pop(folder.name), **pairs},
         task=task,
         shared_seed=seed,
+        budget=dict(budget or {}),
     )
     check_proposal(read_proposal(as_tree(made)), folder)
     return made
@@ -175,8 +162,11 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         if site not in federation.members:
             raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name}")
     protocol = find_protocol(proposal.protocol)
-    if protocol.partition != "vertical" or protocol.actors is None:
-        raise BadInput(f"protocol: {protocol.name} cannot run over a federation yet: only those for vertical data can")
+    layout = proposal.task.layout
+    if protocol.actors is None or protocol.load_data is None:
+        raise BadInput(f"protocol: {protocol.name} cannot run over a federation: it does not say who its actors are")
+    if protocol.partition != layout:
+        raise BadInput(f"task.layout: {layout} is not allowed: {protocol.name} needs {protocol.partition} data")
     own = source_digest(protocol)
     if (proposal.version, proposal.source) != (__version__, own):
         raise BadInput(
@@ -193,17 +183,16 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     if getattr(config, "on_party_loss", "stop") != "stop":
         raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: 'stop'")
     if folder.name in proposal.data:
-        facts = folder.task(proposal.data[folder.name])
-        holds = folder.name == next(iter(proposal.data))
-        if holds and facts != proposal.task:
-            raise BadInput(
-                f"{folder.name}: data.{proposal.data[folder.name]}: the run states another task than these data"
-            )
-        if not holds and facts is not None:
-            raise BadInput(
-                f"{folder.name}: data.{proposal.data[folder.name]}: they hold a label; the run takes another's"
-            )
-        folder.source(proposal.data[folder.name], proposal.task)
+        name = proposal.data[folder.name]
+        facts, is_first = folder.task(name), folder.name == next(iter(proposal.data))
+        if facts != proposal.task and (is_first or (facts is not None and facts.layout == "horizontal")):
+            raise BadInput(f"{folder.name}: data.{name}: the run states another task than these data")
+        if facts is not None and not is_first and facts.layout == "vertical":
+            raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
+        if (cap := folder.budget(name)) is not None:
+            check_budget(folder, name, cap, proposal, protocol, config)
+    folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
+    protocol.load_data(config, proposal.described(folder), 0)
     return protocol, config
 
 
@@ -226,9 +215,22 @@ def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
     place = folder.path / PROPOSALS
     place.mkdir(mode=0o700, exist_ok=True)
     path = place / f"{proposal.run}.json"
-    with path.open("x") as file:  # a run id is of one run
-        json.dump(as_tree(proposal), file)
+    _write_once(path, as_tree(proposal))  # a run id is of one run
     return path
+
+
+def _write_once(path: Path, tree: Any) -> None:
+    """Write a new file, which is whole or not there.
+
+    Raises:
+        FileExistsError: it is there already.
+    """
+    part = path.with_suffix(f".{secrets.token_hex(8)}.part")
+    part.write_text(json.dumps(tree))
+    try:
+        os.link(part, path)
+    finally:
+        part.unlink()
 
 
 def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
@@ -244,15 +246,10 @@ def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str =
         BadInput: it is answered already.
     """
     path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
-    content = json.dumps({"approved": approved, "why": why, "digest": proposal.digest})
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(content)
     try:
-        os.link(part, path)  # whole, or not there
+        _write_once(path, {"approved": approved, "why": why, "digest": proposal.digest})
     except FileExistsError:
         raise BadInput(f"run: {proposal.run} is decided already") from None
-    finally:
-        part.unlink()
     folder.audit.add("approved" if approved else "rejected", run=proposal.run, why=why, proposal=proposal.digest)
 
 

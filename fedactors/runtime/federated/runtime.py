@@ -23,14 +23,15 @@ from fedactors.runtime.base import RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, Place, make_book
-from fedactors.runtime.federated.hosting import decoded
-from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Limits, dial
+from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, dial
+from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.proposal import Proposal, as_tree
 from fedactors.runtime.federated.site_run import errors_for, log_end
 from fedactors.runtime.hosted import WallClock
 
 T = TypeVar("T")
 _CLOSE_SECONDS = 10.0
+_TOTAL = [str, str, str, str, int, int]
 
 
 class FederatedRuntime(Runtime):
@@ -93,7 +94,7 @@ class FederatedRuntime(Runtime):
             if done.cancelled() or reply.done():
                 return
             try:
-                found = decoded(done.result(), receiver)
+                found = value_of(done.result(), receiver)
                 self._gate.reply_in(place, DRIVER, door, found)
             except Exception as error:
                 if isinstance(error, Refused):
@@ -156,7 +157,7 @@ class FederatedRuntime(Runtime):
             raise Stopped(f"stopped at {self.clock.now():.1f} s; each site keeps its part", self._stop_code)
 
     async def settle(self) -> None:
-        self._drained = await self._all("drain")
+        self._drained = {site: _drained(site, found) for site, found in (await self._all("drain")).items()}
         self._own_ledger.flush()
         parts = [self._own_ledger.state(), *(totals for totals, _, _ in self._drained.values())]
         self.ledger.restore(merged(total for part in parts for total in part))
@@ -259,3 +260,17 @@ class FederatedRuntime(Runtime):
             self._failure = error
             if self._main is not None:
                 self._main.cancel()
+
+
+def _drained(site: str, found: Any) -> tuple[Any, ...]:
+    """Return what a site says of its run so far: its ledger's totals, seconds of waiting, and processor seconds.
+
+    Raises:
+        Refused: it says something else.
+    """
+    match found:
+        case (tuple(totals), float() | int(), float() | int()) if all(
+            type(total) is tuple and [type(part) for part in total] == _TOTAL for total in totals
+        ):
+            return found  # type: ignore[no-any-return]
+    raise Refused(site, "sends what are no totals of a run")

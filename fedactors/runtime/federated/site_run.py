@@ -9,6 +9,8 @@ State stays here: checkpoints, ledger rows, timeline and privacy records are wri
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import enum
 import hashlib
 import secrets
@@ -18,21 +20,25 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.data.partitions import VerticalPart
-from fedactors.errors import CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
-from fedactors.network.codec import Parts, decode
+from fedactors.data.held_tables import Seat
+from fedactors.data.partitions import HorizontalPart, RelationalPartition, RelationalQuery, VerticalPart
+from fedactors.errors import CallTimeout, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
+from fedactors.network.codec import Parts
 from fedactors.network.ledger import Ledger
 from fedactors.plugins import Protocol
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.run_folder import RunFolder
 from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import ACTOR_NAME, Casting
+from fedactors.runtime.base import Casting
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, encode_error, without_words
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
-from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Limits, Serve, dial
+from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
+from fedactors.runtime.federated.named_data import DataName, parts_of
+from fedactors.runtime.federated.pieces import Limits, value_of
+from fedactors.runtime.federated.policy import ANY, Amount, as_logged, in_all, taken_by
 from fedactors.runtime.federated.proposal import Proposal
 from fedactors.runtime.hosted import WallClock
 
@@ -40,6 +46,11 @@ CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
 _CLOSE_SECONDS = 10.0
+_MEASURE_SECONDS = 1.0
+ACCOUNT = "account"
+"""The door at which actors write down what they have released; a site with a privacy budget asks by itself."""
+_PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
+"""What actors are told of data."""
 
 
 class Life(enum.IntEnum):
@@ -104,13 +115,21 @@ class SiteRun:
         self._in: dict[tuple[str, str], Connection | None] = {}
         self._recorder: FolderRecorder | None = None
         self._run_folder: RunFolder | None = None
-        self._num_privacy = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._measuring = asyncio.Lock()
+        name = proposal.data.get(folder.name)
+        self._announced = None if name is None or folder.budget(name) is None else proposal.budget[folder.name]
+        """What the run may take of the data's privacy budget; None: they have none."""
+        self._taken: dict[str, Amount] = {}
         self._cpu_before = time.process_time()
         # known to this site alone, unless the run is a test
         self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
 
     # --- for the driver, whose site is the coordinator's ---
+
+    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot"})
+    """What the driver asks for that ends the run at this site if it fails."""
 
     async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
         """Do what the driver asks."""
@@ -129,7 +148,14 @@ class SiteRun:
                     context.loaded.set()
                 self.life = Life.LOADED
             case "open", ():
+                if self._announced is not None:  # on record before anything can leave
+                    facts = {
+                        "data": self.proposal.data[self._folder.name],
+                        "announced": as_logged({ANY: self._announced})[ANY],
+                    }
+                    self._folder.audit.add("opened", run=self.proposal.run, **facts)
                 self.life, start = Life.OPEN, time.time()
+                self._tasks = [asyncio.get_running_loop().create_task(self._measure_on())]
                 for context in self.actors.values():
                     context.clock.begin(start)
                 for context in self.actors.values():
@@ -147,22 +173,23 @@ class SiteRun:
             case "end", ():
                 self.end("finished")
             case _:
-                raise Refused(DRIVER, f"asks {self._folder.name} for {str(verb)[:40]!r}, which there is not")
+                raise Refused(DRIVER, f"asks {self._folder.name} for {verb[:40]!r} with what it does not take")
         return None
 
     def _prepare(self, castings: Any) -> None:
         proposal, me = self.proposal, self._folder.name
         seats = self._folder.federation.seats
-        for name, _, _ in castings:
-            if not ACTOR_NAME.fullmatch(name) or name.partition("/")[0] == DRIVER:
-                raise Refused(DRIVER, f"casts {name[:100]!r}, which is no name of an actor")
-            party = name.partition("/")[0]
-            if party in self._folder.federation.members and party not in proposal.data:
-                raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
+        is_cast = isinstance(castings, tuple) and all(type(one) is tuple and len(one) == 3 for one in castings)
+        if not (is_cast and castings):
+            raise Refused(DRIVER, "casts what are no actors")
         assert self._protocol.actors is not None
         classes = {cls.__name__: cls for cls in self._protocol.actors(self._config).values()}
         pairs = [(name, cls) for name, cls, _ in castings]
         book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, seats))
+        for name in book:
+            party = name.partition("/")[0]
+            if party in self._folder.federation.members and party not in proposal.data:
+                raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
         self.gate = Gate(me, proposal.coordinator, book)
         self.cast = hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
         clock = WallClock(time.time())
@@ -170,34 +197,43 @@ class SiteRun:
         for name, cls, frame in castings:
             if book[name].site != me:
                 continue
-            args, kwargs = self._arguments(name, frame)
-            casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
-            self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
+            try:
+                args, kwargs = self._arguments(name, frame)
+                casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
+                self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise Refused(DRIVER, f"casts {name} with other arguments than it takes") from error
             context.failure.add_done_callback(self._failed)
         self.life = Life.PREPARED
 
     def _arguments(self, name: str, frame: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what an actor is built with: plain values, the approved config, and its site's own data."""
-        party = name.partition("/")[0]
+        folder, package = self._folder, type(self._config).__module__.rpartition(".")[0]
+        sites = (folder.name,) if folder.name in self.proposal.data else ()
+        as_asked, as_here = self.proposal.described(), self.proposal.described(folder)
+        parts = [pair for site in sites for pair in zip(parts_of(as_asked, site), parts_of(as_here, site), strict=True)]
 
         def own(value: Any) -> Any:
             if isinstance(value, type(self._config)):
                 if value != self._config:
                     raise Refused(DRIVER, f"casts {name} with another configuration than the approved one")
                 return self._config
-            if type(value) is VerticalPart:
-                if party != self._folder.name or value != self.proposal.vertical().part(party):
+            if type(value) in _PARTS:
+                found = next((mine for asked, mine in parts if asked == value), None)
+                if found is None:
                     raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
-                return self.proposal.part_at(self._folder)
+                return found
             if type(value) in (tuple, list):
                 return tuple(own(item) for item in value)
             if type(value) is dict:
                 return {key: own(item) for key, item in value.items()}
             if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
                 return value
+            if _is_of(type(value), package) and dataclasses.is_dataclass(value) and not isinstance(value, type):
+                return _rebuilt(value, own)
             raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
 
-        args, kwargs = own(decode(frame, arguments=True))
+        args, kwargs = own(value_of(frame, DRIVER, arguments=True))
         return args, kwargs
 
     def _open_records(self) -> None:
@@ -257,6 +293,7 @@ class SiteRun:
 
     async def _finish(self) -> None:
         await self.unawaited.last_answers()
+        await self._measure()
         for context in self.actors.values():
             await context.actor.close()
         self.unawaited.check()
@@ -291,15 +328,21 @@ class SiteRun:
 
     def _serve_frame(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
-            try:
-                sender, receiver, method, value = decode(body)
-            except (FedactorsError, ValueError, TypeError) as error:
-                raise self._refuse(Refused(peer, f"sends what is no call: {error}")) from None
-            return await self.serve_call(peer, sender, receiver, method, value)
+            return await self.serve_call(peer, *self._parts(peer, body, 4, "is no call"))
 
         return serve
 
-    async def serve_call(self, peer: str, sender: str, receiver: Any, method: Any, value: Any) -> Any:
+    def _parts(self, peer: str, body: memoryview, count: int, what: str) -> tuple[Any, ...]:
+        """Return the parts of a request that another site makes."""
+        try:
+            found = value_of(body, peer)
+            if type(found) is not tuple or len(found) != count:
+                raise Refused(peer, f"sends what {what}")
+        except Refused as error:
+            raise self._refuse(error) from None
+        return found
+
+    async def serve_call(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Any:
         """Do what an actor of another site, or the driver, calls for, if it may."""
         try:
             door = self.gate.call_in(peer, sender, receiver, method, value)
@@ -307,28 +350,58 @@ class SiteRun:
         except Refused as error:
             raise self._refuse(error) from None
         try:
-            reply = await context.serve(sender, door, value)
+            async with self._measuring if door.name == ACCOUNT else contextlib.nullcontext():
+                reply = await context.serve(sender, door, value)
+            if sender == DRIVER:
+                await self._measure()
+            self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         except Refused as error:
             raise self._refuse(error) from None
-        self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         return reply
+
+    async def _measure_on(self) -> None:
+        while self._announced is not None and self.life is Life.OPEN:
+            await asyncio.sleep(_MEASURE_SECONDS)
+            with contextlib.suppress(Refused):  # which has stopped the run
+                await self._measure()
+
+    async def _measure(self) -> None:
+        """Stop the run if the own actors have released more than it announced, by their own account, now."""
+        if self._announced is None or self.life is not Life.OPEN:
+            return
+        found: list[Any] = []
+        async with self._measuring:
+            for name, context in self.actors.items():
+                if name.partition("/")[0] == self._folder.name and ACCOUNT in context.doors.table:
+                    kept, context.privacy = context.privacy, []
+                    try:
+                        await context.actor.account()  # type: ignore[attr-defined]
+                    finally:
+                        found, context.privacy = found + context.privacy, kept
+        self._taken = taken_by(self._folder.name, found)
+        if not (taken := in_all(self._taken)).within(self._announced):
+            said = f"the run took {taken} of the budget of {self._folder.name} and had announced {self._announced}"
+            raise self._refuse(Refused(self.proposal.coordinator, said))
+
+    def _charged(self, status: str) -> dict[str, Amount]:
+        """Return what counts against the budget: what was measured, and of a run that broke off all it announced."""
+        if self._announced is None or self.life < Life.OPEN:
+            return {}
+        is_known = status == "finished" or not in_all(self._taken).within(self._announced)
+        return self._taken if is_known else {ANY: self._announced}
 
     def _serve_payload(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
+            reader, owner, key = self._parts(peer, body, 3, "asks for no payload")
             try:
-                reader, owner, key = decode(body)
                 self.gate.check_owner(peer, reader)
-                context = self.actors.get(owner)
-                if context is None:
+                context = self.actors.get(owner) if isinstance(owner, str) else None
+                if context is None or not isinstance(key, int):
                     raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
                 value = context.read(key, reader)
+                self.gate.payload(self.gate.left, self.gate.book[owner], reader, value)
             except Refused as error:
                 raise self._refuse(error) from None
-            except PayloadGone:
-                raise
-            except (FedactorsError, ValueError, TypeError) as error:
-                raise self._refuse(Refused(peer, f"sends what asks for no payload: {error}")) from None
-            self.gate.payload(self.gate.left, self.gate.book[owner], reader, value)
             return value
 
         return serve
@@ -377,7 +450,10 @@ class SiteRun:
         if self.life is Life.ENDED:
             return
         self._drain()
+        charged = as_logged(self._charged(status))
         self.life = Life.ENDED
+        for task in self._tasks:
+            task.cancel()
         for connection in (*self._out.values(), *self._in.values()):
             if connection is not None:
                 connection.close()
@@ -388,14 +464,29 @@ class SiteRun:
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
-        log_end(self._folder, self.proposal.run, status, self.gate, why)
+        log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged)
         self._tell(f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
 
 
-def log_end(folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site") -> None:
+def _is_of(cls: type, package: str) -> bool:
+    """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
+    return cls is Seat or cls.__module__.startswith(f"{package}.")
+
+
+def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
+    """Return a copy of a dataclass, each of its fields being what `own` makes of it."""
+    made = object.__new__(type(value))
+    for field in dataclasses.fields(value):
+        object.__setattr__(made, field.name, own(getattr(value, field.name)))
+    return made
+
+
+def log_end(
+    folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site", **facts: Any
+) -> None:
     """Write to a site's log how a run ended and what crossed to and from other sites."""
     crossed = {side: _between_sites(gate, ledger) for side, ledger in (("left", gate.left), ("arrived", gate.arrived))}
-    folder.audit.add("ended", run=run, who=who, status=status, why=why, **crossed)
+    folder.audit.add("ended", run=run, who=who, status=status, why=why, **facts, **crossed)
 
 
 def _between_sites(gate: Gate, side: Ledger) -> list[dict[str, Any]]:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedactors.data.graph_files import NodeSplit, from_masks
 from fedactors.errors import BadInput
 from protocols.glasu import data
-from protocols.glasu.data import ClientGraph, NodeSplit
+from protocols.glasu.data import ClientGraph
 from protocols.glasu.sampling import adjacency
 
 EDGES = [np.array([[0, 1], [1, 2]]), np.array([[2, 3], [1, 4]])]
@@ -57,10 +58,10 @@ def test_a_split_that_contradicts_itself_is_refused(change, told):
 
 
 def test_masks_become_node_numbers():
-    made = data.from_masks(SPLIT.labels_N, np.arange(5) < 2, np.arange(5) == 2, np.arange(5) > 2)
+    made = from_masks(SPLIT.labels_N, np.arange(5) < 2, np.arange(5) == 2, np.arange(5) > 2)
     assert (made.train.tolist(), made.validation.tolist(), made.test.tolist()) == ([0, 1], [2], [3, 4])
     with pytest.raises(BadInput, match="test mask: 4"):
-        data.from_masks(SPLIT.labels_N, np.ones(5, bool), np.ones(5, bool), np.ones(4, bool))
+        from_masks(SPLIT.labels_N, np.ones(5, bool), np.ones(5, bool), np.ones(4, bool))
 
 
 def edges_of(own):

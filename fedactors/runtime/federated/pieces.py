@@ -1,0 +1,116 @@
+"""What travels over a link between two sites: pieces of messages, and how what came from elsewhere is read.
+
+    piece = | length of the piece u32 | kind u8 | more pieces follow u8 | number u32 | bytes |
+
+What is long travels in pieces of 256 KiB, each of which waits until the other side has taken enough of what went
+before. Whatever was said elsewhere is read here: it decodes or is refused, and its text is fit for a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fedactors.errors import FedactorsError, Refused
+from fedactors.network.codec import Parts, decode
+from fedactors.runtime.failures import error_of
+from fedactors.validation import first_line, one_line
+
+HEAD = struct.Struct("<IBBI")
+REQUEST, REPLY, ERROR, PING = 0, 1, 2, 3
+PIECE_BYTES = 256 * 1024
+_LONGEST_TRACE = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long a site waits, in seconds, and how much it takes."""
+
+    handshake: float = 10.0
+    """For TLS and the first request, from the moment that somebody dials."""
+    piece: float = 30.0
+    """For a piece, from its first byte to its last; within a message, from the end of the one before."""
+    lease: float = 60.0
+    """Without a sign of life, after which the other site counts as lost."""
+    call: float = 3600.0
+    """For the answer to a call."""
+    message: int = 256 * 1024 * 1024
+    """Bytes of one message."""
+
+
+class Broken(Exception):
+    """The other side does not keep to the rules of the link; the text says how."""
+
+
+def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False) -> Any:
+    """Return the value of a frame that came from elsewhere; see `fedactors.network.codec.carry` for `arguments`.
+
+    Raises:
+        Refused: it is none.
+    """
+    try:
+        return decode(frame, arguments)
+    except Exception as error:  # whatever foreign bytes can do
+        raise Refused(sender, f"sends what does not decode: {first_line(error)}") from None
+
+
+def error_in(body: bytes) -> FedactorsError:
+    """Return the error that a reply carries; others wrote its text, which logs and terminals will show.
+
+    Raises:
+        Broken: it is none.
+    """
+    try:
+        found = decode(body)
+    except Exception:
+        found = None
+    if type(found) is not tuple or [type(text) for text in found] != [str] * 4:
+        raise Broken("sends an error that is none")
+    name, party, text, trace = found
+    lines = trace[:_LONGEST_TRACE].splitlines()
+    return error_of(one_line(name, 40), one_line(party, 100), one_line(text), "\n".join(map(one_line, lines)))
+
+
+def pieces_of(parts: Parts) -> Iterator[tuple[bytes | memoryview, bool]]:
+    """Yield what is written at a time, and whether more follows; small parts are joined, large ones cut."""
+    total = sum(map(len, parts))
+    if total <= PIECE_BYTES:
+        yield b"".join(parts), False
+        return
+    whole = memoryview(b"".join(parts))
+    for start in range(0, total, PIECE_BYTES):
+        yield whole[start : start + PIECE_BYTES], start + PIECE_BYTES < total
+
+
+async def read_piece(
+    reader: asyncio.StreamReader, limits: Limits, *, is_within: bool = False
+) -> tuple[int, bool, int, bytes]:
+    """Return kind, whether more follows, number and bytes of the next piece.
+
+    Args:
+        reader: of the stream.
+        limits: see there.
+        is_within: whether a message has begun that this piece belongs to.
+
+    Raises:
+        Broken: it is too large, or takes too long from its first byte (of a message that has begun: from now) to its
+            last.
+        TimeoutError: none begins within the lease.
+        EOFError: the other side has closed.
+    """
+    first = b""
+    if not is_within:
+        async with asyncio.timeout(limits.lease):
+            first = await reader.readexactly(1)
+    try:
+        async with asyncio.timeout(limits.piece):
+            length, kind, more, number = HEAD.unpack(first + await reader.readexactly(HEAD.size - len(first)))
+            if length > PIECE_BYTES:
+                raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
+            piece = await reader.readexactly(length)
+    except TimeoutError:
+        raise Broken(f"took more than {limits.piece:g} s to send one piece") from None
+    return kind, bool(more), number, piece
