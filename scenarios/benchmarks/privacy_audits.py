@@ -293,13 +293,13 @@ def rows(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
 WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
     "horizontal": (
         HORIZONTAL,
-        {"num_clients": 8, "num_rounds": 10, "dirichlet": 0.5, "num_training": 1200},
+        {"model": "linear", "num_clients": 8, "num_rounds": 3, "dirichlet": 0.5, "num_training": 1200},
         {"off": {}, "sums": {"secure_sums": True}},
     ),
     "nebulafl": (
         NEBULAFL,
         {"algorithm": "fedavg-hierarchical", "on_party_loss": "stop", "num_centers": 4, "num_containers": 16}
-        | {"num_rounds": 5, "num_training": 1200},
+        | {"model": "linear", "num_rounds": 3, "num_training": 1200},
         {"off": {}, "sums": {"secure_sums": True}},
     ),
     "mtcd": (
