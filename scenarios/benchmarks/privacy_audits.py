@@ -311,6 +311,12 @@ WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
 IMAGES = ("digits", "fashion-mnist", "cifar10-subset")
 
 
+def _strength(attack: Attack) -> float:
+    """Return how far from guessing an attack is; a ranking that is turned round tells as much."""
+    found = attack.found - attack.chance
+    return abs(found) if attack.measure == "auc" else found
+
+
 def attacked_models(point: tuple[str, str, Mapping[str, Any]], seed: int) -> RunRow:
     """Run once, and mount the attacks on what was sent."""
     one_torch_thread()
@@ -323,7 +329,7 @@ def attacked_models(point: tuple[str, str, Mapping[str, Any]], seed: int) -> Run
     found: dict[str, list[Attack]] = {}
     for one in run_attacks(protocol.surface(config, load_data(protocol, config, source, seed), states, seed), seed):
         found.setdefault(one.name.partition(":")[0].partition(",")[0].replace(" ", "_"), []).append(one)
-    strongest = {kind: max(ones, key=lambda one: abs(one.found - one.chance)) for kind, ones in found.items()}
+    strongest = {kind: max(ones, key=_strength) for kind, ones in found.items()}
     metrics = {
         kind: f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
         for kind, one in strongest.items()
