@@ -362,8 +362,8 @@ def main() -> None:
     for name, (_, _, modes) in WHOLE.items():
         given.protocol = name
         sources = TABLES if name == "mtcd" else IMAGES
-        attacked = {f"{data}/{mode}": (name, data, more) for data in sources for mode, more in modes.items()}
-        given.measure(f"{name}-attacks", attacked, attacked_models, smoke_rows=1)
+        mounted = {f"{data}/{mode}": (name, data, more) for data in sources for mode, more in modes.items()}
+        given.measure(f"{name}-attacks", mounted, attacked_models, smoke_rows=1)
 
 
 if __name__ == "__main__":
