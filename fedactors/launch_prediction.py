@@ -10,14 +10,19 @@ from fedactors import launch
 from fedactors.command_line.options import RunOptions
 from fedactors.data.predictions import check_ending
 from fedactors.errors import BadInput
+from fedactors.inspection import describe_protections
 from fedactors.plugins import Protocol
 from fedactors.prediction import Application, Outcomes
 from fedactors.privacy.releases import budgets
+from fedactors.records.metrics import json_line, jsonable
 from fedactors.records.run_folder import RunFolder
 from fedactors.records.states import FoundStates
 from fedactors.records.storage import local_path
 from fedactors.runtime.addresses import check_reachable
 from fedactors.serving import StoredState
+
+_COUNTED = ("noise", "secure sums")
+"""Protections under which predictions leave lines of the privacy ledger."""
 
 
 def predict(
@@ -37,7 +42,8 @@ def predict(
         What came of it, and what it cost in privacy, by party.
 
     Raises:
-        BadInput: the protocol cannot predict, or data, states or file are not what is needed.
+        BadInput: the protocol cannot predict, data, states or file are not what is needed, or what is released could
+            not be counted in the run's folder.
     """
     if protocol.predict is None:
         raise BadInput(f"predict: {protocol.name} cannot predict")
@@ -53,9 +59,15 @@ def predict(
     place = str(local_path(check_ending(to), "--to").resolve()) if here else to
     found = {name: stored_state(states, name) for name in states}
     asked = Application(stored=found, to=place)
+    if any(one["on"] and one["kind"] in _COUNTED for one in describe_protections(protocol, config)):
+        folder.check_countable()
     runtime = launch.make_runtime(options, stored["seed"], None)
     made = protocol.predict
-    outcomes = runtime.execute(lambda: made(config, data, runtime, asked))
+    try:
+        outcomes = runtime.execute(lambda: made(config, data, runtime, asked))
+    finally:  # what has been released is counted even if the prediction fails
+        if runtime.privacy_records:
+            folder.count([json_line(jsonable(record)) for record in runtime.privacy_records])
     return tuple(outcomes), budgets(runtime.privacy_records)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ from fedactors.joined_rows import with_joining
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, fused_output, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.network.codec import message
+from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.privacy.releases import GaussianReleases
+from fedactors.privacy.releases import NEW_ROW, GaussianReleases
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Runtime, Work
@@ -140,22 +142,31 @@ Outcomes = tuple[Outcome, ...]
 """Of all parties that have predictions."""
 
 
-def released(actor: Actor, part: Part, values: NDArray[Any], message_type: str) -> NDArray[Any]:
-    """Return what a party's model makes of its rows as it may leave, once: under the noise that training had."""
+def released(
+    actor: Actor, part: Part, values: NDArray[Any], message_type: str, *, is_masked: bool = False
+) -> NDArray[Any]:
+    """Return what a party's model makes of its rows as it may leave, once: under the noise that training had.
+
+    The ledger's line is of one new row in this prediction; `fedactors audit` composes the lines of all predictions.
+    """
     if part.sigma <= 0:
+        if is_masked:
+            bare = PrivacyRecord(
+                party=actor.party,
+                message_type=message_type,
+                mechanism="secure-sum",
+                neighbour=NEW_ROW,
+                epsilon=math.inf,
+                note="no noise: not covered",
+            )
+            actor.record_privacy(bare)
         return values
     noised = clip_and_noise(values, part.clip_norm, part.sigma, actor.noise_rng("contribution"), message_type)
-    note = "one new row replaced, in this prediction alone; which rows are shared is not covered"
+    note = "one new row replaced, in this prediction; training rows, and which rows can be used, are not covered"
     made = GaussianReleases(message_type, clip_norm=part.clip_norm, sigma=part.sigma, delta=part.delta, note=note)
     made.add()
-    actor.record_privacy(made.record(actor.party, uncovered=_NOT_BY_NOISE))
+    actor.record_privacy(dataclasses.replace(made.record(actor.party), neighbour=NEW_ROW))
     return noised
-
-
-_NOT_BY_NOISE = (
-    "rows of the training, which the model and its preprocessing were made from",
-    "other predictions of the same rows, each of which draws other noise and is counted by itself",
-)
 
 
 def files_of(owners: Sequence[str], to: str) -> dict[str, str]:
@@ -204,6 +215,8 @@ class PredictingParty(Client):
         block, x_ND = self._data.load_new(trained)
         return NewRows(block.ids, x_ND, block.unusable)
 
+    is_masked = False
+    """Whether contributions leave under the masks of a sum."""
     _has_contributed = False
 
     async def load(self) -> None:
@@ -248,7 +261,8 @@ class PredictingParty(Client):
             raise Refused(self.caller, f"asks {self.name} for contributions a second time")
         self._has_contributed = True
         rows, self._rows = self._rows, np.zeros(0, np.int64)
-        values = released(self, self.part, await self._embed(rows), "Contribution")
+        made = await self._embed(rows)
+        values = released(self, self.part, made, "Contribution", is_masked=self.is_masked)
         return Contribution(values, np.isin(rows, list(self._new.unusable)))
 
     async def _embed(self, rows: NDArray[np.int64]) -> NDArray[Any]:

@@ -4,7 +4,8 @@
     label party ──sum_up──▶ exchange ──add_up──▶ every party: what its model makes of the shared rows, under masks
     label party ◀──Summed── exchange                                   Z, which it had of its rows in training, too
 
-Every party of the run takes part, so that no two sums differ by somebody's part. Which rows a party cannot use it tells
+Every party of the run takes part, and before it masks anything it has compared with the others which rows it is to
+add up and in which order, so that no two sums differ by somebody's part or rows. Which rows a party cannot use it tells
 the label party alone, as in open predictions.
 
 Shapes: N shared rows, E width of a contribution.
@@ -13,12 +14,14 @@ Shapes: N shared rows, E width of a contribution.
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.alignment import AlignmentOrder, fingerprint
 from fedactors.errors import BadInput, Refused
 from fedactors.network.codec import message
 from fedactors.parties import Parties
@@ -48,6 +51,13 @@ class Unusable:
     rows: NDArray[np.bool_]
 
 
+@message(reveals="to another party: whether it is about to add up the same rows in the same order")
+class RowOrder:
+    """A fingerprint of the ids in their order, under a key that all parties and nobody else has."""
+
+    fingerprint: bytes
+
+
 class SummingParty(SecureSummand, PredictingParty):
     """A party whose contribution leaves under masks only; a protocol adds `make_part` and `point`.
 
@@ -55,10 +65,14 @@ class SummingParty(SecureSummand, PredictingParty):
         config, data, stored: see `PredictingParty`.
     """
 
+    is_masked = True
+
     def __init__(self, config: Any, data: Any, stored: StoredState) -> None:
         PredictingParty.__init__(self, config, data, stored)
         SecureSummand.__init__(self, tuple(data.parties), EXCHANGE)
         self._unusable = np.zeros(0, np.bool_)
+        self._order: RowOrder | None = None
+        """Of the rows to add up, once another party or the exchange has asked for it: they are fixed then."""
 
     @property
     def point(self) -> FixedPoint:
@@ -74,9 +88,48 @@ class SummingParty(SecureSummand, PredictingParty):
         """
         raise Refused(self.caller, f"asks {self.name} for a contribution that sums are to hide")
 
+    @remote(caller=CLIENT, only="label_party")
+    async def take_order(self, order: AlignmentOrder) -> None:
+        """Follow the common order.
+
+        Raises:
+            Refused: the rows are fixed: other parties have compared their order with this one's.
+        """
+        if self._order is not None:
+            raise Refused(self.caller, f"orders the rows of {self.name} anew when they are being added up")
+        await PredictingParty.take_order(self, order)
+
+    @remote(caller=CLIENT)
+    async def tell_order(self) -> RowOrder:
+        """Say in which order which rows are added up, and stay with that.
+
+        Raises:
+            Refused: it is asked by somebody whose rows are not added up, or before all parties have a key in common.
+        """
+        if self.caller not in self.clients or not self.common_secret:
+            raise Refused(self.caller, f"asks {self.name} for the order of rows that are not being added up")
+        return self._fixed_order()
+
+    def _fixed_order(self) -> RowOrder:
+        if self._order is None:
+            self._order = RowOrder(fingerprint(self._new.ids[self._rows], self.common_secret))
+        return self._order
+
     @remote(caller=SERVER)
     async def add_up(self) -> Masked:
-        """Return what the own model makes of the shared rows under masks, once, and under the noise of training."""
+        """Return what the own model makes of the shared rows under masks, once, and under the noise of training.
+
+        All parties compare which rows they add up, and in which order: of two questions that pair rows differently the
+        difference of the sums is a difference of somebody's rows. In one pairing a row's sum is the same each time.
+
+        Raises:
+            Refused: the label party has given another party another order.
+        """
+        own, others = self._fixed_order(), [name for name in self.clients if name != self.name]
+        told = await asyncio.gather(*(self.peer(name, SummingParty).tell_order() for name in others))
+        for name, order in zip(others, told, strict=True):
+            if not hmac.compare_digest(order.fingerprint, own.fingerprint):
+                raise Refused(self.label_party, f"has {self.name} and {name} add up different rows, or in other orders")
         made = await PredictingParty.contribute(self)
         self._unusable = made.unusable
         try:
@@ -147,5 +200,5 @@ class SumExchange(Server):
         return Summed(total)
 
 
-SENT = (*MESSAGES, Summed, Unusable)
+SENT = (*MESSAGES, Summed, Unusable, RowOrder)
 """What such a prediction sends in place of `Contribution`."""

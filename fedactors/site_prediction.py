@@ -1,6 +1,6 @@
 """Predictions of one model on the rows of many organisations: each predicts its own, and keeps what it predicts.
 
-    site ──give_model──▶ whoever kept the model of the run (a server; centers, whose mean it is)
+    site ──give_model──▶ whoever kept the model of the run (a server; every center its own, whose mean it is)
     site: its own new rows, its own file of predictions ──▶ how many rows, to the driver
 
 With a named data set the rows are those that belong to nobody, which the models' keeper predicts.
@@ -32,7 +32,10 @@ from fedactors.serving import ActorState, StoredState
 _LONGEST = 86_400.0
 
 
-@message(reveals="the trained model, as the site had it in training")
+@message(
+    reveals="a trained model: the server's, or of each center its own, which no site sees in training and tells more "
+    "of that center's rows than the mean that is predicted with"
+)
 class WholeModel:
     """Its flat parameters (P, none where there is no model), the shape of a sample, and the number of classes."""
 

@@ -101,7 +101,7 @@ def test_the_page_about_run_folders_has_what_a_run_writes(tmp_path):
 
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     plain = {name for name in files if not name.startswith("checkpoints/")}
-    assert keys(page[""]) == plain | {"checkpoints/LABEL/ACTOR.ckpt", "audit.json", "error.txt"}
+    assert keys(page[""]) == plain | {"checkpoints/LABEL/ACTOR.ckpt", "predictions.jsonl", "audit.json", "error.txt"}
     assert keys(page["`manifest.json`"]) == set(read("manifest.json"))
     assert keys(page["`config.json`"]) == set(read("config.json"))
     assert keys(page["`environment.json`"]) == set(read("environment.json"))

@@ -45,6 +45,9 @@ def audit_command(args: argparse.Namespace) -> int:
         "refuted": refuted,
         "lines": [_line(line) for line in ledger.lines],
         "claims": [_claim(claim) for claim in ledger.claims],
+        "predictions": [_line(line) for line in ledger.predictions],
+        "prediction_claims": [_claim(claim) for claim in ledger.prediction_claims],
+        "not_counted": list(ledger.not_counted),
         "replays": [_replay(audit) for audit in replays],
         "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in attacks],
     }
@@ -109,6 +112,7 @@ def _print(
         [
             line.record.party,
             line.record.message_type,
+            line.record.neighbour,
             line.record.mechanism,
             _number(line.record.rigorous_mu),
             _number(line.mu),
@@ -116,17 +120,21 @@ def _print(
             _number(line.epsilon),
             "agrees" if line.agrees else "DISAGREES",
         ]
-        for line in ledger.lines
+        for line in (*ledger.lines, *ledger.predictions)
     ]
     if rows:
-        print_table(["party", "release", "mechanism", "mu", "recomputed", "epsilon", "recomputed", ""], rows)
+        print_table(["party", "release", "one", "mechanism", "mu", "recomputed", "epsilon", "recomputed", ""], rows)
     else:
         print("nothing is claimed: the ledger holds no line")
     print()
-    for claim in ledger.claims:
+    spoken = [*((claim, "") for claim in ledger.claims)]
+    spoken += [(claim, ", in all predictions together") for claim in ledger.prediction_claims]
+    for claim, where in spoken:
         holds = f"mu {_number(claim.mu)}, epsilon {_number(claim.epsilon)} at delta {claim.delta:g}"
         said = holds if claim.covered else f"no guarantee ({'; '.join(claim.uncovered)})"
-        print(f"{claim.party}, one {claim.neighbour}: {said}")
+        print(f"{claim.party}, one {claim.neighbour}{where}: {said}")
+    for line in ledger.not_counted:
+        print(line)
     for audit in replays:
         for kind, worst in audit.worst.items():
             stated = audit.claims.get(kind)
@@ -146,7 +154,8 @@ def _print(
 def _line(line: Any) -> dict[str, Any]:
     from fedactors.records.metrics import jsonable
 
-    stated = {name: getattr(line.record, name) for name in ("party", "message_type", "mechanism", "neighbour")}
+    told = ("party", "message_type", "mechanism", "neighbour", "uncovered", "note")
+    stated = {name: getattr(line.record, name) for name in told}
     figures = {"stated_mu": line.record.rigorous_mu, "mu": line.mu, "stated_epsilon": line.record.epsilon}
     found: dict[str, Any] = jsonable(
         {**stated, **figures, "epsilon": line.epsilon, "agrees": line.agrees, "reason": line.reason}

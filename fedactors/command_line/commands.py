@@ -271,9 +271,11 @@ def predict_command(args: argparse.Namespace) -> int:
             print(f"{one.party}: {number} rows without a prediction: {reason}")
     for party, lines in privacy.items():
         for message, line in lines.items():
-            if line["rigorous_mu"] is not None:
-                what = "one new row in this prediction alone, not training rows"
+            if line["covered"]:
+                what = f"one {line['neighbour']} in this prediction, not training rows"
                 print(f"{party}: {message} under noise, mu {line['rigorous_mu']:.3g} for {what}")
+    if privacy:
+        print(f"counted in the run's folder: fedactors audit {args.run} composes all predictions")
     return 0
 
 

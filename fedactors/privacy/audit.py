@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedactors.errors import BadInput
-from fedactors.privacy.claims import Checked, Claim, check_record, claims, record_from
+from fedactors.privacy.claims import EVERYBODY, Checked, Claim, check_record, claims, record_from
 from fedactors.records import schemas
 from fedactors.records.metrics import read_lines
-from fedactors.records.run_folder import PRIVACY, SUMMARY, RunFolder
+from fedactors.records.run_folder import PREDICTIONS, PRIVACY, SUMMARY, RunFolder
 
 _FIGURE = re.compile(r"(^|[._/ ])(epsilon|mu)$")
 
@@ -38,11 +38,17 @@ class LedgerAudit:
     claims: tuple[Claim, ...]
     unfounded: tuple[str, ...] = ()
     """Sentences on figures of the run's summary that follow from no line and no claim."""
+    predictions: tuple[Checked, ...] = ()
+    """Lines of predictions with the run's model."""
+    prediction_claims: tuple[Claim, ...] = ()
+    """What follows from these together, all predictions composed."""
+    not_counted: tuple[str, ...] = ()
+    """Sentences on what the claims do not speak of."""
 
     @property
     def refuted(self) -> list[str]:
         """Sentences on every stated figure that does not follow."""
-        lines = [line for line in self.lines if not line.agrees]
+        lines = [line for line in (*self.lines, *self.predictions) if not line.agrees]
         return [f"{one.record.party}/{one.record.message_type}: {one.reason}" for one in lines] + list(self.unfounded)
 
     @property
@@ -52,13 +58,14 @@ class LedgerAudit:
 
 
 def check_run(folder: RunFolder) -> LedgerAudit:
-    """Recompute every figure of the privacy ledger of a run folder, and look for those of its summary among them.
+    """Recompute every figure of a run's privacy ledger and of its predictions, and find those of its summary in them.
 
     Raises:
-        BadInput: the ledger cannot be read.
+        BadInput: the ledger cannot be read, or is not as long as the manifest says.
     """
     if folder.listed(PRIVACY) is None:
         raise BadInput(f"{folder.path}: no {PRIVACY}: the run ended before its ledger was written")
+    folder.verify((PRIVACY, PREDICTIONS, SUMMARY))
     records = [record_from(line) for line in read_lines(folder, PRIVACY, schemas.PrivacyLine)]
     lines = tuple(check_record(record) for record in records)
     found = claims(records)
@@ -72,7 +79,28 @@ def check_run(folder: RunFolder) -> LedgerAudit:
         for place, value in _figures(summary, "")
         if not any(math.isclose(value, one, rel_tol=1e-6, abs_tol=1e-12) for one in known)
     )
-    return LedgerAudit(lines=lines, claims=tuple(found.values()), unfounded=unfounded)
+    released = []
+    if folder.listed(PREDICTIONS) is not None:
+        released = [record_from(line) for line in read_lines(folder, PREDICTIONS, schemas.PrivacyLine)]
+    return LedgerAudit(
+        lines=lines,
+        claims=tuple(found.values()),
+        unfounded=unfounded,
+        predictions=tuple(check_record(record) for record in released),
+        prediction_claims=tuple(claims(released).values()),
+        not_counted=tuple(_not_counted(folder, found.values(), {record.party for record in released})),
+    )
+
+
+def _not_counted(folder: RunFolder, found: Iterable[Claim], predicted: Container[str]) -> Iterator[str]:
+    for claim in found:
+        if claim.covered and (claim.party in predicted or (claim.party == EVERYBODY and predicted)):
+            yield (
+                f"{claim.party}, one {claim.neighbour}: the claim is on the training; predictions with the model that "
+                "it was made from are not covered"
+            )
+    if (parent := folder.manifest.get("parent")) is not None:
+        yield f"predictions with {parent}, which this run resumes, are counted in that run's folder"
 
 
 def _figures(tree: Any, place: str) -> Iterator[tuple[str, float]]:

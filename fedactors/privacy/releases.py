@@ -12,6 +12,7 @@ it released until the checkpoint. What a killed process released after that nobo
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from fedactors.privacy.accounting import PrivacyRecord, epsilon_of_mu, gaussian_
 
 NO_GUARANTEE = "no privacy guarantee: reproducible noise"
 """Why a line with noise that can be made again from the run's seed covers nothing."""
+NEW_ROW = "new row"
+"""Neighbour of a prediction: one row of it replaced by another that the model can use; training rows are none."""
 INTERRUPTED = "the party was restored from a checkpoint: what it released after it is not known"
 
 
@@ -139,7 +142,9 @@ def budgets(records: Iterable[PrivacyRecord]) -> dict[str, dict[str, dict[str, A
     """Return what the ledger's lines guarantee, by party and message type, JSON-ready, for a run's result."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for record in sorted(records, key=lambda record: (record.party, record.message_type)):
-        found.setdefault(record.party, {})[record.message_type] = {
+        lines = found.setdefault(record.party, {})
+        lines[_free(record.message_type, lines)] = {
+            "neighbour": record.neighbour,
             "mechanism": record.mechanism,
             "releases": record.releases,
             "noise_scale": record.noise_scale,
@@ -148,5 +153,13 @@ def budgets(records: Iterable[PrivacyRecord]) -> dict[str, dict[str, dict[str, A
             "epsilon": record.epsilon,
             "delta": record.delta,
             "covered": record.covered,
+            "uncovered": list(record.uncovered),
+            "note": record.note,
         }
     return found
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """Return a name for one more line of a message type: of labels and rows, or of several actors of one party."""
+    names = itertools.chain([name], (f"{name} {number}" for number in itertools.count(2)))
+    return next(one for one in names if one not in taken)

@@ -109,6 +109,7 @@ class SecureSumClient:
         identities: the public identity of each client by name, its own included, learnt past the server.
         num_clients: of the run, whether their identities are known or not; they decide the threshold.
         company: with whom values were summed, by their id; its owner keeps it for as long as these values may return.
+        only: it is in sums among exactly these, which is for a client that does not know all sums it was in; None: any.
         entropy: of all its secrets.
         noise: of its noise; None: the same.
     """
@@ -121,6 +122,7 @@ class SecureSumClient:
         *,
         num_clients: int,
         company: dict[str, tuple[str, ...]] | None = None,
+        only: tuple[str, ...] | None = None,
         entropy: Entropy = os.urandom,
         noise: Entropy | None = None,
     ) -> None:
@@ -130,6 +132,7 @@ class SecureSumClient:
         self._identity, self._identities, self._entropy = identity, dict(identities), entropy
         self._noise = entropy if noise is None else noise
         self._company = {} if company is None else company
+        self._only = only
         self._rows_company: dict[bytes, tuple[str, ...]] = {}
         self._rows: list[set[bytes]] = []
         self._call = SumCall(0, 0, ())
@@ -158,6 +161,7 @@ class SecureSumClient:
             self._refuse(f"it knows no identity of {', '.join(strangers)}")
         if len(members) < self.threshold:
             self._refuse(f"{len(members)} members are not allowed: {self.threshold} at least")
+        self._check_fellows(members)
         if not 1 <= call.num_sums <= MOST_SUMS:
             self._refuse(f"{call.num_sums} sums are not allowed: 1 to {MOST_SUMS}")
         self._forget_session()
@@ -247,6 +251,7 @@ class SecureSumClient:
             self._refuse("the survivors are not a sorted list of members with its own name")
         if len(members) < self.threshold:
             self._refuse(f"{len(members)} survivors are not allowed: {self.threshold} at least")
+        self._check_fellows(members)
         if any(self._company.get(one, members) != members for one in self._ids[slot]):
             self._refuse("these values were summed before, among others; the difference would show somebody's")
         if repeated := sum(self._rows_company.get(one, members) != members for one in self._rows[slot]):
@@ -301,6 +306,15 @@ class SecureSumClient:
         self._confirmed = {}
         self._revealed = set()
         self._ready = False
+
+    def _check_fellows(self, members: tuple[str, ...]) -> None:
+        if self._only is not None and members != self._only:
+            missing, more = sorted(set(self._only) - set(members)), sorted(set(members) - set(self._only))
+            what = [f"without {name}" for name in missing] + [f"with {name}" for name in more]
+            self._refuse(
+                f"it was restored from a checkpoint, and {', '.join(what)} a sum of values from before would show "
+                "somebody's part; resume when the same clients are there"
+            )
 
     def _agreed(self) -> Session:
         if self._session is None:

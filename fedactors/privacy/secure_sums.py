@@ -14,7 +14,9 @@ identity and 32 random bytes. A greeting is believed because the runtime proves 
 makes: a lying server cannot pass for a client, a lying driver could. All members of the first call for keys derive
 ``common_secret`` from their greetings: what they agree upon without the server follows from it.
 
-A client that is lost leaves its sums to the others: they are completed with who is left, if these are enough.
+A client that is lost leaves its sums to the others: they are completed with who is left, if these are enough. Not so
+after a resume: rounds that were done before the cut are done again with the same values, and a sum of them among others
+would show somebody's part. A client restored from a checkpoint sums among those of its last sum only (`Fellows`).
 """
 
 from __future__ import annotations
@@ -86,6 +88,27 @@ MESSAGES = (
 """All that travels for secure sums: for a protocol's ``sent``."""
 
 
+class Fellows:
+    """With whom a client was in its last sum; restored from a checkpoint, it is in sums with exactly these.
+
+    Args:
+        clients: all of the run: before its first sum they count as those of the last.
+    """
+
+    def __init__(self, clients: Sequence[str]) -> None:
+        self.last = tuple(sorted(clients))
+        self.only: tuple[str, ...] | None = None
+        """Those whom it may be in sums with; None: the process began with the run, so that it knows of all its sums."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return who they are for a snapshot."""
+        return {"last": self.last}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; which sums the client was in after that snapshot is not known."""
+        self.last = self.only = tuple(state["last"])
+
+
 class SecureSummand(Client):
     """A client with the doors of secure sums; a data center that takes part is one of this kind and of its own role.
 
@@ -94,7 +117,7 @@ class SecureSummand(Client):
         adder: name of the actor that may ask for sums.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("common_secret", "company")
+    state: ClassVar[tuple[str, ...]] = ("common_secret", "company", "fellows")
 
     def __init__(self, clients: Sequence[str], adder: str = "server") -> None:
         self._clients = tuple(clients)
@@ -103,6 +126,7 @@ class SecureSummand(Client):
         """32 bytes that all clients derive alike once they have met, and that no server learns."""
         self.company: dict[str, tuple[str, ...]] = {}
         """With whom values were summed, by their id."""
+        self.fellows = Fellows(self._clients)
         self._greetings: dict[str, Greeting] = {}
         self._own_greeting: Greeting | None = None
         self._summand: SecureSumClient | None = None
@@ -149,6 +173,7 @@ class SecureSummand(Client):
                 identities,
                 num_clients=len(self.clients),
                 company=self.company,
+                only=self.fellows.only,
                 entropy=self._secrets,
                 noise=self.entropy("noise of secure sums"),
             )
@@ -200,7 +225,9 @@ class SecureSummand(Client):
     @remote(caller=_ADDERS, only="adder")
     async def confirm_sum(self, arrived: Arrived) -> Confirmation:
         """Sign whose vectors arrived."""
-        return self._sums.confirm(arrived)
+        confirmation = self._sums.confirm(arrived)
+        self.fellows.last = arrived.members
+        return confirmation
 
     @remote(caller=_ADDERS, only="adder")
     async def unmask_sum(self, proof: Confirmations) -> Unmasking:

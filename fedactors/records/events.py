@@ -14,6 +14,8 @@ from fedactors.records.metrics import json_line
 
 WAIT = "wait"
 COMPUTE = "compute"
+LOST = "lost"
+"""A span without length: the run goes on without its actor, or with a fresh one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class EventLog:
         if span.end < span.start:
             raise ValueError(f"span {span.label!r} of {span.actor} ends at {span.end} before its start {span.start}")
         self.count(span)
-        if self.num_spans <= self.max_spans:
+        if self.num_spans <= self.max_spans or span.kind == LOST:
             self.sink(json_line({"type": "span", **vars(span)}))
 
     def count(self, span: Span) -> None:

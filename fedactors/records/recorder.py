@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedactors.errors import BadInput
 from fedactors.records import schemas
-from fedactors.records.events import EventLog, Span
+from fedactors.records.events import LOST, EventLog, Span
 from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, Row, make_parquet, read_ledger
 from fedactors.records.metrics import encode_round, json_line, jsonable
 from fedactors.records.progress import NoProgress, Progress, RoundProgress
@@ -95,6 +95,10 @@ class MemoryRecorder:
         self.closed = True
 
 
+MASKED = "Masked"
+"""In the ledger: what is sent under the masks of a secure sum."""
+
+
 class FolderRecorder:
     """A recorder that writes a run folder.
 
@@ -120,6 +124,7 @@ class FolderRecorder:
         self._resume_from = None if parent is None else parent.checkpoint_to_resume()
         self._metrics = folder.stream(ROUND_METRICS, self._inherited(parent, ROUND_METRICS))
         earlier = self._inherited(parent, EVENTS)
+        self._check_losses(parent)
         self._events_file = folder.stream(EVENTS, earlier)
         self._privacy_file = folder.stream(PRIVACY, self._inherited(parent, PRIVACY))
         self.events = EventLog(self._events_file.append, max_spans=max_spans)
@@ -147,8 +152,11 @@ class FolderRecorder:
             tracker.log(index, scalars(metrics))
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
-        """Append the span to the events."""
+        """Append the span to the events; that somebody was lost is on disk at once."""
         self.events.span(Span(actor=actor, kind=kind, label=label, start=start, end=end))
+        if kind == LOST:
+            self._events_file.flush()
+            self._ledger.flush()
 
     def ledger_sink(self, rows: list[Row]) -> None:
         """Append rows to the ledger; they are on disk with the next checkpoint."""
@@ -205,6 +213,24 @@ class FolderRecorder:
         if size and path is None:
             raise BadInput(f"{parent.path}: {name} is missing")
         return path.read_bytes()[:size] if size and path is not None else b""
+
+    def _check_losses(self, parent: RunFolder | None) -> None:
+        """Refuse to do rounds with secure sums again that somebody was lost in: sums with it and without it differ.
+
+        Raises:
+            BadInput: somebody was lost after the checkpoint that is resumed from, in a run with secure sums.
+        """
+        path = None if parent is None else parent.listed(EVENTS)
+        if parent is None or self._resume_from is None or path is None:
+            return
+        later = path.read_bytes()[self._resume_from.marks.get(EVENTS, 0) :].splitlines(keepends=True)
+        lines = [parse(schemas.EventLine, line, EVENTS) for line in later if line.endswith(b"\n")]  # a kill may cut one
+        lost = [line["actor"] for line in lines if line["type"] == "span" and line["kind"] == LOST]
+        if lost and MASKED in read_ledger(parent).column("type").unique().to_pylist():
+            raise BadInput(
+                f"--resume: {parent.path}: {lost[0]} was lost after the checkpoint, and the rounds since then would be "
+                "summed again with it: the difference of a secure sum with it and without it is its part; begin anew"
+            )
 
     def _inherited_ledger(self, parent: RunFolder | None) -> Any:
         """Return what had left by the checkpoint.

@@ -19,7 +19,7 @@ from fedactors.records.curves import AXES, make_curve, shared_metrics
 from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_events, read_lines
 from fedactors.records.progress import format_bytes
-from fedactors.records.run_folder import AUDIT, PRIVACY, RunFolder
+from fedactors.records.run_folder import AUDIT, PREDICTIONS, PRIVACY, RunFolder
 from fedactors.records.svg import NUM_COLOURS, colour, kind_index, line_chart
 from fedactors.records.talk import draw_talk
 from fedactors.records.timeline import MAX_LANES, Timeline
@@ -316,6 +316,8 @@ def _folded(title: str, inner: str, num_rows: int) -> str:
 
 def _privacy(folder: RunFolder) -> str:
     records = list(read_lines(folder, PRIVACY, schemas.PrivacyLine))
+    if folder.listed(PREDICTIONS) is not None:
+        records += list(read_lines(folder, PREDICTIONS, schemas.PrivacyLine))
     if not records:
         return '<h2>Privacy ledger</h2><p class="note">No clipping or noise was recorded: no differential privacy.</p>'
     header = list(dict.fromkeys(key for record in records for key in record))
@@ -331,7 +333,7 @@ def _claims(folder: RunFolder) -> str:
         ledger = check_run(folder)
     except BadInput as error:
         return f'<p class="note">Nothing could be recomputed: {escape(str(error))}</p>'
-    wrong = {line.record.party for line in ledger.lines if not line.agrees}
+    wrong = {line.record.party for line in (*ledger.lines, *ledger.predictions) if not line.agrees}
     replayed: dict[tuple[str, str], float] = {}
     audits = folder.read_json(AUDIT, schemas.AuditFile)["replays"] if folder.listed(AUDIT) else ()
     for audit in audits:
@@ -349,9 +351,11 @@ def _claims(folder: RunFolder) -> str:
             "does not follow from its ingredients" if claim.party in wrong else "recomputed: agrees",
             _plain(replayed.get((claim.party, claim.neighbour))),
         ]
-        for claim in ledger.claims
+        for claim in (*ledger.claims, *ledger.prediction_claims)
     ]
-    return _table(["party", "one", "mu claimed", "epsilon claimed", "delta", "ledger", "replay moved mu"], rows)
+    notes = "".join(f'<p class="note">{escape(line)}</p>' for line in ledger.not_counted)
+    table = _table(["party", "one", "mu claimed", "epsilon claimed", "delta", "ledger", "replay moved mu"], rows)
+    return table + notes
 
 
 def _facts(title: str, facts: Iterable[tuple[str, Any]]) -> str:

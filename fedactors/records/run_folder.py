@@ -9,6 +9,7 @@ privacy.jsonl             what was released, with which clipping, noise and budg
 ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
 checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
 
+predictions.jsonl         what predictions with the model have released, as lines of privacy.jsonl
 audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
 
 No file holds a secret: no variable of the environment, no password, no command line. A file that the manifest does not
@@ -17,13 +18,15 @@ list is not read, whoever put it there.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 import weakref
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +60,8 @@ SUMMARY = "metrics/summary.json"
 EVENTS = "events.jsonl"
 PRIVACY = "privacy.jsonl"
 ENVIRONMENT = "environment.json"
+PREDICTIONS = "predictions.jsonl"
+"""What predictions with the run's model have released, as lines of the privacy ledger."""
 AUDIT = "audit.json"
 """What `fedactors audit` found of an ended run."""
 
@@ -199,13 +204,15 @@ class RunFolder:
             return None
         return path
 
-    def verify(self) -> None:
-        """Check every file of the manifest against its size and sha256.
+    def verify(self, names: Container[str] | None = None) -> None:
+        """Check every file of the manifest, or these of them, against its size and sha256.
 
         Raises:
             BadInput: names the first file that is missing or differs.
         """
         for name, entry in sorted(self.manifest["files"].items()):
+            if names is not None and name not in names:
+                continue
             path = self.inside(name)
             if not path.is_file():
                 raise BadInput(f"{self.path}: {name} is missing")
@@ -352,6 +359,30 @@ class RunFolder:
         labels = [entry["label"] for entry in self.manifest["checkpoints"]]
         of_rounds = [label for label in labels if label not in (BEST, FINAL)]
         return self.load_checkpoint(of_rounds[-1] if of_rounds else None)
+
+    def check_countable(self) -> None:
+        """Check that `count` will be possible, before anything is released.
+
+        Raises:
+            BadInput: the run has not ended, or its folder cannot be written.
+        """
+        cannot = f"{self.place}: what a prediction releases under noise or masks is counted in the run's folder, "
+        if self.manifest["status"] == "running":
+            raise BadInput(f"{cannot}and this run has not ended: wait for its end, or resume it")
+        if not os.access(self.path, os.W_OK):
+            raise BadInput(f"{cannot}which cannot be written: make it writable")
+
+    def count(self, lines: Sequence[str]) -> None:
+        """Append lines about a prediction of this ended run; several predictions at once lose none."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self.manifest = RunFolder._open(self.path).manifest
+            before = self._checked(PREDICTIONS) if PREDICTIONS in self.manifest["files"] else b""
+            self.write_bytes(PREDICTIONS, before + "".join(f"{line}\n" for line in lines).encode())
+            self.write_manifest()
+        finally:
+            os.close(handle)
 
     def finish(self, status: str) -> None:
         """Close the line files and write the manifest with `status`: finished, stopped or failed."""

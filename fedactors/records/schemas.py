@@ -258,6 +258,9 @@ class AuditFile:
     refuted: list[Text]
     lines: list[Tree]
     claims: list[Tree]
+    predictions: list[Tree] = field(default_factory=list)
+    prediction_claims: list[Tree] = field(default_factory=list)
+    not_counted: list[Text] = field(default_factory=list)
     replays: list[PartyReplay]
     attacks: list[Tree]
 

@@ -8,7 +8,7 @@ import re
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedactors import errors
 from fedactors.errors import (
@@ -23,7 +23,11 @@ from fedactors.errors import (
     is_out_of_memory,
 )
 from fedactors.network.codec import CodecError, Parts, decode, encode_parts
+from fedactors.records.events import LOST
 from fedactors.validation import first_line
+
+if TYPE_CHECKING:
+    from fedactors.runtime.base import Runtime
 
 _FRAME = re.compile(r'^ *(?:\| *)*(  File "[^"\n]+", line \d+, in \S+)$', re.MULTILINE)
 _CALLER = "_fedactors_caller"
@@ -34,6 +38,13 @@ LAST_SECONDS = 60.0
 """How long the end of a run waits for calls that nobody awaits."""
 ERROR_ROW = "error"
 """Name under which the ledger records that a call failed and why."""
+
+
+def note_loss(runtime: Runtime, name: str, policy: str) -> None:
+    """Write down that an actor is lost and the run goes on, before it does: a resumed run must know of it."""
+    if runtime.recorder is not None:
+        now = runtime.clock.now()
+        runtime.recorder.record_span(name, LOST, policy, now, now)
 
 
 def error_bytes(error: BaseException) -> int:

@@ -27,7 +27,7 @@ from fedactors.remote import DRIVER
 from fedactors.resources import Resources
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import CostModel, RecorderLike, Runtime, Snapshot, Usage
-from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error
+from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error, note_loss
 from fedactors.runtime.simulation.actor import SimulatedContext, VirtualClock
 from fedactors.runtime.simulation.cores import Cores
 from fedactors.runtime.simulation.pool import Pool, ProcessPool, one_thread
@@ -405,6 +405,7 @@ class SimulatedRuntime(Runtime):
         if policy == "stop":
             self.fail(lost)
             return
+        note_loss(self, name, policy)
         task = self.loop.create_task(self._after_loss(name, policy))
         task.add_done_callback(self._loss_handled)
 

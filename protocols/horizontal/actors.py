@@ -8,14 +8,12 @@ coordinator, round), so that it is the same whichever site a client is at, and a
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput, Refused
-from fedactors.learning.averaging import LocalTraining
 from fedactors.learning.devices import find_device
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import initial_vector
@@ -84,14 +82,6 @@ class Site(SecureSummand):
             rows_of(rows_key(source))
         self._inputs = shapes.pop()
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
-        proximal = config.proximal if config.algorithm == "fedprox" else 0.0
-        self._training = LocalTraining(
-            optimizer=config.step_rule,
-            batch_size=config.batch_size,
-            num_epochs=config.num_epochs,
-            proximal=proximal,
-            task=part.task,
-        )
 
     @remote(caller=SERVER)
     async def introduce(self) -> Introduction:
@@ -144,7 +134,6 @@ class Site(SecureSummand):
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
             return Change(0, 0.0, 0.0, NOTHING, NOTHING)
-        rate = config.rate_schedule.at(order.round - 1, config.num_rounds)
         num_rows = sum(self._sizes[client] for client in clients) * config.num_epochs
         controls = []
         if config.algorithm == "scaffold":
@@ -155,7 +144,7 @@ class Site(SecureSummand):
             order.parameters,
             [self._keys[client] for client in clients],
             [derived_seed(self._run_seed, self._client(client), f"rows {order.round}") for client in clients],
-            replace(self._training, optimizer=self._training.optimizer.scaled(rate)),
+            algorithm.local_training(config, self._part.task, order.round),
             controls,
             order.control,
             config.counts_samples,

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.horizontal import rows_of, weights_of
 from fedactors.learning.averaging import LocalTraining, evaluate_model
+from fedactors.learning.losses import Task
 from fedactors.learning.metrics import known
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.together import rows_on, train_clients
@@ -101,6 +102,17 @@ def train(
         change_P.astype(model_P.dtype),
         tuple(following),
         moved_P.astype(model_P.dtype),
+    )
+
+
+def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTraining:
+    """Return how a client trains in a round."""
+    return LocalTraining(
+        optimizer=config.step_rule.scaled(config.rate_schedule.at(round - 1, config.num_rounds)),
+        batch_size=config.batch_size,
+        num_epochs=config.num_epochs,
+        proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
+        task=task,
     )
 
 

@@ -13,6 +13,7 @@ PROTOCOL = LazyProtocol(
     partition="horizontal",
     default_data="digits",
     headline=Headline(name="test/accuracy"),
+    surface_at=f"{_HERE}.privacy:surface",
     config_at=f"{_HERE}.config:HorizontalConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

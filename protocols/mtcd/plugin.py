@@ -13,6 +13,7 @@ PROTOCOL = LazyProtocol(
     partition="vertical",
     default_data="synthetic",
     headline=Headline(name="training/objective", mode="min"),
+    surface_at=f"{_HERE}.privacy:surface",
     config_at=f"{_HERE}.config:MtcdConfig",
     run_at=f"{_HERE}.run:run",
     messages_at=f"{_HERE}.messages",

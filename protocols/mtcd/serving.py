@@ -62,7 +62,7 @@ def make_part(config: MtcdConfig, party: str, state: ActorState) -> Part:
     else:
         bottom = ModelSpec(name="linear", inputs=tuple(rows["input_shape"]), outputs=1, bias=False, float64=True)
     models = {"bottom": TrainedModel(bottom, np.asarray(theta))}
-    theta_0 = _theta_0(state)
+    theta_0 = theta_0_of(state)
     if config.problem == "network" and len(theta_0):
         models["top"] = TrainedModel(_top_spec(config, rows["num_classes"]), theta_0)
     return Part(
@@ -91,7 +91,7 @@ def _top_spec(config: MtcdConfig, num_classes: int) -> ModelSpec:
     return fusion_spec(config, num_classes)
 
 
-def _theta_0(state: ActorState) -> Array:
+def theta_0_of(state: ActorState) -> Array:
     """Return theta_0 where it rests with an actor, at the server or with STCD's token; nothing elsewhere."""
     held: messages.Token | None = state.get("held")
     theta_0: Array | None = state.get("theta_0") if held is None else held.theta_0
@@ -132,7 +132,7 @@ class FusionServer(TopHolder):
 
     def top_of(self, state: ActorState) -> Array:
         """Return theta_0."""
-        return _theta_0(state)
+        return theta_0_of(state)
 
 
 def _load_rows(data: Any) -> NewRows | None:
@@ -208,7 +208,7 @@ def part(config: MtcdConfig, party: str, states: Mapping[str, bytes]) -> Part:
     state = actor_state(states, party)
     if party != SERVER:
         return make_part(config, party, state)
-    theta_0 = _theta_0(state)
+    theta_0 = theta_0_of(state)
     if config.problem != "network" or not len(theta_0):
         raise NoPart(f"--party: {party!r} is not allowed: problem={config.problem} has no part at the server")
     num_classes = theta_0.size // (_top_spec(config, 1).inputs[0] + 1)

@@ -198,7 +198,7 @@ class PredictingTable(NewRowsMember, SecureSummand):
         x_uD = self._encoded.features[rows_u]
         work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))
         values = await self.compute(contribution, self.part, x_uD, work=work)
-        values = released(self, self.part, values, "Predictions")[place]
+        values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_sums)[place]
         if not self._config.secure_sums:
             return Predictions(values)
         limit = self._config.secure_range

@@ -7,6 +7,7 @@ one node's features move of them. Attacks: links from what the server reads of t
 Reconstruction: the server solves for one table's rows, from 5 rounds and the first predictions, with some
 rows known, and with theta given, which it never sees; a hit is a standardised feature within 0.1.
 MTCD: a row of the first and of the last party replaced; all rows of a release are charged, so its claims are large.
+Whole models (horizontal, NebulaFL) and MTCD's representations: the suite of attacks, off and on.
 
     python scenarios/benchmarks/privacy_audits.py       # into docs/results/privacy_audits.parquet
     python -m scenarios.results docs/results            # the tables of the page
@@ -29,6 +30,8 @@ from fedactors.data.partitions import RelationalData
 from fedactors.data.relational import in_memory
 from fedactors.launch import load_data
 from fedactors.privacy.accounting import compose_mu
+from fedactors.privacy.attacks.suite import run_attacks
+from fedactors.privacy.audit import Attack
 from fedactors.privacy.replay import ReplayAudit, audit_by_replay, joined
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
@@ -37,8 +40,10 @@ from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, study_flags
 from protocols.glasu import auditing as graphs
 from protocols.glasu.plugin import PROTOCOL as GLASU
+from protocols.horizontal.plugin import PROTOCOL as HORIZONTAL
 from protocols.mtcd import privacy as samples
 from protocols.mtcd.plugin import PROTOCOL as MTCD
+from protocols.nebulafl.plugin import PROTOCOL as NEBULAFL
 from protocols.tablepuppet import privacy as joins
 from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
 
@@ -253,6 +258,7 @@ TOKENS: dict[str, Any] = {
     "problem": "sparse-logistic", "num_clients": 3, "num_tokens": 1, "num_hops": 2, "num_local_steps": 5,
     "num_rounds": 3, "learning_rate": 0.1, "noise": "gaussian",
 }  # fmt: skip
+TOKENS_HIDDEN = {"noise": "gaussian", "noise_multiplier": 4.0}
 TOKEN_NOISE: dict[str, dict[str, Any]] = {
     "noise-4": {"noise_multiplier": 4.0},
     "noise-400": {"noise_multiplier": 400.0},
@@ -284,6 +290,53 @@ def rows(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
     return RunRow(protocol=MTCD.name, seed=seed, data=source, config=as_dict(config), metrics=metrics)
 
 
+WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
+    "horizontal": (
+        HORIZONTAL,
+        {"model": "linear", "num_clients": 8, "num_rounds": 3, "dirichlet": 0.5, "num_training": 1200},
+        {"off": {}, "sums": {"secure_sums": True}},
+    ),
+    "nebulafl": (
+        NEBULAFL,
+        {"algorithm": "fedavg-hierarchical", "on_party_loss": "stop", "num_centers": 4, "num_containers": 16}
+        | {"model": "linear", "num_rounds": 3, "num_training": 1200},
+        {"off": {}, "sums": {"secure_sums": True}},
+    ),
+    "mtcd": (
+        MTCD,
+        {key: value for key, value in TOKENS.items() if key != "noise"} | {"num_rounds": 20},
+        {"off": {}, "sums": {"secure_sums": True, "secure_range": 1e4}, "noise": TOKENS_HIDDEN},
+    ),
+}
+IMAGES = ("digits", "fashion-mnist", "cifar10-subset")
+
+
+def _strength(attack: Attack) -> float:
+    """Return how far from guessing an attack is; a ranking that is turned round tells as much."""
+    found = attack.found - attack.chance
+    return abs(found) if attack.measure == "auc" else found
+
+
+def attacked_models(point: tuple[str, str, Mapping[str, Any]], seed: int) -> RunRow:
+    """Run once, and mount the attacks on what was sent."""
+    one_torch_thread()
+    name, source, more = point
+    protocol, settings, _ = WHOLE[name]
+    words = {**protocol.smoke, **settings, **more}
+    recorder = MemoryRecorder()
+    run_once(protocol, words, source, seed, recorder=recorder, reproducible_noise=True)
+    config, states = build(protocol.Config, words), list(recorder.checkpoints.values())[-1].actors
+    found: dict[str, list[Attack]] = {}
+    for one in run_attacks(protocol.surface(config, load_data(protocol, config, source, seed), states, seed), seed):
+        found.setdefault(one.name.partition(":")[0].partition(",")[0].replace(" ", "_"), []).append(one)
+    strongest = {kind: max(ones, key=_strength) for kind, ones in found.items()}
+    metrics = {
+        kind: f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
+        for kind, one in strongest.items()
+    }
+    return RunRow(protocol=name, seed=seed, data=source, config=as_dict(config), metrics=metrics)
+
+
 def main() -> None:
     """Measure what is not in the table yet."""
     given: AuditStudy = study_flags(__doc__, "tablepuppet", RESULTS).parse_args(namespace=AuditStudy())
@@ -306,6 +359,11 @@ def main() -> None:
     given.protocol = "mtcd"
     noised = {f"{name}/{mode}": (name, {**TOKENS, **more}) for name in TABLES for mode, more in TOKEN_NOISE.items()}
     given.measure("mtcd", noised, rows, smoke_rows=1)
+    for name, (_, _, modes) in WHOLE.items():
+        given.protocol = name
+        sources = TABLES if name == "mtcd" else IMAGES
+        mounted = {f"{data}/{mode}": (name, data, more) for data in sources for mode, more in modes.items()}
+        given.measure(f"{name}-attacks", mounted, attacked_models, smoke_rows=1)
 
 
 if __name__ == "__main__":

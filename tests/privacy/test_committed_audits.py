@@ -28,9 +28,13 @@ WITHIN = [
     ("pubsub_vfl_privacy/attacks", "private-mu-2", "membership"),
     ("privacy_audits/glasu", "noise", "links"),
     ("privacy_audits/glasu", "sums-and-noise", "links"),
+    *((f"privacy_audits/{name}-attacks", "sums", "source") for name in ("horizontal", "nebulafl")),
+    *((f"privacy_audits/{name}-attacks", "sums", "classes_held") for name in ("horizontal", "nebulafl")),
+    ("privacy_audits/mtcd-attacks", "noise", "membership"),
 ]
-"""An area under a curve whose interval holds chance."""
+"""A figure whose interval holds chance."""
 NOT_ABOVE = [
+    ("privacy_audits/mtcd-attacks", "noise", "inversion_by_decoder"),
     *(
         ("pubsub_vfl_privacy/attacks", f"{mode}-mu-2", f"inversion_by_{how}")
         for mode in ("frozen", "private")
@@ -100,6 +104,19 @@ def test_exchanged_labels_are_found_by_no_more_than_the_page_says() -> None:
         abs(one[0] - 0.5) for name in names for one in shown("pubsub_vfl_privacy/attacks", "label-epsilon-1", name)
     ]
     assert 0.2 < max(found) < 0.25
+
+
+@pytest.mark.parametrize("attack", ["source", "classes_held"])
+@pytest.mark.parametrize("name", ["horizontal", "nebulafl"])
+def test_open_models_show_whose_rows_and_which_classes_made_them(name: str, attack: str) -> None:
+    found = shown(f"privacy_audits/{name}-attacks", "off", attack)
+    assert len(found) == 3
+    assert all(low > chance for _, low, _, chance in found)
+
+
+def test_sums_do_not_protect_columns_that_go_together_and_the_page_says_so() -> None:
+    found = shown("privacy_audits/mtcd-attacks", "sums", "inversion_by_decoder")
+    assert any(low > chance for _, low, _, chance in found)
 
 
 def test_without_protection_attacks_succeed() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedactors.command_line.main import main
+from fedactors.errors import BadInput
 from fedactors.privacy.audit import _figures, check_run
 from fedactors.records.run_folder import RunFolder
 
@@ -28,6 +29,8 @@ RUNS = {
     "nebulafl": "algorithm=fedhisyn secure_sums=true on_party_loss=stop num_centers=3 num_containers=12",
 }
 NOISED = {name for name in RUNS if name.partition(" ")[0] not in ("horizontal", "nebulafl")}
+PREDICTED = {"pubsub-vfl", "pubsub-vfl paper", "glasu", "glasu sums", "mtcd", "mtcd found"}
+"""Whose named data can be predicted under the noise of the run."""
 FIGURES = ("nominal_mu", "rigorous_mu", "epsilon")
 
 
@@ -41,11 +44,16 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     words = ["run", name, "--runtime", "simulated", "--quiet", "--smoke", *RUNS[request.param].split()]
     assert main([*words, "--out", str(out)]) == 0
     (made,) = out.iterdir()
+    if request.param in PREDICTED:
+        for _ in range(2):
+            data = json.loads((made / "config.json").read_text())["data"]
+            to = str(tmp_path_factory.mktemp("said") / "said.csv")
+            assert main(["predict", str(made), "--data", data, "--to", to]) == 0
     return request.param, made
 
 
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "privacy.jsonl").read_text().splitlines()]
+def lines_of(folder: Path, file: str = "privacy.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / file).read_text().splitlines()]
 
 
 def stated(tree: dict[str, Any]) -> list[str]:
@@ -54,13 +62,14 @@ def stated(tree: dict[str, Any]) -> list[str]:
 
 def refutes(folder: Path, name: str, text: str) -> bool:
     """Say whether an audit refutes the folder with another text in one of its files."""
-    path = folder / name
-    before = path.read_text()
-    path.write_text(text)
+    made, before = RunFolder.open(folder), (folder / name).read_bytes()
+    made.write_bytes(name, text.encode())
+    made.write_manifest()  # whoever states a figure states the size and the hash of its file, too
     try:
         return not check_run(RunFolder.open(folder)).agrees
     finally:
-        path.write_text(before)
+        made.write_bytes(name, before)
+        made.write_manifest()
 
 
 def test_every_figure_is_recomputed_and_no_other_agrees(run: tuple[str, Path], tmp_path: Path) -> None:
@@ -68,13 +77,44 @@ def test_every_figure_is_recomputed_and_no_other_agrees(run: tuple[str, Path], t
     folder = tmp_path / made.name
     shutil.copytree(made, folder)
     assert check_run(RunFolder.open(folder)).refuted == []
-    lines = lines_of(folder)
-    told = [(number, figure) for number, line in enumerate(lines) for figure in stated(line)]
-    assert bool(told) == (name in NOISED)
-    for number, figure in told:
-        other = [{**line} for line in lines]
-        other[number][figure] *= 0.99
-        assert refutes(folder, "privacy.jsonl", "".join(f"{json.dumps(line)}\n" for line in other)), (name, figure)
+    assert (folder / "predictions.jsonl").exists() == (name in PREDICTED)
+    for file, has_figures in (("privacy.jsonl", name in NOISED), ("predictions.jsonl", name in PREDICTED)):
+        lines = lines_of(folder, file) if (folder / file).exists() else []
+        told = [(number, figure) for number, line in enumerate(lines) for figure in stated(line)]
+        assert bool(told) == has_figures, file
+        for number, figure in told:
+            other = [{**line} for line in lines]
+            other[number][figure] *= 0.99
+            assert refutes(folder, file, "".join(f"{json.dumps(line)}\n" for line in other)), (name, file, figure)
+
+
+def test_predictions_compose_and_take_nothing_from_the_claims_on_the_training(run: tuple[str, Path]) -> None:
+    name, made = run
+    if name not in PREDICTED:
+        return
+    found = check_run(RunFolder.open(made))
+    lines = lines_of(made, "predictions.jsonl")
+    assert len(lines) % 2 == 0
+    for claim in found.prediction_claims:
+        own = [line for line in lines if (line["party"], line["neighbour"]) == (claim.party, claim.neighbour)]
+        if claim.covered:
+            assert claim.neighbour == "new row"
+            assert claim.mu == pytest.approx(math.sqrt(sum(line["rigorous_mu"] ** 2 for line in own)))
+            assert claim.mu == pytest.approx(math.sqrt(2) * own[0]["rigorous_mu"])
+    for claim in found.claims:
+        if claim.covered and claim.party in {line["party"] for line in lines}:
+            assert any(line.startswith(f"{claim.party}, one {claim.neighbour}: ") for line in found.not_counted)
+
+
+@pytest.mark.parametrize("file", ["privacy.jsonl", "predictions.jsonl"])
+def test_a_line_that_is_cut_off_is_no_smaller_claim(run: tuple[str, Path], tmp_path: Path, file: str) -> None:
+    folder = tmp_path / run[1].name
+    shutil.copytree(run[1], folder)
+    if not (folder / file).exists() or not (lines := (folder / file).read_text()):
+        return
+    (folder / file).write_text(lines[:-2])
+    with pytest.raises(BadInput, match=f"{file} is damaged"):
+        check_run(RunFolder.open(folder))
 
 
 def test_the_summary_states_nothing_else(run: tuple[str, Path], tmp_path: Path) -> None:
@@ -99,7 +139,7 @@ def test_no_other_file_states_one(run: tuple[str, Path]) -> None:
     """The configuration asks for budgets; what was spent stands in ledger and summary only."""
     _, made = run
     for path in made.rglob("*.json*"):
-        if path.name in ("privacy.jsonl", "summary.json", "config.json"):
+        if path.name in ("privacy.jsonl", "predictions.jsonl", "summary.json", "config.json"):
             continue
         for line in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
             assert not [place for place, value in _figures(json.loads(line), "") if math.isfinite(value)], path.name

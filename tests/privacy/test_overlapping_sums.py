@@ -64,3 +64,14 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     values, sums = tables(), Sums()
     total(sums, values, FIVE)
     assert {len(client._rows_company) for client in sums.clients.values()} == {4}
+
+
+@pytest.mark.parametrize("company", [FIVE[:3], FIVE])
+def test_a_client_that_was_restored_sums_with_those_of_its_last_sum_only(company) -> None:
+    """It cannot remember what was summed after the checkpoint; the server asks for the same values in other company."""
+    values, before = tables(), Sums()
+    total(before, values, FIVE)
+    after = Sums(only=FIVE[:4])
+    assert np.allclose(total(after, values, FIVE[:4]).reshape(6, 3), sum(values[name] for name in FIVE[:4]), atol=1e-6)
+    with pytest.raises(SecureSumError, match=r"restored from a checkpoint, and with(out)? "):
+        after.prepare(FIVE) if company == FIVE else total(after, values, company)

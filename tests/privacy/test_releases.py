@@ -123,7 +123,7 @@ def test_an_actor_counts_all_its_releases_through_a_stop_and_writes_one_line() -
     assert [record.party for record in memory.records] == ["bank"]
     stopped = play(stop_in=2)[1]
     resumed, after = play(stopped.snapshots[-1][1])
-    assert resumed["bank"]["Embedding"] == {**whole["bank"]["Embedding"], "covered": False}
+    assert resumed["bank"]["Embedding"] == {**whole["bank"]["Embedding"], "covered": False, "uncovered": [INTERRUPTED]}
     # what a process released between its last checkpoint and its end is not in the count, so nothing is promised
     (line,) = after.records
     assert memory.records[0].covered

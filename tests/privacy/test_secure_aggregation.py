@@ -34,16 +34,17 @@ FIVE = ("ann", "bob", "cy", "dee", "eve")
 class Sums:
     """Clients and a server that have prepared their sums, honestly unless a test does otherwise."""
 
-    def __init__(self, names=FIVE, num_sums=3, limit=8.0):
+    def __init__(self, names=FIVE, num_sums=3, limit=8.0, only=None):
         self.names = tuple(sorted(names))
         self.point = FixedPoint(limit=limit, num_clients=len(names))
         identities = {name: Identity() for name in self.names}
         self.public = {name: one.public for name, one in identities.items()}
         self.clients = {
-            name: SecureSumClient(name, identities[name], self.public, num_clients=len(names)) for name in self.names
+            name: SecureSumClient(name, identities[name], self.public, num_clients=len(names), only=only)
+            for name in self.names
         }
         self.number = 0
-        self.prepare(self.names, num_sums)
+        self.prepare(only or self.names, num_sums)
 
     def prepare(self, members, num_sums=3):
         self.number += 1

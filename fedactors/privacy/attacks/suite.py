@@ -65,12 +65,28 @@ class SeenScores:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class SeenModels:
+    """Models that the attacker reads of several holders of rows; see `fedactors.privacy.attacks.whole_models`."""
+
+    name: str
+    losses_HR: Array
+    """Of rows under the model of each holder."""
+    holder_R: Array
+    """The number of each row's holder."""
+    bias_HC: Array
+    """How each holder's training changed the output biases; no columns where there are none."""
+    shares_HC: Array
+    """The share of each class among a holder's rows."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Surface:
     """What a protocol's attackers see."""
 
     embeddings: Sequence[SeenEmbeddings] = ()
     gradients: Sequence[SeenGradients] = ()
     scores: Sequence[SeenScores] = ()
+    models: Sequence[SeenModels] = ()
     others: Sequence[Attack] = field(default=())
     """Attacks that are the protocol's own, already done."""
 
@@ -81,11 +97,29 @@ def run_attacks(surface: Surface, seed: int = 0) -> list[Attack]:
     for scores in surface.scores:
         truth = np.r_[np.ones(len(scores.members_B)), np.zeros(len(scores.others_S))]
         found.append(attack_by_auc(f"membership: {scores.name}", truth, np.r_[scores.members_B, scores.others_S]))
+    for models in surface.models:
+        found += _source_attacks(models, seed)
     for gradients in surface.gradients:
         found += _label_attacks(gradients)
     for seen in surface.embeddings:
         found += _inversions(seen, seed)
     return [*found, *surface.others]
+
+
+def _source_attacks(seen: SeenModels, seed: int) -> Iterator[Attack]:
+    from scipy.stats import rankdata
+
+    is_best_HR = seen.losses_HR == seen.losses_HR.min(axis=0)
+    # of equals any, as under masks, where the attacker has one model for all
+    guess_R = np.argmax(is_best_HR * np.random.default_rng([seed, 1]).random(is_best_HR.shape), axis=0)
+    yield attack_by_share(
+        f"source: {seen.name}", "rows whose holder was found", guess_R == seen.holder_R, 1 / len(seen.losses_HR)
+    )
+    # against what the others have of the class: a class that is frequent everywhere is no finding
+    holds_HC = seen.shares_HC > seen.shares_HC.mean(axis=0) + 1e-9
+    if holds_HC.any() and not holds_HC.all():
+        place_HC = rankdata(seen.bias_HC, axis=0)
+        yield attack_by_auc(f"classes held, by output bias: {seen.name}", holds_HC.ravel(), place_HC.ravel())
 
 
 def _label_attacks(seen: SeenGradients) -> Iterator[Attack]:

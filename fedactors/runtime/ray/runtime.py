@@ -32,7 +32,7 @@ from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
 from fedactors.runtime.addresses import greets, refuses
 from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
-from fedactors.runtime.failures import UnawaitedCall, first_error
+from fedactors.runtime.failures import UnawaitedCall, first_error, note_loss
 from fedactors.runtime.hosted import WallClock
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.accounts import Accounts, Drained, Used
@@ -448,6 +448,7 @@ class RayRuntime(Runtime):
             self._processes.retire(name)
             self.fail(loss)
             return
+        note_loss(self, name, policy)
         what = "a fresh process takes its place" if policy == "restart" else "the run goes on without it"
         _log.warning("%s; %s", loss, what)
         try:

@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from fedactors import load_part
+from fedactors.data.alignment import AlignmentOrder, hash_ids
 from fedactors.data.partitions import vertical
 from fedactors.errors import BadInput, Refused
 from fedactors.inspection import describe_predictions
 from fedactors.learning.model_parts import write_part
 from fedactors.plugins import find_protocol
+from fedactors.remote import CLIENT, remote
+from fedactors.secure_prediction import RowOrder
 from fedactors.serving import NoPart
 from protocols.mtcd import serving
 from protocols.mtcd.data import load_data
@@ -104,6 +107,65 @@ def test_new_rows_leave_under_the_masks_of_training(problem, tmp_path):
     bare, _ = predicted(serving.predict, dataclasses.replace(config, secure_sums=False), data, states, tmp_path)
     assert said["prediction"] == bare["prediction"]
     np.testing.assert_allclose(said["probability_1"], bare["probability_1"], atol=1e-6)
+
+
+NO_PARTS, NO_DIGESTS = np.zeros(0, np.uint8), np.zeros((0, 32), np.uint8)
+
+
+class CrookedLabels(serving.SummedLabels):
+    """Has one party add up the same rows in another order: the difference to an honest question is of its rows."""
+
+    async def _contributions(self, peers, rows):
+        turned = np.random.default_rng(0).permutation(rows)
+        salt = b"s" * 32
+        order = AlignmentOrder(salt, hash_ids(self._new.ids[turned], salt), NO_PARTS)
+        await peers["client-1"].take_order(order)
+        return await super()._contributions(peers, rows)
+
+
+class LateLabels(serving.SummedLabels):
+    """Turns a party's order while the parties compare theirs."""
+
+    @remote(caller=CLIENT)
+    async def tell_order(self) -> RowOrder:
+        told = await super().tell_order()
+        await self.peer("client-1", serving.SummedClient).take_order(AlignmentOrder(b"", NO_DIGESTS, NO_PARTS))
+        return told
+
+
+class EarlyLabels(serving.SummedLabels):
+    """Asks for the fingerprint before there is a key that it is under, to test guesses with."""
+
+    async def _contributions(self, peers, rows):
+        await peers["client-1"].tell_order()
+
+
+SUMMED = f"{TABLE} problem=sparse-logistic num_rounds=1 secure_sums=true learning_rate=0.1"
+
+
+@pytest.fixture(scope="module")
+def summed():
+    return trained(SUMMED, "breast-cancer")
+
+
+@pytest.mark.parametrize(
+    ("liar", "why"),
+    [
+        (CrookedLabels, r"client-0: has client-\d and client-\d add up different rows, or in other orders"),
+        (LateLabels, "client-0: orders the rows of client-1 anew when they are being added up"),
+        (EarlyLabels, "client-0: asks client-1 for the order of rows that are not being added up"),
+    ],
+)
+def test_two_questions_cannot_pair_one_partys_rows_with_others_of_the_others(liar, why, summed, tmp_path, monkeypatch):
+    config, data, states = summed
+    data = dataclasses.replace(data, alignment="hash")
+    said, runtime = predicted(serving.predict, config, data, states, tmp_path)
+    assert [(one.mechanism, one.neighbour) for one in runtime.privacy_records] == [("secure-sum", "new row")] * 3
+    again, _ = predicted(serving.predict, config, data, states, tmp_path)  # in another order, drawn anew
+    np.testing.assert_allclose(said["probability_1"], again["probability_1"], atol=1e-6)
+    monkeypatch.setattr(serving, "SummedLabels", liar)
+    with pytest.raises(Refused, match=why):
+        predicted(serving.predict, config, data, states, tmp_path)
 
 
 class NosyLabels(serving.SummedLabels):

@@ -5,8 +5,9 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import auc
 from fedactors.plugins import find_protocol
-from fedactors.serving import NoPart
-from protocols.pubsub_vfl import messages, serving
+from fedactors.privacy.claims import claims
+from fedactors.serving import NoPart, actor_state
+from protocols.pubsub_vfl import algorithm, messages, serving
 from protocols.pubsub_vfl.data import load_data
 from tests.predicting import predicted
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
@@ -40,8 +41,9 @@ def test_other_tasks_predict_in_the_units_of_the_labels(task, tmp_path):
         assert sum(said[f"probability_{c}"][0] for c in range(3)) == pytest.approx(1)
 
 
-def test_new_rows_leave_under_the_noise_of_training_and_the_ledger_says_so(tmp_path):
-    noisy = {"num_epochs": 1, "embedding_mu": 2.0, "bottom_training": "frozen"}
+@pytest.mark.parametrize("noisy", [{"embedding_mu": 2.0, "bottom_training": "frozen"}, {"privacy_mu": 2.0}])
+def test_new_rows_leave_under_the_noise_of_training_and_the_ledger_claims_nothing_of_others(noisy, tmp_path):
+    noisy = {"num_epochs": 1, **noisy}
     done = simulate(**noisy)
     config = config_of(**noisy)
     data = load_data(config, "breast-cancer", 0)
@@ -49,8 +51,15 @@ def test_new_rows_leave_under_the_noise_of_training_and_the_ledger_says_so(tmp_p
     (first, runtime), (second, _) = (predicted(serving.predict, config, data, states, tmp_path) for _ in range(2))
     assert first["probability_1"] != second["probability_1"]
     (record,) = runtime.privacy_records
-    assert (record.party, record.message_type, record.covered) == ("passive", "Contribution", False)  # training rows
-    assert record.rigorous_mu == pytest.approx(2.0)
+    assert (record.party, record.message_type, record.neighbour) == ("passive", "Contribution", "new row")
+    assert "training rows, and which rows can be used, are not covered" in record.note
+    assert set(claims([record])) == {("passive", "new row")}  # nothing on rows of the training
+    sigma = algorithm.embedding_sigma(config, actor_state(states, "passive/worker-0")["rows"]["num_train"])
+    assert record.rigorous_mu == pytest.approx(2 * config.clip_norm / sigma)
+    if "privacy_mu" in noisy:  # the paper's noise: what is nominal for a row of the training is claimed of no row
+        assert record.rigorous_mu > 2.0
+        lines = done.recorder.privacy_records
+        assert not any(one.covered for one in claims(lines).values())
 
 
 def test_each_party_has_its_own_part_and_others_have_none():

@@ -1,0 +1,52 @@
+"""What attackers see of a run: the model, and what each site makes of it, or of their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedactors.data.horizontal import HorizontalData, rows_key, rows_of
+from fedactors.learning.averaging import weighted_mean
+from fedactors.privacy.attacks.suite import Surface
+from fedactors.privacy.attacks.whole_models import MOST_HOLDERS, models_surface
+from fedactors.runtime.base import derived_seed
+from fedactors.serving import actor_state
+from protocols.horizontal import algorithm
+from protocols.horizontal.algorithm import NOTHING
+from protocols.horizontal.config import HorizontalConfig
+from protocols.horizontal.data import sites_of
+from protocols.horizontal.run import SERVER
+from protocols.horizontal.serving import make_part
+
+
+def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
+    """Return what the server reads of one more round with all clients of the first ten sites.
+
+    Each site's model, or with `secure_sums` their mean only; SCAFFOLD's clients train here without its controls.
+    """
+    part = make_part(config, actor_state(states, SERVER))
+    model = part.models["bottom"]
+    models, weights, rows = {}, [], {}
+    for name, clients in list(sites_of(config, data).items())[:MOST_HOLDERS]:
+        keys = [rows_key(data.client(client)) for client in clients]
+        found = algorithm.train(
+            model.spec,
+            model.vector,
+            keys,
+            [derived_seed(seed, f"client {client}", "rows of attackers") for client in clients],
+            algorithm.local_training(config, part.task, config.num_rounds),
+            [],
+            NOTHING,
+            config.counts_samples,
+            config.together,
+            "cpu",
+        )
+        models[name] = (model.vector + found.change).astype(model.vector.dtype)
+        weights.append(found.weight)
+        held = [rows_of(key) for key in keys]
+        rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
+    if config.secure_sums:
+        models = dict.fromkeys(models, weighted_mean(list(models.values()), weights))
+    others = rows_of(rows_key(data.test()))
+    return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed)

@@ -1,0 +1,52 @@
+"""What attackers see of a run: the model that it ended with, and each center's, or their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedactors.data.horizontal import HorizontalData, rows_key, rows_of
+from fedactors.learning.averaging import weighted_mean
+from fedactors.privacy.attacks.suite import Surface
+from fedactors.privacy.attacks.whole_models import MOST_HOLDERS, models_surface
+from fedactors.runtime.base import derived_seed
+from fedactors.serving import actor_state
+from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.data import containers_of, read_catalogue
+from protocols.nebulafl.serving import make_part
+from protocols.nebulafl.training import run_model, train
+
+
+def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
+    """Return what other centers, or the exchange, read of the first ten centers.
+
+    Under NebulaFL each center's master at the end; under a baseline the mean of what a center's containers make of the
+    run's model in one more training, with `secure_sums` the mean over all centers only.
+    """
+    found = {name: make_part(config, name, actor_state(states, name)) for name in sorted(states)}
+    parts = {name: one for name, one in found.items() if one is not None}
+    first = next(iter(parts.values()))
+    model = run_model(config, data, first.models["bottom"].spec.inputs)
+    spec, vectors = first.models["bottom"].spec, {name: one.models["bottom"].vector for name, one in parts.items()}
+    common_P = weighted_mean(list(vectors.values()), [1.0] * len(vectors))
+    names = read_catalogue(config.catalogue).first_centers(config.num_centers)
+    models, weights, rows = {}, [], {}
+    for name, clients in list(zip(names, containers_of(config, data), strict=True))[:MOST_HOLDERS]:
+        held = [rows_of(rows_key(data.client(client))) for client in clients]
+        rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
+        own = [vector for actor, vector in vectors.items() if actor.partition("/")[0] == name]
+        if config.algorithm == "nebulafl" and own:
+            models[name] = own[0]
+        else:
+            sgd = (config.num_epochs, config.batch_size, config.learning_rate, config.momentum)
+            made = [
+                train(model, common_P, rows_key(data.client(one)), derived_seed(seed, f"container {one}", "rows"), sgd)
+                for one in clients
+            ]
+            models[name] = weighted_mean([vector for vector, *_ in made], [float(size) for _, _, size, _ in made])
+        weights.append(float(len(rows[name][1])))
+    if config.secure_sums:
+        models = dict.fromkeys(models, weighted_mean(list(models.values()), weights))
+    others = rows_of(rows_key(data.test()))
+    return models_surface(spec, first.task, first.num_classes, common_P, models, rows, others, seed)
