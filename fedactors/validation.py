@@ -186,3 +186,26 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "it does not fit into memory"
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+
+
+def choice_of(value: Any, allowed: tuple[str, ...], field: str) -> str:
+    """Return a value of a file that must be one of some texts; another one is a `BadInput`."""
+    if not isinstance(value, str) or value not in allowed:
+        raise BadInput(f"{field}: {shown(value)} is not allowed: give one of {', '.join(allowed)}")
+    return str(value)
+
+
+def text_of(value: Any, field: str) -> str:
+    """Return a value of a file that must be a text; another one is a `BadInput`."""
+    if not isinstance(value, str) or not value:
+        raise BadInput(f"{field}: {shown(value)} is not allowed: give a text")
+    return value
+
+
+def names_of(value: Any, field: str) -> tuple[str, ...] | None:
+    """Return a value of a file that must be column names, or "all" (None); another one is a `BadInput`."""
+    if value == "all":
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value) or len(set(value)) < len(value):
+        raise BadInput(f'{field}: {shown(value)} is not allowed: give "all" or a list of different column names')
+    return tuple(value)

@@ -46,7 +46,17 @@ from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, 
 from fedactors.data.sources import FileSource
 from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
-from fedactors.validation import different_files, different_names, party_name, path_of, read_tree, shown
+from fedactors.validation import (
+    choice_of,
+    different_files,
+    different_names,
+    names_of,
+    party_name,
+    path_of,
+    read_tree,
+    shown,
+    text_of,
+)
 
 _PICTURES = ("shape", "peak", "mean", "deviation")
 _KINDS = {
@@ -96,7 +106,7 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData | Gra
     given = read_tree(path, "data")
     _known(given, {"task", "parties"}, str(path))
     task, parties = _table(given, "task", path), _table(given, "parties", path)
-    layout = _choice(task.get("layout", "vertical"), tuple(LAYOUTS), "task.layout")
+    layout = choice_of(task.get("layout", "vertical"), tuple(LAYOUTS), "task.layout")
     of_task, of_party = LAYOUTS[layout]
     check_table(of_task, task, "task")
     for name, party in parties.items():
@@ -131,15 +141,17 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     parties = read_tree(path, "data").get("parties")
     for name, party in parties.items() if isinstance(parties, dict) else ():  # `load_own` refuses what is none
         if isinstance(party, dict) and "state" in party:
-            place = _text(party["state"], f"parties.{name}.state")
+            place = text_of(party["state"], f"parties.{name}.state")
             where[name] = place if "://" in place else str((path.parent / Path(place).expanduser()).resolve())
         if isinstance(party, dict) and "state_key" in party:
-            keys[name] = _text(party["state_key"], f"parties.{name}.state_key")
+            keys[name] = text_of(party["state_key"], f"parties.{name}.state_key")
     return where, keys
 
 
 def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int) -> VerticalData:
-    alignment = _choice(task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment")
+    alignment = choice_of(
+        task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment"
+    )
     holders = [name for name, party in parties.items() if "label" in party]
     if len(holders) != 1:
         raise BadInput(
@@ -148,7 +160,7 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
     for name, party in parties.items():
         if alignment != "already-aligned" and "id" not in party:
             raise BadInput(f"parties.{name}.id: missing; alignment={alignment} needs an id column at every party")
-    how = _choice(task.get("split", "random"), ("random", "stratified"), "task.split")
+    how = choice_of(task.get("split", "random"), ("random", "stratified"), "task.split")
     if how == "stratified" and kind == "regression":
         raise BadInput("task.split: 'stratified' is not allowed for type=regression: it has no classes")
     positive = task.get("positive")
@@ -221,14 +233,14 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
     if len(labels) != 1 or ("None" in labels and pictures is None):
         raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
     first = next(iter(parties.values()))
-    columns = _names(first.get("features", "all"), "features")
+    columns = names_of(first.get("features", "all"), "features")
     if columns == ():
         raise BadInput("features: [] is not allowed: every client needs at least one feature column")
     for name, party in parties.items():
-        if _names(party.get("features", "all"), f"parties.{name}.features") != columns:
+        if names_of(party.get("features", "all"), f"parties.{name}.features") != columns:
             raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")
 
-    centers = {name: _text(p["center"], f"parties.{name}.center") for name, p in parties.items() if "center" in p}
+    centers = {name: text_of(p["center"], f"parties.{name}.center") for name, p in parties.items() if "center" in p}
     for name in parties:
         if centers and name not in centers:
             raise BadInput(f"parties.{name}.center: missing: every client names its center, or none does")
@@ -298,15 +310,15 @@ def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
 def _relational(
     path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int
 ) -> RelationalData:
-    sql, label = (_text(task.get(key), f"task.{key}") for key in ("sql", "label"))
-    categorical = _names(task.get("categorical", []), "task.categorical") or ()
+    sql, label = (text_of(task.get(key), f"task.{key}") for key in ("sql", "label"))
+    categorical = names_of(task.get("categorical", []), "task.categorical") or ()
     wanted = named_tables(sql)
     made: list[RelationalPartition] = []
     for name, party in parties.items():
-        table = _choice(party.get("table", name), wanted, f"parties.{name}.table")
+        table = choice_of(party.get("table", name), wanted, f"parties.{name}.table")
         source = _table_source(path, f"parties.{name}", table, party)
         number = sum(partition.table == table for partition in made)
-        ids = _text(party["id"], f"parties.{name}.id") if "id" in party else ""
+        ids = text_of(party["id"], f"parties.{name}.id") if "id" in party else ""
         made.append(RelationalPartition(party=name, table=table, partition=number, source=source, id_column=ids))
     different_files({one.party: (one.source.where, one.source.table) for one in made})
     missing = [table for table in wanted if table not in {partition.table for partition in made}]
@@ -334,7 +346,7 @@ def read_table(path: Path, where: str, table: str, party: dict[str, Any]) -> Tab
 
 
 def _table_source(path: Path, field: str, table: str, party: dict[str, Any]) -> TableSource:
-    where = _text(party.get("path"), f"{field}.path")
+    where = text_of(party.get("path"), f"{field}.path")
     address = where.startswith(("env:", "postgresql://", "postgres://"))
     if address and not where.startswith("env:"):
         try:
@@ -345,10 +357,10 @@ def _table_source(path: Path, field: str, table: str, party: dict[str, Any]) -> 
             raise BadInput(f"{field}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
     suffix = next((known for known in _KINDS if where.endswith(known)), "")
     guess = "postgres" if address else _KINDS.get(suffix)
-    kind = _choice(party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"{field}.kind")
+    kind = choice_of(party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"{field}.kind")
     if kind != "postgres":
         where = str(path_of(where, f"{field}.path", path.parent))
-    named = _text(party.get("source_table", table), f"{field}.source_table")
+    named = text_of(party.get("source_table", table), f"{field}.source_table")
     return TableSource(kind=cast(TableKind, kind), where=where, table=named)
 
 
@@ -384,7 +396,7 @@ def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    layout = _choice(task.get("layout", "vertical"), (*LAYOUTS, "graph"), f"{where}.layout")
+    layout = choice_of(task.get("layout", "vertical"), (*LAYOUTS, "graph"), f"{where}.layout")
     if layout == "graph":
         _known(task, {"layout"}, where)
         return {"layout": layout, "type": "multiclass", "classes": 0}
@@ -400,8 +412,10 @@ def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
     if layout == "relational":
         categorical = tuple(task.get("categorical", ()))
         return {**facts, "sql": task["sql"], "label": task["label"], "categorical": categorical}
-    alignment = _choice(task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment")
-    split = _choice(task.get("split", "random"), ("random", "stratified"), "task.split")
+    alignment = choice_of(
+        task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment"
+    )
+    split = choice_of(task.get("split", "random"), ("random", "stratified"), "task.split")
     return {**facts, "alignment": alignment, "split": split}
 
 
@@ -419,7 +433,7 @@ def _file(
     rules = party.get("columns", {})
     if not isinstance(rules, dict):
         raise BadInput(f"{where}.columns: {shown(rules)} is not allowed: give a table [{where}.columns]")
-    categorical = _names(party.get("categorical", []), f"{where}.categorical") or ()
+    categorical = names_of(party.get("categorical", []), f"{where}.categorical") or ()
     for column in rules:
         if column in categorical:
             raise BadInput(f"{where}.columns: {column!r} is not allowed: it stands under categorical too")
@@ -428,21 +442,21 @@ def _file(
         path=str(path_of(party.get("path"), f"{where}.path", path.parent)),
         task=kind,
         num_classes=num_classes,
-        id_column=_text(party["id"], f"{where}.id") if "id" in party else None,
-        features=_names(party.get("features", "all"), f"{where}.features"),
-        label=_text(party["label"], f"{where}.label") if "label" in party else None,
+        id_column=text_of(party["id"], f"{where}.id") if "id" in party else None,
+        features=names_of(party.get("features", "all"), f"{where}.features"),
+        label=text_of(party["label"], f"{where}.label") if "label" in party else None,
         categorical=categorical,
         rules=tuple(
             (column, from_table(ColumnRule, rule, f"{where}.columns.{column}")) for column, rule in rules.items()
         ),
         csv=from_table(CsvFormat, party.get("csv", {}), f"{where}.csv"),
         positive=None if positive is None or "label" not in party else value_text(positive),
-        split_column=_text(party["split"], f"{where}.split") if "split" in party else None,
-        weight=_text(party["weight"], f"{where}.weight") if "weight" in party else None,
+        split_column=text_of(party["split"], f"{where}.split") if "split" in party else None,
+        weight=text_of(party["weight"], f"{where}.weight") if "weight" in party else None,
         class_weights=class_weights,
         unlabelled=cast(
             Literal["refuse", "drop"],
-            _choice(party.get("unlabelled", "refuse"), ("refuse", "drop"), f"{where}.unlabelled"),
+            choice_of(party.get("unlabelled", "refuse"), ("refuse", "drop"), f"{where}.unlabelled"),
         ),
     )
 
@@ -483,23 +497,3 @@ def _table(given: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadInput(f"data: {path}: no table [{key}{'.NAME' if key == 'parties' else ''}]")
     return found
-
-
-def _choice(value: Any, allowed: tuple[str, ...], field: str) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise BadInput(f"{field}: {shown(value)} is not allowed: give one of {', '.join(allowed)}")
-    return str(value)
-
-
-def _text(value: Any, field: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise BadInput(f"{field}: {shown(value)} is not allowed: give a text")
-    return value
-
-
-def _names(value: Any, field: str) -> tuple[str, ...] | None:
-    if value == "all":
-        return None
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value) or len(set(value)) < len(value):
-        raise BadInput(f'{field}: {shown(value)} is not allowed: give "all" or a list of different column names')
-    return tuple(value)

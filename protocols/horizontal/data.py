@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedactors.data.horizontal import HorizontalData, deal
+from fedactors.data.dealing import deal
+from fedactors.data.horizontal import HorizontalData
 from fedactors.data.own import load_own_as
 from fedactors.errors import BadInput
 from fedactors.learning.losses import Task, output_width

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, deal
+from fedactors.data.dealing import deal
+from fedactors.data.horizontal import HorizontalData, HorizontalPart
 from fedactors.data.own import load_own_as
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, model_for
