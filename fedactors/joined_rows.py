@@ -151,10 +151,22 @@ class RowHolder(JoinMember):
     def _shuffle(self) -> np.random.Generator:
         return np.random.default_rng(self.row_order)
 
-    @remote(caller=SERVER)
+    @property
+    def mapper(self) -> str:
+        """Who joins."""
+        return MAPPER
+
+    @remote(caller=SERVER, only="mapper")
     async def take_places(self, places: Places) -> None:
-        """Take the own row of each joined row."""
-        self.places = places.rows
+        """Take the own row of each joined row.
+
+        Raises:
+            BadInput: a row that there is not.
+        """
+        rows, num_own = places.rows, self._own.data.num_rows
+        if rows.ndim != 1 or rows.dtype.kind != "i" or (rows.size and not -1 <= rows.min() <= rows.max() < num_own):
+            raise BadInput(f"{self.name}: {MAPPER} names rows that there are not: {num_own} are here")
+        self.places = rows
 
     @remote(caller=OWN_PARTY)
     async def give_slice(self) -> TableSlice:

@@ -180,6 +180,15 @@ def reading(field: str, path: str | Path) -> Iterator[None]:
         raise BadInput(f"{field}: {path} cannot be read: {_reason(error)}") from error
 
 
+@contextlib.contextmanager
+def writing(field: str, path: str | Path) -> Iterator[None]:
+    """Turn what the system says to writing where a user wants it into one line; it is a `BadInput`."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{field}: {path} cannot be written: {_reason(error)}") from error
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
+import types
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from fedactors.command_line.main import main
@@ -235,6 +238,21 @@ def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone(
         table.check("take_places", "bank/table", CLIENT, "shop/table", Places(np.zeros(1, np.int32)))
     with pytest.raises(BadInput, match="mapper"):
         party_name(MAPPER)
+
+
+def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
+    holder = RowHolder.__new__(RowHolder)
+    door = doors(RowHolder).check("take_places", "broker", SERVER, "bank/table", Places(np.zeros(1, np.int32)))
+    with pytest.raises(Refused, match="open to its mapper only: mapper; not to broker"):
+        doors(RowHolder).check_named(door, "broker", "bank/table", holder)
+    doors(RowHolder).check_named(door, MAPPER, "bank/table", holder)
+    holder._own = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}))  # type: ignore[assignment]
+    holder._context = types.SimpleNamespace(name="bank/table")  # type: ignore[assignment]
+    for rows in (np.array([2]), np.array([-2]), np.array([0.5]), np.zeros((1, 1), int)):
+        with pytest.raises(BadInput, match="mapper names rows that there are not: 2 are here"):
+            asyncio.run(holder.take_places(Places(rows)))
+    asyncio.run(holder.take_places(Places(np.array([1, -1, 0]))))
+    assert holder.places is not None
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedactors.command_line.terminal import print_json, print_table
 from fedactors.errors import BadInput, Stopped
+from fedactors.validation import path_of, writing
 
 if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
@@ -26,7 +27,7 @@ def site_command(args: argparse.Namespace) -> int:
         return _init_site(args)
     from fedactors.runtime.federated.folders import SiteFolder
 
-    folder = SiteFolder(Path(args.folder or "."))
+    folder = SiteFolder(path_of(args.folder or ".", "--folder"))
     if args.action == "start":
         return _start(folder)
     if args.action in ("pending", "runs"):
@@ -49,10 +50,11 @@ def _init_site(args: argparse.Namespace) -> int:
     name = check_name(_need(args.name, "NAME"), "site")
     listen = _need(args.listen, "--listen")
     parse_address(listen, "--listen")
-    folder = Path(args.folder or name)
+    folder = path_of(args.folder or name, "--folder")
     if (folder / SITE).exists():
         raise BadInput(f"--folder: {folder} holds a site already")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with writing("--folder", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = folder / f"{name}.csr"
     request.write_bytes(make_request(make_key(folder / KEY), name))
     (folder / SITE).write_text(_SITE.format(name=name, listen=listen))
@@ -225,8 +227,8 @@ def federation_command(args: argparse.Namespace) -> int:
     if args.action == "demo":
         from fedactors.command_line.federation_demo import demo
 
-        return demo(Path(args.name or "federation-demo"), args.format)
-    folder = Path(_need(args.name, "FOLDER"))
+        return demo(path_of(args.name or "federation-demo", "FOLDER"), args.format)
+    folder = path_of(_need(args.name, "FOLDER"), "FOLDER")
     return _init_federation(folder, args) if args.action == "init" else _admit(folder, args)
 
 
@@ -235,7 +237,8 @@ def _init_federation(folder: Path, args: argparse.Namespace) -> int:
     from fedactors.runtime.federated.identity import as_pem, check_name, make_authority, make_key
 
     name = check_name(folder.resolve().name, "federation")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with writing("FOLDER", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = make_authority(make_key(folder / _AUTHORITY_KEY), name)
     (folder / FEDERATION).write_text(federation_text(name, as_pem(authority), {}, {}))
     if args.format == "json":

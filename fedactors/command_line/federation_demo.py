@@ -23,6 +23,7 @@ from fedactors.command_line.terminal import print_json, print_table
 from fedactors.errors import BadInput, CallTimeout, PartyFailed
 from fedactors.plugins import discover, resolve_address
 from fedactors.runtime.federated.crossings import agree, learned
+from fedactors.validation import writing
 
 BANK, SHOP, FEDERATION = "bank", "shop", "credit-risk"
 NUM_CUSTOMERS = 600
@@ -53,7 +54,8 @@ def demo(folder: Path, form: str) -> int:
     """
     if folder.exists():
         raise BadInput(f"FOLDER: {folder} exists already: give another one, or remove it")
-    folder.mkdir(parents=True)
+    with writing("FOLDER", folder):
+        folder.mkdir(parents=True)
     protocol = _protocol()
     quiet = form == "json"
     _make_sites(folder, quiet)

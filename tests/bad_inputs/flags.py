@@ -14,11 +14,13 @@ def _everywhere() -> list[Case]:
     """Return what every command refuses alike."""
     made = []
     for name in ("list", "run", "sweep", "submit", "fetch", "doctor", "compare", "report", "plan", "inspect", "predict",
-                 "export", "audit", "new", "data", "completion"):  # fmt: skip
+                 "export", "audit", "new", "data", "completion", "site", "federation"):  # fmt: skip
         made.append(command([name, "--no-such-flag"], "--help"))
         if name != "completion":
             made.append(command([name, "--format", "yaml"], "--format", "'yaml'"))
-    more_words = "run sweep submit fetch compare report plan inspect predict export audit new data completion"
+    more_words = (
+        "run sweep submit fetch compare report plan inspect predict export audit new data completion site federation"
+    )
     made += [command([name], f"fedactors {name} --help") for name in more_words.split()]
     for name in ("run", "inspect", "sweep", "plan", "submit"):
         more = ("--profile", "x.toml") if name == "plan" else ("--address", _NOBODY) if name == "submit" else ()
@@ -240,5 +242,27 @@ _COMMANDS = [
     command([*_SWEEP, "--settings", "s.json"], "num_rounds", change=write("s.json", '[{"num_rounds": {"a": 1}}]')),
     command([*_SWEEP, "--settings", "s.json"], "learning_rate", change=write("s.json", '[{"learning_rate": NaN}]')),
     command([*_SWEEP, "num_rounds=2", "--settings", "s.json"], "num_rounds", change=write("s.json", '[{"num_rounds": 1}]')),
+    # organisations that share no cluster
+    *(command(["site", "init", name, "--listen", "127.0.0.1:1"], "site", repr(name)) for name in
+      ("a b", "..", "driver", "a/b", "n" * 80)),
+    *(command(["site", "init", "bank", "--listen", given], "--listen") for given in ("nowhere", "h:99999", ":1", "")),
+    command(["site", "init", "bank"], "--listen"),
+    command(["site", "init", "bank", "--listen", "h:1", "--folder", "file/in"], "--folder", change=write("file", "x")),
+    *(command(["site", action], "--folder", "site.toml") for action in
+      ("start", "pending", "runs", "show", "approve", "reject", "budget")),
+    command(["site", "start", "--folder", "x\0"], "--folder"),
+    command(["site", "start"], "name", change=write("site.toml", "name = 3")),
+    command(["site", "start"], "site.toml", change=write("site.toml", "not [")),
+    command(["site", "fly"], "action", "'fly'"),
+    command(["federation", "init"], "FOLDER"),
+    command(["federation", "init", "file/in"], "FOLDER", change=write("file", "x")),
+    command(["federation", "init", "a b"], "'a b'"),
+    command(["federation", "admit", "nowhere", "x.csr", "--address", "h:1"], "nowhere"),
+    command(["federation", "admit"], "FOLDER"),
+    command(["federation", "admit", ".", "x.csr"], "federation.toml", change=write("federation.toml", "[")),
+    command(["federation", "demo", "file"], "FOLDER", change=write("file", "x")),
+    command(["federation", "demo", "file/in"], "FOLDER", change=write("file", "x")),
+    command(["run", "pubsub-vfl", "--quiet", "--federation", "nowhere.toml", "--data", "a=b"], "nowhere.toml"),
+    command(["run", "pubsub-vfl", "--quiet", "--federation", "", "--data", "a=b"], "--federation"),
 ]  # fmt: skip
 CASES = [*_everywhere(), *_words(), *_run_flags(), *_COMMANDS]

@@ -35,6 +35,8 @@ from fedactors.runtime.federated.pieces import (
 from fedactors.validation import first_line
 
 _LONGEST_WORD = 100
+_LAST_WORDS = 1.0
+"""Seconds within which a connection says what it still has to say, and closes."""
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
 VERSION = 1
@@ -222,6 +224,8 @@ class Connection:
                 task.cancel()
         with contextlib.suppress(OSError, RuntimeError):
             self.writer.close()
+            # TLS would wait for the other side, which may be gone, for half a minute with the socket open
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self.writer.transport.abort)
 
     def close(self) -> None:
         """Close this end."""
@@ -325,7 +329,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     """Close, for a second at most as TLS would have it, which waits for the other side."""
     writer.close()
     with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(_LAST_WORDS):
             await writer.wait_closed()
     writer.transport.abort()
     await asyncio.sleep(0)  # in which the socket is closed
@@ -384,7 +388,7 @@ async def accept(
             async with asyncio.timeout(limits.handshake):
                 writer.write(_framed(encode_error(folder.name, Refused(folder.name, f"refused {who}: {text}")), ERROR))
                 await writer.drain()
-        writer.close()
+        await _close(writer)
         return None
     except (TimeoutError, OSError, EOFError) as error:
         text = (
@@ -393,7 +397,7 @@ async def accept(
             else _told(error)
         )
         refused(who, text)
-        writer.close()
+        await _close(writer)
         return None
     connection = Connection(peer=peer, reader=reader, writer=writer, limits=limits, **made)
     connection.start()

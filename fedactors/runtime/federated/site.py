@@ -123,9 +123,9 @@ class SiteProcess:
         if connection.name != self._asked:
             return  # its run has ended, and the next one may be under way
         waiting, run = self._waiting, self.run
-        self.run = self._driving = self._asked = self._waiting = None
         if run is not None:
             run.end("failed", f"the driver at {connection.peer} is gone: {why}")
+        self.run = self._driving = self._asked = self._waiting = None
         if waiting is not None and decision(self.folder, waiting) is None:
             decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
