@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedactors.command_line.main import main
+from fedactors.records.run_folder import RunFolder
 
 SMALL = ["--runtime", "simulated", "--quiet", "num_epochs=1", "num_layers=1", "hidden_size=8", "embedding_size=4"]
 COVERED = ["embedding_mu=2", "bottom_training=frozen", "standardisation=private"]
@@ -74,7 +75,13 @@ def test_a_figure_that_was_changed_is_found(folder: Path, tmp_path: Path, capsys
     for line in lines:
         if line["message_type"] == "Embedding":
             line |= {"rigorous_mu": 0.1, "epsilon": 0.2}
-    (copy / "privacy.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (copy / "privacy.jsonl").write_text(text)
+    assert main(["audit", str(copy)]) == 2  # it is not as long as the manifest says
+    assert "privacy.jsonl" in capsys.readouterr().err
+    made = RunFolder.open(copy)
+    made.write_bytes("privacy.jsonl", text.encode())
+    made.write_manifest()
     code, found = audit(capsys, str(copy))
     assert code == 5
     assert not found["agrees"]
