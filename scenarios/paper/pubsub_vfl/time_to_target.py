@@ -8,8 +8,8 @@
 Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each method's
 best one with ten other seeds; `changes` takes what shortens the exchange away, one at a time, and `epochs` reads how
 long two whole epochs then take; `late` reads the same where a passive worker is 40 or 1,000 times slower than the
-others; `map` asks over several links which method is best; `summary` makes the tables of paired ratios from the rows
-of the others, between two looks by interpolation.
+others; `map` asks over several links which method is best, each with the setting that `links` chose for that link as
+`tune` does; `summary` makes the tables of paired ratios from the rows of the others, between two looks by interpolation.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`). No
@@ -34,10 +34,10 @@ from fedactors.sweeps.study import Study, study_flags
 METHODS = ("vfl", "vfl-ps", "avfl", "avfl-ps", "pubsub-vfl")
 OURS = "pubsub-vfl"
 TARGETS = {"bank": (0.90, 0.92, 0.93), "credit": (0.72, 0.74, 0.75), "synthetic:100000x500": (0.90, 0.93, 0.95)}
-PARTS = ("tune", "compare", "changes", "epochs", "late", "map", "summary")
+PARTS = ("tune", "compare", "changes", "epochs", "late", "links", "map", "summary")
 TUNING_SEED = 100
 SEEDS = tuple(range(10))
-FEWER = {"tune": 1, "changes": 5, "epochs": 1, "late": 1, "map": 5}
+FEWER = {"tune": 1, "changes": 5, "epochs": 1, "late": 1, "links": 1, "map": 5}
 """Seeds of the parts that are not run with all of them; ``--full`` does."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
@@ -127,10 +127,17 @@ def label(chosen: Mapping[str, Any]) -> str:
     return f"w{workers:02d}-b{chosen['batch_size']:04d}-lr{chosen['learning_rate']:g}" + (f"-{at}" if at else "")
 
 
-def tuned(given: Study, data: str) -> dict[str, dict[str, Any]]:
-    """Return the best setting of each method over the rows of `tune`."""
+def link_name(gigabits: float, latency: float) -> str:
+    """Return what rows of a link begin with."""
+    return f"{gigabits:g}-gbit-{latency * 1e3:g}-ms-"
+
+
+def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
+    """Return the best setting of each method over the rows of `tune`, or of a link over those of `links`."""
     found: dict[str, tuple[tuple[int, float], dict[str, Any]]] = {}
-    rows = {row.name: row for row in given.rows(f"tune-{data}") if row.status == "finished"}
+    study = f"links-{data}" if link else f"tune-{data}"
+    tried = [row for row in given.rows(study) if row.status == "finished" and row.name.startswith(link)]
+    rows = {row.name.removeprefix(link): row for row in tried}
     for method in METHODS:
         for chosen in grid(method):
             row = rows.get(f"{method}-{label(chosen)}")
@@ -158,6 +165,20 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
 
     if part == "tune":
         return {f"{method}-{label(chosen)}": point(method, chosen) for method in METHODS for chosen in grid(method)}
+    links = ALL_LINKS if given.full else LINKS
+    if part == "links":
+        return {
+            f"{link_name(*link)}{method}-{label(chosen)}": point(method, chosen, *link)
+            for link in links
+            for method in METHODS
+            for chosen in grid(method)
+        }
+    if part == "map":
+        return {
+            f"{link_name(*link)}{method}": point(method, chosen, *link)
+            for link in links
+            for method, chosen in tuned(given, data, link_name(*link)).items()
+        }
     best = tuned(given, data)
     if part == "compare":
         return {
@@ -167,7 +188,7 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
         }
     if part == "epochs":
         return {
-            f"{gigabits:g}-gbit-{latency * 1e3:g}-ms-{name}": dataclasses.replace(
+            f"{link_name(gigabits, latency)}{name}": dataclasses.replace(
                 point(OURS, {**best[OURS], **change}, gigabits, latency), targets=(NEVER,)
             )
             for gigabits, latency in EPOCH_LINKS
@@ -183,19 +204,14 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             for times in SLOWER
             for name, change in LATE.items()
         }
-    if part == "changes":
-        if best[OURS]["num_active_workers"] == 1:
-            changes = {name: change for name, change in CHANGES.items() if name != "other-optimiser"}
-            return {name: point(OURS, {**best[OURS], **change}) for name, change in changes.items()}
-        other = "server" if best[OURS]["optimizer_at"] == "workers" else "workers"
-        changes = {**CHANGES, "other-optimiser": {"optimizer_at": other}}
-        return {name: point(OURS, {**best[OURS], **change}) for name, change in changes.items()}
-    links = ALL_LINKS if given.full else LINKS
-    return {
-        f"{gigabits:g}-gbit-{latency * 1e3:g}-ms-{method}": point(method, chosen, gigabits, latency)
-        for gigabits, latency in links
-        for method, chosen in best.items()
-    }
+    changes = dict(CHANGES)
+    if best[OURS]["num_active_workers"] == 1:
+        del changes["other-optimiser"]
+    else:
+        changes["other-optimiser"] = {
+            "optimizer_at": "server" if best[OURS]["optimizer_at"] == "workers" else "workers"
+        }
+    return {name: point(OURS, {**best[OURS], **change}) for name, change in changes.items()}
 
 
 # --- the tables of ratios ---
@@ -294,10 +310,14 @@ def main() -> None:
                 continue
             asked = points(given, part, data)
             if given.smoke:
-                asked = {name: _tiny(point) for name, point in asked.items() if part != "tune" or "lr0.003" in name}
+                asked = {
+                    name: _tiny(point)
+                    for name, point in asked.items()
+                    if part not in ("tune", "links") or "lr0.003" in name
+                }
             fewer = given.seeds if given.full or part == "compare" else given.seeds[: FEWER[part]]
-            seeds = (TUNING_SEED,) if part == "tune" else fewer
-            given.measure(f"{part}-{data}", asked, watch, seeds=seeds, all_seeds=part != "tune")
+            seeds = (TUNING_SEED,) if part in ("tune", "links") else fewer
+            given.measure(f"{part}-{data}", asked, watch, seeds=seeds, all_seeds=seeds is fewer)
 
 
 def _tiny(point: Watched) -> Watched:
