@@ -23,10 +23,10 @@ from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
 from fedactors.joined_rows import load_block
 from fedactors.learning.devices import Held, find_device
-from fedactors.learning.metrics import known, task_metrics
+from fedactors.learning.metrics import known
 from fedactors.learning.network import Network
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import Publication, TopGradient, joint_output
+from fedactors.learning.split_network import Publication, TopGradient
 from fedactors.network.transforms import Encoded, decode
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
@@ -492,8 +492,8 @@ class ActiveWorker(PartyWorker):
         own = await self.compute(algorithm.embed_rows, self._bottom.model, rows.features, work=work)
         embeddings = [own, *(part_embedding.values for part_embedding in found)]
         work = Work("top-forward", count * top_size)
-        outputs = await self.compute(joint_output, self._top.model, embeddings, work=work)
-        metrics = task_metrics(self._data.task, rows.labels, outputs)
+        task, top = self._data.task, self._top.model
+        metrics = await self.compute(algorithm.measured, task, top, embeddings, rows.labels, work=work)
         if self._data.task == "regression":
             deviation = self.rows.prepared.label_deviation
             metrics |= {name: metrics[name] * deviation for name in ("rmse", "mae") if name in metrics}

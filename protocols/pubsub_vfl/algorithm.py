@@ -18,10 +18,11 @@ from torch import Tensor
 from fedactors.data.partitions import VerticalData, VerticalPart
 from fedactors.learning.devices import on_host
 from fedactors.learning.losses import Task, output_width
+from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.own_models import check_model
-from fedactors.learning.split_network import Publication, TopGradient, loss_gradients
+from fedactors.learning.split_network import Publication, TopGradient, joint_output, loss_gradients
 from fedactors.network.transforms import Encoded, Quantise, dense
 from fedactors.privacy.dpsgd import clipped_gradient_sum
 from fedactors.privacy.mechanisms import pubsub_sigma
@@ -193,6 +194,11 @@ def embed_rows(bottom: Model, x_NF: Array) -> Array:
     """Return the embeddings of many rows (N x E) without graphs, computed in slices to bound memory."""
     slices = range(0, len(x_NF), _SLICE_ROWS)
     return np.concatenate([bottom.output(x_NF[start : start + _SLICE_ROWS]) for start in slices])
+
+
+def measured(task: Task, top: Model, embeddings: Sequence[Array], labels_N: Array) -> dict[str, float]:
+    """Return the task's metrics of the joint model on rows with these embeddings (N x E a party) and labels."""
+    return task_metrics(task, labels_N, joint_output(top, embeddings))
 
 
 # --- privacy --------------------------------------------------------------------------------------------------------
