@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -188,7 +188,9 @@ class PairedActiveWorker(ActiveWorker):
 
     async def _train_window(self, mine: Sequence[Share], ask: Ask, steps: Alone) -> EpochLoss:
         """A window of batches in flight: a step is computed in one piece, as others are under way anyhow."""
-        depth, loss_sum, num_rows = self.config.embedding_buffer, 0.0, 0
+        loss_sum, num_rows = 0.0, 0
+        # a batch is under way once at a time: it comes again in the next epoch, which may follow without a pause
+        depth = min(self.config.embedding_buffer, *Counter(epoch for epoch, _ in mine).values(), len(mine))
         window = deque(ask([None] * len(self._data.passive_parties), share) for share in mine[:depth])
         for (epoch, batch_id), following in zip(mine, _after(mine, depth), strict=True):
             with self.span("wait", "embedding"):

@@ -40,6 +40,7 @@ def test_every_figure_of_a_run_follows(folder: Path, capsys: pytest.CaptureFixtu
     assert claims["active", "row"]["mu"] is None
 
 
+@pytest.mark.slow
 def test_a_replay_and_attacks_stand_in_the_report(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

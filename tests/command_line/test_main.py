@@ -147,6 +147,7 @@ def test_traceback_of_an_internal_error_is_in_the_folder_and_shown_on_request(ca
     assert "make_trouble" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     code = (
         "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\n"
@@ -159,6 +160,7 @@ def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     assert "go on with --resume" in done.stderr
 
 
+@pytest.mark.slow
 def test_killed_run_is_resumed_to_the_same_metrics(tmp_path, capsys, monkeypatch):
     code = (
         "import sys\nfrom fedactors import launch\nfrom fedactors.command_line import main as cli\n"
@@ -243,6 +245,7 @@ def trained(capsys) -> str:
     return last_json(capsys)["run"]
 
 
+@pytest.mark.slow
 def test_predict_and_export_use_the_checkpoint(capsys):
     run = trained(capsys)
     ask = ["predict", run, "--data", "breast-cancer", "--runtime", "simulated"]

@@ -66,6 +66,7 @@ def test_fashion_mnist(real_data):
     assert scaled.dtype == np.float32
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_cifar10_subset_is_balanced(real_data):
     found = load_images("cifar10-subset")

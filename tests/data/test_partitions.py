@@ -179,6 +179,7 @@ def test_relational_query_chooses_the_tables():
         relational("orders", sql="SELECT FROM WHERE (")
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "rows"), [("movielens-1m", 2_101_815), ("nycflights13", None)])
 def test_default_queries_join_the_real_tables(real_data, name, rows):

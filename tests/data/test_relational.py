@@ -86,6 +86,7 @@ def test_an_unknown_column_is_a_named_error(source):
         source.load(["nope"])
 
 
+@pytest.mark.slow
 def test_more_rows_than_one_batch_arrive(tmp_path):
     path = str(tmp_path / "long.sqlite")
     connection = sqlite3.connect(path)
@@ -215,6 +216,7 @@ def test_postgres_is_opened_read_only(postgres):
     assert made.load(["id"]).num_rows == 4
 
 
+@pytest.mark.slow
 def test_a_filter_is_one_condition_and_nothing_more(source):
     for text in ("1 = 1; DROP TABLE x; SELECT 1", "true GROUP BY 1", "true UNION SELECT 1", "id >"):
         with pytest.raises(BadInput, match="condition"):

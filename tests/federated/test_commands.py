@@ -34,6 +34,7 @@ def proposed(world: World) -> str:
     return made.run
 
 
+@pytest.mark.slow
 def test_a_person_sees_what_would_leave_and_answers_once(quiet: World, capsys: pytest.CaptureFixture[str]) -> None:
     run, place = proposed(quiet), ("--folder", str(quiet.path / SHOP))
     assert main(["site", "pending", *place]) == 0

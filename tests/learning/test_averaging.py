@@ -84,6 +84,7 @@ def test_proximal_term_pulls_towards_the_start():
     assert near < 0.5 * far
 
 
+@pytest.mark.slow
 def test_digits_are_learned():
     x, y = load_digits(return_X_y=True)
     x = (x / 16).reshape(-1, 1, 8, 8).astype(np.float32)
@@ -92,6 +93,7 @@ def test_digits_are_learned():
     assert evaluate_model(DIGITS, result.vector, x[1200:], y[1200:])["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_batch_normalisation_travels_in_the_vector_and_never_sees_one_sample():
     spec = ModelSpec(name="resnet18", inputs=(1, 8, 8), outputs=2, norm="batch")
     rng = np.random.default_rng(0)

@@ -168,6 +168,7 @@ def skeleton(spec: ModelSpec) -> nn.Module:
     return build_skeleton(spec, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [
@@ -194,6 +195,7 @@ def test_a_trained_vector_loads_into_the_frameworks_model(spec):
     assert (made.parameters != vector).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "batch_size", "num_epochs", "tolerance"),
     [

@@ -94,6 +94,7 @@ def train(**settings: Any) -> Trained:
     return runtime.execute(main)
 
 
+@pytest.mark.slow
 def test_a_pool_changes_nothing_but_where_it_is_computed() -> None:
     here, there = train(), train(pool=2)
     np.testing.assert_array_equal(here.bottom, there.bottom)

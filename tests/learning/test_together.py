@@ -68,6 +68,7 @@ def assert_equal(made, plain, tolerance=1e-5):
         assert (one.num_samples, one.num_steps) == (other.num_samples, other.num_steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_gives_the_numbers_of_one_after_the_other(model):
     spec = MODELS[model]

@@ -44,6 +44,7 @@ def test_quantisation_is_within_a_level_and_really_small(bits):
     assert np.abs(decode(random) - array).max() <= level * 1.0001 + 1e-6
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_is_unbiased():
     array = np.array([0.0, 0.3, 1.0])
     stage = Pipeline(compressors=(Quantise(bits=1),), error_feedback=False)

@@ -36,6 +36,7 @@ def test_nearest_neighbour_finds_the_row_of_an_embedding_table():
     assert np.mean(nearest_neighbour(noisy, table) == chosen) < 0.3
 
 
+@pytest.mark.slow
 def test_optimisation_inverts_a_known_bottom():
     x, bottom, z = victim(20)
     guess = invert_by_optimisation(bottom, z, 6, seed=0, steps=800)
@@ -44,6 +45,7 @@ def test_optimisation_inverts_a_known_bottom():
     assert success_rate(x, invert_by_optimisation(bottom, noisy, 6, seed=0, steps=300), 0.1) < 0.4
 
 
+@pytest.mark.slow
 def test_decoder_succeeds_without_noise_and_fails_with_much():
     x, _, z = victim()
     rng = np.random.default_rng(2)

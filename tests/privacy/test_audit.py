@@ -11,6 +11,7 @@ from fedactors.privacy.accounting import epsilon_of_mu
 from fedactors.privacy.audit import attack_by_auc, attack_by_share, epsilon_of_guesses, one_run_epsilon, threshold_mu
 
 
+@pytest.mark.slow
 def test_one_run_bounds_hold_for_randomised_response_and_come_near() -> None:
     rng = np.random.default_rng(0)
     epsilon, beyond, found = 2.0, 0, []

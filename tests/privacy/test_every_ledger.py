@@ -72,6 +72,7 @@ def refutes(folder: Path, name: str, text: str) -> bool:
         made.write_manifest()
 
 
+@pytest.mark.slow
 def test_every_figure_is_recomputed_and_no_other_agrees(run: tuple[str, Path], tmp_path: Path) -> None:
     name, made = run
     folder = tmp_path / made.name
@@ -117,6 +118,7 @@ def test_a_line_that_is_cut_off_is_no_smaller_claim(run: tuple[str, Path], tmp_p
         check_run(RunFolder.open(folder))
 
 
+@pytest.mark.slow
 def test_the_summary_states_nothing_else(run: tuple[str, Path], tmp_path: Path) -> None:
     name, made = run
     folder = tmp_path / made.name

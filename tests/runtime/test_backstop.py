@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from fedactors.runtime.ray.backstop import of_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +32,7 @@ def held(folder: Path, seconds: float, *words: str) -> subprocess.CompletedProce
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_held_while_the_control_service_is_gone_ends_with_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -51,6 +54,7 @@ def test_a_driver_that_is_held_while_the_control_service_is_gone_ends_with_one_l
     assert time.monotonic() - began < 100
 
 
+@pytest.mark.slow
 def test_one_that_is_held_while_its_raylet_is_stopped_ends_with_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -61,6 +65,7 @@ def test_one_that_is_held_while_its_raylet_is_stopped_ends_with_one_line(tmp_pat
     )
 
 
+@pytest.mark.slow
 def test_a_start_without_end_ends_with_one_line(tmp_path: Path) -> None:
     ended = held(tmp_path, 100.0)
     assert (ended.returncode, ended.stderr.startswith("fedactors: Ray did not start on this machine within")) == (

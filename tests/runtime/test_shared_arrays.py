@@ -33,6 +33,7 @@ def test_a_placed_array_is_mapped_as_it_was_and_cannot_be_written(tmp_path):
     assert freeze(found)[0] is found
 
 
+@pytest.mark.slow
 def test_an_array_sent_again_is_written_once_and_goes_with_its_owner(tmp_path):
     arguments = shared_arrays.Arguments(str(tmp_path))
     array, writable, small = large(), np.zeros((200, 100)), np.zeros(3)
@@ -46,6 +47,7 @@ def test_an_array_sent_again_is_written_once_and_goes_with_its_owner(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_pool_gives_what_the_function_gives_here():
     pool = ProcessPool(1)
     folder = pool._folder.name

@@ -55,6 +55,7 @@ def test_a_users_mistake_stays_one() -> None:
         play(drive)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [0, 1])
 def test_a_compute_that_fails_names_its_actor(pool: int) -> None:
     async def drive(runtime: SimulatedRuntime, a: Any, b: Any) -> None:

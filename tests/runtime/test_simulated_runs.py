@@ -53,6 +53,7 @@ def test_taking_snapshots_does_not_change_a_run(every: int) -> None:
     assert len(seldom.snapshots) == (10 // every if every else 0)
 
 
+@pytest.mark.slow
 def test_pools_of_one_and_two_processes_give_the_same_run() -> None:
     inline = record()
     for workers in (1, 2):
@@ -62,6 +63,7 @@ def test_pools_of_one_and_two_processes_give_the_same_run() -> None:
         assert pooled.snapshots == inline.snapshots
 
 
+@pytest.mark.slow
 def test_computes_of_a_pool_run_in_other_processes() -> None:
     pool = ProcessPool(1)
     try:
@@ -73,6 +75,7 @@ def test_computes_of_a_pool_run_in_other_processes() -> None:
 # --- many parties, many rounds ---
 
 
+@pytest.mark.slow
 def test_a_thousand_parties() -> None:
     runtime = SimulatedRuntime(network=Network(default=Link(latency=0.001)))
     count = 1000

@@ -25,11 +25,13 @@ def _no_process_is_left():
     assert children() <= before
 
 
+@pytest.mark.slow
 def test_every_argument_has_its_result():
     assert dict(run_all(sweeping.double, [3, 4, 5], jobs=1)) == {0: 6, 1: 8, 2: 10}
     assert dict(run_all(sweeping.double, [3, 4, 5], jobs=2)) == {0: 6, 1: 8, 2: 10}
 
 
+@pytest.mark.slow
 def test_one_job_needs_no_process_and_several_use_as_many():
     assert {pid for _, pid in run_all(sweeping.where, range(3), jobs=1)} == {os.getpid()}
     used = {pid for _, pid in run_all(sweeping.where, range(6), jobs=2)}

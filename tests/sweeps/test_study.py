@@ -76,6 +76,7 @@ def test_a_run_that_diverges_is_a_row(tmp_path):
     assert "numpy" in good.versions
 
 
+@pytest.mark.slow
 def test_several_jobs_write_the_rows_in_order(tmp_path):
     points = {f"row-{index}": str(index) for index in range(4)}
     expected = [(name, seed, point) for name, point in points.items() for seed in (0, 1)]

@@ -149,6 +149,7 @@ def test_a_sweep_that_is_ended_leaves_no_process_and_goes_on(tmp_path, capsys, n
     assert (found["runs"], found["cached"]) == (3, 2)
 
 
+@pytest.mark.slow
 def test_a_table_is_compared_and_reported(tmp_path, capsys):
     _, found = run(capsys, "pubsub-vfl", *TINY, "learning_rate=0.01,0.03", "--seeds", "0,1", "--out", str(tmp_path))
     plot = str(tmp_path / "plot.png")

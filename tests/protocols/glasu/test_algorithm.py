@@ -393,6 +393,7 @@ def test_clipping_bounds_rows_and_leaves_short_ones():
     torch.testing.assert_close(clipped, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["paper", "joint"])
 def test_training_lowers_the_loss_of_every_client_on_sampled_batches(mode):
     clients, labels = world(3, (1, 3), backbone="gcnii", seed=4)
@@ -452,6 +453,7 @@ def fit(labels, shares, *, standalone=False, rounds=40, num_local_updates=1, joi
     return float(np.mean(reached))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_local_updates", "joint"), [(1, False), (4, False), (1, True), (4, True)])
 def test_clients_together_know_what_none_knows_alone(num_local_updates, joint):
     labels, shares = communities()

@@ -63,6 +63,7 @@ def test_a_party_without_edges_trains_and_is_said(tmp_path):
     assert summary.extra["remarks"] == ["bank has no edges: its layers see each node alone"]
 
 
+@pytest.mark.slow
 def test_without_validation_nodes_the_last_round_stands_and_without_test_nodes_no_metric_is_told(tmp_path):
     nobody = np.zeros(6, bool)
     path = write(tmp_path, nodes={**NODES, "validation": nobody})

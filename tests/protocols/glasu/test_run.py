@@ -66,6 +66,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path):
     assert go(1) != go(2)
 
 
+@pytest.mark.slow
 def test_computes_in_other_processes_give_the_same_numbers():
     config = settings(mode="joint", batch_size="20", num_rounds="2")
     assert simulate(config)[1].rounds == simulate(config, pool=1)[1].rounds
@@ -182,6 +183,7 @@ def test_a_client_without_edges_is_said(caplog):
     assert told in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [{}, {"aggregation": "concatenation"}, {"special_case": "centralised"}])
 def test_predictions_are_those_of_the_best_round(words, tmp_path):
     config = settings(num_rounds="6", evaluate_every="3", **words)
@@ -237,6 +239,7 @@ def test_sums_without_a_client_that_they_had_in_training_are_refused(tmp_path):
         predicted(serving.predict, config, load_data(config, DATA, 0), states, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_plugin_keeps_the_contract_and_its_server_needs_no_torch():
     check_contract(PROTOCOL, "glasu")
     code = "import sys, protocols.glasu.aggregation, protocols.glasu.plugin; sys.exit('torch' in sys.modules)"
@@ -250,6 +253,7 @@ def test_memory_is_what_a_runtime_expects():
     assert [row["round"] for row in memory.rounds] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -52,6 +52,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(algorithm):
     assert after.metrics == whole.metrics
 
 
+@pytest.mark.slow
 def test_a_pool_changes_nothing():
     config = changed(clients_per_site=3, num_rounds=2)
     assert rounds(play(config)[1]) == rounds(play(config, pool=2)[1])

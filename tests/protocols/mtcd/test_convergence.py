@@ -121,6 +121,7 @@ def test_sparse_logistic_converges_by_proximal_steps():
     assert gap(problem, blocks, y, thetas, optimum) < 1e-9
 
 
+@pytest.mark.slow
 def test_svfl_diverges_at_the_block_step_and_not_at_the_parallel_step():
     """On the paper's ridge problem (N = 1000, d = 2000, K = 40, Q = 20) the gap explodes within five rounds."""
     problem = ob.Ridge(10.0)

@@ -62,6 +62,7 @@ def test_what_was_lost_is_issued_again_from_the_last_sync():
     assert len(issued) == 41
 
 
+@pytest.mark.slow
 def test_the_other_clients_reach_the_minimum_over_their_blocks():
     words = "topology=complete num_rounds=500 on_party_loss=continue"
     result, _, _ = simulate(words, faults={"client-4": 0.0005})

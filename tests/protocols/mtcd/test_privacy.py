@@ -34,6 +34,7 @@ def audit(words: str, task: str = "regression", count: int = 4, party: int = -1)
     return audit_by_replay(PROTOCOL, config, data, name, neighbours(config, data, name, count, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "secure_sums=true secure_range=1e4"], ids=["open", "sums"])
 @pytest.mark.parametrize("task", SETS)
 def test_no_row_moves_what_is_sent_by_more_than_is_claimed(task: str, more: str) -> None:
@@ -46,6 +47,7 @@ def test_no_row_moves_what_is_sent_by_more_than_is_claimed(task: str, more: str)
     assert {shift.place.split()[-1] for shift in worst.shifts} == {"release"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", ["algorithm=svfl", "algorithm=stcd", "batch_size=20", "compression=top-k", "compression=quantise"]
 )
@@ -62,6 +64,7 @@ def test_the_label_partys_row_is_covered_too_though_not_its_label() -> None:
     assert found.refuted == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "task", "word", "bare"),
     [
@@ -79,6 +82,7 @@ def test_what_leaves_beside_the_noise_leaves_nothing_covered(
     assert audit(words, task, count=1).refuted
 
 
+@pytest.mark.slow
 def test_noise_that_is_less_than_its_line_says_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms, "Noise", lambda sigma: Noise(sigma=sigma / 100))
     assert audit(SETS["regression"]).refuted

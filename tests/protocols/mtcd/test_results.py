@@ -5,10 +5,13 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "results" / "mtcd.md"
 
 
+@pytest.mark.slow
 def test_the_tables_are_current(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scenarios" / "paper" / "mtcd"))
     for name in ("_tables", "_study"):

@@ -172,6 +172,7 @@ def test_without_edges_the_walk_stays_put():
     assert by_hand.lazy_walk(nx.path_graph(3), 1, 0, seed=0) == (1,)
 
 
+@pytest.mark.slow
 def test_draws_are_uniform_and_differ_by_seed_round_token_and_hop():
     counts = Counter(draw(walk_seed(0, 5, 1), hop, 3) for hop in range(30_000))
     assert all(abs(counts[i] - 10_000) < 400 for i in range(3))
@@ -248,6 +249,7 @@ def test_tokens_that_overlap_sweep_from_places_of_their_own():
         make(nx.path_graph(6), sweep=True, num_tokens=2, num_hops=5).least_visit_probability()
 
 
+@pytest.mark.slow
 def test_the_least_probability_of_a_visit_is_that_of_many_walks():
     roaming = make(nx.path_graph(7), ((0, 1, 2), (3, 4, 5, 6)), linked=[1, 3, 6], num_hops=3, num_tokens=1)
     least = roaming.least_visit_probability()

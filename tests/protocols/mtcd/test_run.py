@@ -109,6 +109,7 @@ def test_a_walk_in_stretches_is_the_walk_in_one():
     assert parts.metrics["client_client_bytes"] == whole.metrics["client_client_bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_reaches_the_minimum_of_a_small_ridge_problem(algorithm):
     words = f"algorithm={algorithm} num_rounds=400 record_every=100 topology=complete"
@@ -241,6 +242,7 @@ def test_clients_without_a_server_link_are_reached_over_their_neighbours():
     assert with_server <= {"client-0", "client-1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_named_data_set_is_dealt_to_the_clients_and_labels_are_shared(algorithm):
     words = f"problem=sparse-logistic algorithm={algorithm} num_rounds=2"

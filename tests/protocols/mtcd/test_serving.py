@@ -44,6 +44,7 @@ def test_predictions_of_a_linear_model_are_z(algorithm, tmp_path):
     assert np.mean((said["prediction"] - targets) ** 2) < 0.5 * np.mean(targets**2)
 
 
+@pytest.mark.slow
 def test_classes_of_named_data_come_in_the_order_of_its_rows(tmp_path):
     config, data, states = trained(f"{TABLE} problem=sparse-logistic num_rounds=60", "breast-cancer")
     labels = vertical("breast-cancer", data.parties).load(data.label_party).labels

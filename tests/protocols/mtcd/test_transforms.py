@@ -46,6 +46,7 @@ def test_tokens_are_quantised_but_never_thinned_out():
     assert np.array_equal(packed.values, again.values)
 
 
+@pytest.mark.slow
 def test_compression_with_error_feedback_reaches_the_minimum_with_fewer_bytes():
     words = "algorithm=svfl num_rounds=300 record_every=100"
     plain, _, _ = simulate(words)

@@ -68,6 +68,7 @@ def test_the_short_exchange_resumes_and_pools_byte_identically(config):
         assert rest.runtime.usage().seconds == whole.runtime.usage().seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_pool_changes_nothing(workers):
     config = {**SEVERAL, "num_epochs": 2}
@@ -76,6 +77,7 @@ def test_pool_changes_nothing(workers):
     assert inline.recorder.ledger_rows == pooled.recorder.ledger_rows
 
 
+@pytest.mark.slow
 def test_pool_changes_nothing_with_several_batches_in_flight():
     config = {"algorithm": "avfl-ps", **ALGORITHMS["avfl-ps"], "num_epochs": 2, "batch_size": 16}
     assert text(simulate(**config)) == text(simulate(**config, runtime={"pool": 1}))
@@ -94,6 +96,7 @@ def test_resume_at_every_epoch_is_byte_identical(algorithm, epoch):
     assert rest.runtime.usage().seconds == whole.runtime.usage().seconds
 
 
+@pytest.mark.slow
 def test_resume_with_a_pool_is_byte_identical():
     whole = simulate(**SEVERAL)
     rest = simulate(**SEVERAL, resume=whole.recorder.all[2], runtime={"pool": 1})
@@ -196,12 +199,14 @@ def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
 # --- privacy noise ---
 
 
+@pytest.mark.slow
 def test_an_infinite_budget_is_the_run_without_noise():
     plain = simulate(num_epochs=2)
     infinite = simulate(num_epochs=2, privacy_mu=math.inf, clip_norm=1e-3, gradient_mu=math.inf)
     assert text(plain) == text(infinite)
 
 
+@pytest.mark.slow
 def test_noise_has_the_deviation_that_the_ledger_states(monkeypatch):
     clean: dict[tuple[int, int, int], np.ndarray] = {}
     noisy: dict[tuple[int, int, int], np.ndarray] = {}
@@ -224,6 +229,7 @@ def test_noise_has_the_deviation_that_the_ledger_states(monkeypatch):
     assert account["rigorous_mu"] == pytest.approx(2 * 0.5 * math.sqrt(done.result.extra["num_rows"] / 64))
 
 
+@pytest.mark.slow
 def test_reproducible_noise_is_never_called_a_guarantee():
     settings = {"embedding_mu": 0.5, "bottom_training": "frozen", "standardisation": "private", "gradient_mu": 3.0}
     kept = simulate(**settings, num_epochs=1)
@@ -282,6 +288,7 @@ def stopped_after(number, resume=None):
     return recorder.all[-1]
 
 
+@pytest.mark.slow
 def test_what_a_resume_does_not_do_again_is_no_release():
     once, twice = stopped_after(1), stopped_after(2, stopped_after(1))
     for found in (once, twice):
@@ -435,3 +442,11 @@ def test_a_run_with_a_fenced_worker_resumes_byte_identically():
 def test_a_deadline_that_cannot_be_met_ends_with_a_message():
     with pytest.raises(NeverEnds, match="deadline"):
         simulate(deadline=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["avfl", "avfl-ps"])
+def test_a_window_wider_than_an_epoch_does_not_mix_a_batch_with_itself(algorithm):
+    """With two epochs in one go a batch could be asked for again before its gradient has come."""
+    settings = {**ALGORITHMS[algorithm], "algorithm": algorithm, "num_epochs": 2, "epochs_per_round": 2}
+    wide = simulate(**settings, embedding_buffer=64)
+    assert wide.result.metrics["test/auc"] > 0.6

@@ -54,6 +54,7 @@ def train(kind, partitions, words):
     return runtime.execute(lambda: run(config, visits(kind, partitions=partitions), runtime)), recorder.rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "vfl-admm"])
 def test_admm_by_default_comes_near_the_centralised_model(kind, algorithm):
@@ -70,6 +71,7 @@ def test_admm_by_default_comes_near_the_centralised_model(kind, algorithm):
         assert central.metrics["test/trivial_loss"] - slow.metrics["test/loss"] < 0.1 * gap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(LABELS)[:2])
 def test_sgd_begins_at_the_mean(kind):
     found, _ = trained(kind, algorithm="rfl-sgd-v")
@@ -78,6 +80,7 @@ def test_sgd_begins_at_the_mean(kind):
     assert apart.metrics["test/rmse"] > 10 * found.metrics["test/rmse"]
 
 
+@pytest.mark.slow
 def test_a_run_stops_when_both_residuals_are_small():
     whole, rounds = trained("a year", rounds=60)
     found, short = trained("a year", rounds=60, tolerance=1e-4)
@@ -91,6 +94,7 @@ def test_a_run_stops_when_both_residuals_are_small():
         build(TablePuppetConfig, {"algorithm": "rfl-sgd-v", "tolerance": 0.1})
 
 
+@pytest.mark.slow
 def test_the_penalty_falls_where_positives_are_rare_and_stays_where_it_was_given():
     _, rounds = trained("one in 3,000", rounds=30)
     assert rounds[0]["rho"] == 1.0
@@ -102,6 +106,7 @@ def test_the_penalty_falls_where_positives_are_rare_and_stays_where_it_was_given
     assert {one["rho"] for one in exact} == {1.0}
 
 
+@pytest.mark.slow
 def test_a_penalty_that_moves_reaches_tables_of_several_partitions():
     one, rounds = trained("one in 3,000", rounds=12)
     two, parts = trained("one in 3,000", 2, algorithm="rfl-admm", rounds=12, inner_rounds=60)
@@ -111,6 +116,7 @@ def test_a_penalty_that_moves_reaches_tables_of_several_partitions():
     assert two.metrics["test/auc"] == pytest.approx(one.metrics["test/auc"], abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("kind", ["300 and a little", "one in 3,000"])
 def test_scores_beside_the_main_one(kind, partitions):

@@ -131,6 +131,7 @@ def test_slices_that_repeat_base_rows_have_no_account():
         settings(algorithm="vfl-sgd", feature_dp=1.0)
 
 
+@pytest.mark.slow
 def test_rows_without_keys_of_their_own_cannot_be_replayed():
     words, data = orders()
     items = data.of("items")[0]

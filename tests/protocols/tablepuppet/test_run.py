@@ -172,6 +172,7 @@ def test_a_database_that_lists_its_rows_in_another_order_changes_nothing_at_a_re
     assert execute(settings(**words, rounds=4), other, resume=Snapshot(taken.actors, taken.driver))[0] == whole
 
 
+@pytest.mark.slow
 def test_other_rows_at_a_resume_are_a_named_error():
     taken = execute(settings(rounds=2), shop())[1].checkpoints["last"]
     with pytest.raises(RowsChangedError, match="items: the rows of table 'i' are others than when the run began"):
@@ -205,6 +206,7 @@ def test_every_message_is_sent_in_some_configuration():
     assert known | predicting == {*message_types(messages), *MESSAGES, *joining.MESSAGES}
 
 
+@pytest.mark.slow
 def test_an_actor_is_built_with_its_own_sources_only(monkeypatch):
     built = {}
     original = SimulatedRuntime.spawn
@@ -294,6 +296,7 @@ def test_who_asks_for_what_is_not_theirs_is_refused(intruder, number):
         runtime.execute(main)
 
 
+@pytest.mark.slow
 def test_a_killed_client_stops_the_run_with_its_name():
     config = settings()
     _, _, runtime = execute(config)
@@ -348,6 +351,7 @@ def test_no_feature_column_and_no_join_key_is_in_any_message(algorithm, monkeypa
     assert not keys & {int(x) for a in hashes for x in a.reshape(-1, 16)[:, :8].copy().view(np.uint64).ravel()[:50]}
 
 
+@pytest.mark.slow
 def test_the_hash_key_never_reaches_the_server(monkeypatch):
     seen = sent_values(monkeypatch)
     execute(settings())
