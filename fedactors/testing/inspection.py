@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
@@ -10,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.inspection import describe_messages
-from fedactors.testing.leaks import MIN_DISTINCT, RawData
+from fedactors.testing.leaks import COARSE_RUN, MIN_DISTINCT, RawData
 from fedactors.testing.observed import Gathered
 from fedactors.testing.runs import Outcome, Subject
 
 _NUMBER = re.compile(r"(?:(?<![\w.])[-+])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
+_LETTERS = 12
 _MOST_THOROUGH = 3
 _LEAST_STEP_SECONDS = 2e-3
 _LEAST_SECONDS = 3e-2
@@ -54,12 +58,22 @@ def remarks_on_ledger(outcome: Outcome) -> Iterator[str]:
     for pair, sent in outcome.observed.sent_bytes.items():
         if stated.get(pair, 0) != sent:
             yield f"{pair[0]} sent {sent} bytes to {pair[1]}, of which the ledger knows {stated.get(pair, 0)}"
+    for place, route in outcome.observed.relayed.items():
+        yield (
+            f"{place} goes from {route} by way of the driver, whose calls count no bytes and take no time on links. "
+            "Let one party call the other"
+        )
 
 
 def remarks_on_channels(outcome: Outcome) -> Iterator[str]:
     """Nothing leaves a party but messages."""
     for place, what in outcome.observed.channels.items():
         yield f"{place} {what}: a channel past the ledger. What leaves a party is a message; the run keeps the files"
+    for place, reader in outcome.observed.others_data.items():
+        yield (
+            f"{place}: {reader}: a channel past the ledger. What a party has is loaded in its own process, from the "
+            "part that its constructor was given"
+        )
     for where, actor in outcome.observed.shared.items():
         yield (
             f"{where} changed while the run went on (seen after a step of {actor}): parties of one process share it, "
@@ -127,7 +141,13 @@ def search(raw: RawData, gathered: Gathered, orders: Collection[NDArray[Any]] = 
         if found := raw.find_drawn(array, orders):
             return found
     thorough = _MOST_THOROUGH
-    for vectors in (_arrays(gathered), [np.array(gathered.numbers)], _in_texts(gathered), _in_bytes(gathered)):
+    for vectors in (
+        _arrays(gathered),
+        _flattened(gathered, raw.widths),
+        [np.array(gathered.numbers)],
+        _in_texts(gathered),
+        _in_bytes(gathered),
+    ):
         for vector in vectors:
             if found := raw.find(vector, thorough > 0):
                 return found
@@ -150,30 +170,73 @@ def _arrays(gathered: Gathered) -> Iterator[NDArray[Any]]:
             yield np.stack(arrays).reshape(len(arrays), -1)
 
 
+def _flattened(gathered: Gathered, widths: Collection[int]) -> Iterator[NDArray[Any]]:
+    """Yield long vectors of numbers as tables of as many columns as raw data have; and all short arrays end to end."""
+    numbers = [array for array in gathered.arrays if array.dtype.kind in "biuf"]
+    for array in numbers:
+        if array.ndim == 1:
+            for width in sorted(widths):
+                if (rows := len(array) // width) >= MIN_DISTINCT:
+                    yield array[: rows * width].reshape(rows, width)
+    short = [array.ravel() for array in numbers if 0 < array.size < MIN_DISTINCT]
+    if len({array.size for array in short}) > 1:
+        yield np.concatenate(short)
+
+
 def _in_texts(gathered: Gathered) -> Iterator[NDArray[Any]]:
-    """Yield the numbers in each long text and in all texts together; those with decimals apart as well."""
-    arrays = [text for array in gathered.arrays if array.dtype.kind == "U" for text in array.ravel()]
-    texts = [*gathered.texts, *map(str, arrays)]
+    """Yield the numbers in each long text and in all texts together, those with decimals apart as well; and letters."""
+    texts = _texts(gathered)
     for text in [*(text for text in texts if len(text) >= 2 * MIN_DISTINCT), " ".join(texts)]:
         words = _NUMBER.findall(text)
         decimals = [word for word in words if not word.lstrip("+-").isdigit()]
         for chosen in (decimals, words) if len(decimals) < len(words) else (words,):
             if len(chosen) >= MIN_DISTINCT:
                 yield np.array(chosen, np.float64)
+        # a letter or a word for each label
+        for letters in (list(text), text.split()):
+            if len(letters) >= COARSE_RUN and 1 < len(set(letters)) <= _LETTERS:
+                yield np.unique(letters, return_inverse=True)[1].astype(np.float64)
+
+
+def _texts(gathered: Gathered) -> list[str]:
+    arrays = [text for array in gathered.arrays if array.dtype.kind == "U" for text in array.ravel()]
+    return [*gathered.texts, *map(str, arrays)]
 
 
 def _in_bytes(gathered: Gathered) -> Iterator[NDArray[Any]]:
-    """Yield raw bytes read as numbers of four and of eight bytes, from every offset, without odd ones."""
+    """Yield raw bytes read as numbers of four and of eight bytes, from every offset, without odd ones; as letters."""
     packed = [array.tobytes() for array in gathered.arrays if array.dtype.kind == "S" or array.dtype == np.uint8]
-    for blob in [*gathered.blobs, *packed]:
-        for kind in ("<f4", "<f8"):
+    for blob in [*gathered.blobs, *packed, *_decoded(_texts(gathered))]:
+        for kind in ("<f4", "<f8", ">f4", ">f8"):
             size = int(kind[-1])
             for offset in range(size):
-                count = (len(blob) - offset) // size
-                if count < MIN_DISTINCT:
-                    continue
-                with np.errstate(invalid="ignore"):
-                    numbers = np.frombuffer(blob, kind, count, offset).astype(np.float64)
-                plain = np.isfinite(numbers) & (np.abs(numbers) > 1e-30) & (np.abs(numbers) < 1e30)
-                if plain.sum() >= MIN_DISTINCT:
-                    yield numbers[plain]
+                yield from _plain(np.frombuffer(blob, kind, max(0, len(blob) - offset) // size, min(offset, len(blob))))
+        letters = np.frombuffer(blob, np.uint8)
+        if len(letters) >= COARSE_RUN and 1 < len(np.unique(letters)) <= _LETTERS:
+            yield letters
+        if 8 * len(letters) >= COARSE_RUN:
+            yield np.unpackbits(letters)
+    for array in gathered.arrays:
+        if array.dtype.kind in "iu" and array.itemsize in (4, 8):
+            yield from _plain(array.ravel().view(f"f{array.itemsize}"))
+
+
+def _plain(floats: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield those that are numbers as data have them, if they are enough."""
+    with np.errstate(invalid="ignore"):
+        numbers = floats.astype(np.float64)
+    plain = np.isfinite(numbers) & (np.abs(numbers) > 1e-30) & (np.abs(numbers) < 1e30)
+    if plain.sum() >= MIN_DISTINCT:
+        yield numbers[plain]
+
+
+def _decoded(texts: Sequence[str]) -> Iterator[bytes]:
+    """Yield the bytes that stand in texts in hexadecimal or base64."""
+    for word in (word for text in texts for word in _ENCODED.findall(text)):
+        try:
+            yield bytes.fromhex(word)
+        except ValueError:
+            try:
+                yield base64.b64decode(word.translate(str.maketrans("-_", "+/")), validate=True)
+            except binascii.Error:
+                continue

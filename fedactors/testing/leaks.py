@@ -64,6 +64,11 @@ class RawData:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    @property
+    def widths(self) -> set[int]:
+        """How many columns the feature matrices have: a flattened one is a table of so many."""
+        return {vectors.shape[1] for name, vectors in self._blocks if name.startswith("row ")} - {1}
+
     def add_features(self, name: str, features: NDArray[Any]) -> None:
         """Add the columns and rows of a feature matrix (samples first; what follows the first axis is one row)."""
         if features.size == 0:

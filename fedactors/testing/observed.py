@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import hashlib
 import inspect
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
@@ -24,7 +25,7 @@ from fedactors.runtime.base import Ref
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import current_actor
-from fedactors.testing.leaks import RawData
+from fedactors.testing.leaks import MIN_DISTINCT, RawData
 
 T = TypeVar("T")
 
@@ -82,6 +83,10 @@ class Observed:
     """Files written, connections and processes made by the protocol's code: place and what it did."""
     shared: dict[str, str] = field(default_factory=dict)
     """Variables of modules and classes that changed during the run, with the actor after whose step it was seen."""
+    others_data: dict[str, str] = field(default_factory=dict)
+    """Data that somebody loaded who is not the party that has them: place, and who loaded whose."""
+    relayed: dict[str, str] = field(default_factory=dict)
+    """Arrays that one party gave to the driver and the driver to another: message field, and the two parties."""
     computed: dict[Any, str] = field(default_factory=dict)
     """Code of the functions that were given to `compute`, with their names."""
     called: dict[Any, str] = field(default_factory=dict)
@@ -90,6 +95,8 @@ class Observed:
     """Of each step of an actor: (actor, what it served, processor seconds outside of computes and of the frame)."""
     compute_seconds: dict[str, float] = field(default_factory=dict)
     """Processor seconds of each actor's computes."""
+    _told_driver: dict[bytes, str] = field(default_factory=dict)
+    """Digest of each array that the driver was given, and who gave it."""
 
     def message(self, sender: str, receiver: str, method: str, value: Any) -> None:
         """Note one message; `value` is what the codec carries."""
@@ -101,10 +108,19 @@ class Observed:
             self.sent_bytes[pair] = self.sent_bytes.get(pair, 0) + size
         if sender.partition("/")[0] == receiver.partition("/")[0]:
             return
-        for _, _, cls in walk(value):
+        for path, item, cls in walk(value):
             if cls is not None:
                 self.types.setdefault(cls, route)
+            elif DRIVER in pair and isinstance(item, np.ndarray) and len(np.unique(item)) >= MIN_DISTINCT:
+                self._note_relay(sender, receiver, path, item)
         self.leave(f"{receiver}.{method}" if receiver != DRIVER else method, sender, route, value)
+
+    def _note_relay(self, sender: str, receiver: str, path: str, array: Any) -> None:
+        digest = hashlib.sha256(array.tobytes()).digest()
+        if receiver == DRIVER:
+            self._told_driver.setdefault(digest, sender)
+        elif (giver := self._told_driver.get(digest, receiver)).partition("/")[0] != receiver.partition("/")[0]:
+            self.relayed.setdefault(path, f"{giver} to {receiver}")
 
     def leave(self, name: str, sender: str, route: str, value: Any) -> None:
         """Keep everything in `value`, by message type and field, and its numbers by the call as well."""

@@ -6,10 +6,12 @@ modules and classes, and what is printed. Attribution is by source file: what a 
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import functools
 import inspect
 import io
+import logging
 import os
 import random
 import sys
@@ -81,6 +83,7 @@ class WatchedCode:
             stack.enter_context(_listening(self._note_event))
             stack.enter_context(redirect_stdout(_Tee(sys.stdout, printed)))
             stack.enter_context(redirect_stderr(_Tee(sys.stderr, printed)))
+            stack.enter_context(_logging_to(self._note_log))
             sys.setprofile(self._profile)
             try:
                 yield
@@ -117,6 +120,7 @@ class WatchedCode:
         elif event == "return" and arg is not None:
             if frame.f_code.co_filename.startswith(_DATA_FOLDER):
                 self._note_data(arg)
+                self._note_reader(frame, arg)
             elif frame.f_code.co_flags & inspect.CO_COROUTINE and self.is_own(frame.f_code.co_filename):
                 self._note_order(frame)
 
@@ -137,6 +141,10 @@ class WatchedCode:
         elif module == "_thread" and name == "start_new_thread":
             self._note_channel(frame, "starts a thread")
 
+    def _note_log(self, record: logging.LogRecord) -> None:
+        if self.is_own(record.pathname):
+            self.observed.leave("the log", "the run", "the run to its log", record.getMessage())
+
     def _note_order(self, frame: FrameType) -> None:
         """Keep the index arrays that a coroutine of an actor holds: in their order it may send raw values."""
         for holder in (frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {})):
@@ -156,6 +164,22 @@ class WatchedCode:
             for column in value.column_names:
                 if str(value.column(column).type) in ("double", "float"):
                     raw.add_features(f"table column {column}", np.nan_to_num(value.column(column).to_numpy())[:, None])
+
+    def _note_reader(self, frame: FrameType, value: Any) -> None:
+        """Note who loads data that are another party's; before the run's loop goes on, the launcher may."""
+        caller, runtime = frame.f_back, self.runtime
+        if frame.f_code.co_name != "load" or not hasattr(value, "features") or caller is None or runtime is None:
+            return
+        if not self.is_own(caller.f_code.co_filename) or asyncio._get_running_loop() is None:
+            return
+        held = frame.f_locals
+        party = str(held.get("party", getattr(held.get("self"), "party", "")))
+        reader = current_actor.get()
+        parties = {name.partition("/")[0] for name in runtime._castings}
+        if reader == DRIVER:
+            self.observed.others_data.setdefault(_place(caller), f"the driver loads the data of {party or 'a party'}")
+        elif party in parties and reader.partition("/")[0] != party:
+            self.observed.others_data.setdefault(_place(caller), f"{reader} loads the data of {party}")
 
     # --- files, connections, processes ---
 
@@ -266,6 +290,31 @@ class _Content:
         kept = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
         own = {name: value for name, value in vars(function).items() if not name.startswith("__")}
         return id(getattr(function, "__code__", function)), self.of(kept, depth + 1), cells, self.of(own, depth + 1)
+
+
+class _Listener(logging.Handler):
+    """Passes records on."""
+
+    def __init__(self, heard: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one on."""
+        self._heard(record)
+
+
+@contextmanager
+def _logging_to(heard: Callable[[logging.LogRecord], None]) -> Iterator[None]:
+    """Hear of all that is logged: what a run's own level leaves out, another run's writes."""
+    root, listener, level = logging.getLogger(), _Listener(heard), logging.getLogger().level
+    root.addHandler(listener)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(listener)
 
 
 class _Tee(io.TextIOBase):
