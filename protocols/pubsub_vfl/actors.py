@@ -252,7 +252,7 @@ class PassiveWorker(PartyWorker):
             self._refs[stamp] = self.put(embedding, to=self._data.label_party)
             return self._refs[stamp]
 
-        async def apply(stamp: Stamp, payloads: list[Gradient]) -> bool:
+        async def use(stamp: Stamp, payloads: list[Gradient]) -> bool:
             if again and stamp not in self._publications:
                 # it was given up meanwhile: embed the batch again, at the present parameters
                 self._publications[stamp] = await self._forward(batches[stamp[0]][1])
@@ -262,7 +262,7 @@ class PassiveWorker(PartyWorker):
             return gradient is not None
 
         drop = (self._forget, self._publications)
-        self._pipeline = Pipeline(self, self.config, use=apply, embed=embed, drop=drop, waits_for="gradient")
+        self._pipeline = Pipeline(self, order.epoch, self.config, use=use, embed=embed, drop=drop, waits_for="gradient")
         async with self.replica.mixing(self.server if self.config.mixes else None):
             await self._pipeline.run()
 
@@ -413,7 +413,7 @@ class ActiveWorker(PartyWorker):
             return refs
 
         drop = (self._free, self._refs)
-        self._pipeline = Pipeline(self, self.config, use=train, drop=drop, waits_for="embedding")
+        self._pipeline = Pipeline(self, order.epoch, self.config, use=train, drop=drop, waits_for="embedding")
         async with self.replica.mixing(self.server if self.config.mixes else None):
             await self._pipeline.run()
         return EpochLoss(loss_sum, num_rows)

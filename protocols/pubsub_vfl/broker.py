@@ -395,11 +395,13 @@ class BatchBroker(Server):
         self._dispatch = Dispatch(config, passive_parties)
         self._parked: list[tuple[str, Report, asyncio.Future[Orders]]] = []
         self._over = asyncio.Event()
+        self._epoch = 0
 
     @remote(caller=DRIVER)
     async def begin_epoch(self, batches: BatchCount) -> None:
         """Put the batches of an epoch in the queue; only then may workers report."""
         self._dispatch.begin(batches.num_batches, self.clock.now())
+        self._epoch = batches.epoch
         self._over.clear()
 
     @remote(caller=DRIVER)
@@ -426,6 +428,9 @@ class BatchBroker(Server):
     async def report(self, report: Report) -> Orders:
         """Take what the worker that calls has done; return its orders, waiting for some if the report says so."""
         worker = self.caller
+        if report.epoch != self._epoch:
+            # sent before its sender was made to leave: batches of this epoch have the same numbers
+            return Orders((), (), (), True)
         self._dispatch.take(worker, report, self.clock.now())
         self._wake()
         orders = self._dispatch.orders(worker, report, self.clock.now())

@@ -96,13 +96,14 @@ class Report:
 
     `published` has a passive worker's embedding, or an active worker's gradients, one for each passive party; no
     payload says that the batch's payload was gone. `done` are the gradients that a passive worker has applied. Whose
-    report it is is known from the connection.
+    report it is is known from the connection; a report of another `epoch` than the broker's comes too late.
     """
 
     published: tuple[tuple[int, int, tuple[Payload, ...]], ...]
     done: tuple[Stamp, ...]
     room: int
     wait: bool
+    epoch: int = 0
 
 
 @message(reveals="which batches other workers hold; where payloads are sent, what these reveal")
@@ -219,9 +220,10 @@ class EpochEnd:
 
 @message(reveals="nothing: the number of batches of an epoch")
 class BatchCount:
-    """Puts that many batches in the broker's queue."""
+    """Puts that many batches in the broker's queue; `epoch` is what the workers are told."""
 
     num_batches: int
+    epoch: int = 0
 
 
 @message(reveals="how often batches were assigned anew, and which workers were late")

@@ -33,6 +33,7 @@ class Pipeline:
 
     Args:
         worker: whose epoch it is.
+        epoch: its number, as the broker was told.
         config: prefetch, the interval between reports, what becomes of stale gradients.
         use: computes on a batch's payloads; returns what to publish, or whether the batch is done.
         embed: embeds a batch and returns what to publish; None at the active party.
@@ -43,6 +44,7 @@ class Pipeline:
     def __init__(
         self,
         worker: Actor,
+        epoch: int,
         config: PubSubVflConfig,
         *,
         use: Callable[[Stamp, list[Any]], Awaitable[tuple[Payload, ...] | bool]],
@@ -50,7 +52,7 @@ class Pipeline:
         drop: tuple[Callable[[Stamp], None], Mapping[Stamp, Any]],
         waits_for: str,
     ) -> None:
-        self._worker, self._config = worker, config
+        self._worker, self._epoch, self._config = worker, epoch, config
         self._use, self._embed = use, embed
         self._drop, self._held = drop
         self._waits_for = waits_for
@@ -141,7 +143,7 @@ class Pipeline:
             worth = wait or (room > 0 and not self._num_parked)
         if not (self._published or self._done or worth):
             return
-        report = Report(tuple(self._published), tuple(self._done), room, wait)
+        report = Report(tuple(self._published), tuple(self._done), room, wait, self._epoch)
         self._published.clear()
         self._done.clear()
         self._no_report_before = now + self._config.report_interval

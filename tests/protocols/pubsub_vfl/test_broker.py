@@ -365,8 +365,8 @@ class Worker(Client):
         return await self.peer("broker", BatchBroker).report(report)
 
 
-def report(*, published=(), done=(), room=2, wait=False):
-    return Report(published, done, room, wait)
+def report(*, published=(), done=(), room=2, wait=False, epoch=0):
+    return Report(published, done, room, wait, epoch)
 
 
 def refs(owner: str) -> tuple[Ref, ...]:
@@ -467,6 +467,23 @@ def test_a_report_of_a_worker_that_is_lost_is_answered_and_its_batches_go_to_who
         return await idle
 
     assert play(1, drive, gives_broker=True) == Orders((), (), (), False)
+
+
+def test_a_report_that_comes_after_its_epoch_moves_nothing_in_the_next():
+    """Who was made to leave an epoch may have had a report under way: batches of both have the same numbers."""
+
+    async def drive(runtime, passive, other, active, broker):
+        assert (await passive.tell(report(room=1))).assigned == ((0, 1),)
+        await broker.begin_epoch(BatchCount(1, epoch=1))
+        assert (await passive.tell(report(room=1, epoch=1))).assigned == ((0, 1),)
+        assert (await passive.tell(report(published=((0, 1, refs("p/0")),), room=1))) == Orders((), (), (), True)
+        assert (await active.tell(report(epoch=1))).payloads == ()
+        late = await other.tell(report(room=1, wait=True))
+        await passive.tell(report(published=((0, 1, refs("p/0")),), room=0, epoch=1))
+        assert (await active.tell(report(epoch=1))).payloads == ((0, 1, refs("p/0")),)
+        return late
+
+    assert play(1, drive, gives_broker=True) == Orders((), (), (), True)
 
 
 def test_who_asks_without_waiting_gets_empty_orders_and_a_freed_payload_wakes_nobody():

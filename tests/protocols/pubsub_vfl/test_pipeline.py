@@ -66,6 +66,7 @@ class Party:
         self.passive = passive
         self.pipeline = Pipeline(
             worker,  # type: ignore[arg-type]
+            0,
             config_of(**settings),
             use=self.use,
             embed=self.embed if passive else None,
