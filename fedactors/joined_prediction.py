@@ -83,7 +83,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
         self.trained = state["meaning"]
         await super().load()
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def take_lacks(self, lacks: Lacks) -> None:
         """Take which of the own rows do not join."""
         self._lacks = lacks

@@ -152,11 +152,11 @@ class RowHolder(JoinMember):
         return np.random.default_rng(self.row_order)
 
     @property
-    def mapper(self) -> str:
-        """Who joins."""
-        return MAPPER
+    def joiners(self) -> tuple[str, ...]:
+        """The mapper alone joins."""
+        return (MAPPER,)
 
-    @remote(caller=SERVER, only="mapper")
+    @remote(caller=SERVER, only="joiners")
     async def take_places(self, places: Places) -> None:
         """Take the own row of each joined row.
 

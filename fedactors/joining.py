@@ -97,18 +97,23 @@ class JoinMember(Client):
         """Names of all owners of tables in the join."""
         return self._members
 
+    @property
+    def joiners(self) -> tuple[str, ...]:
+        """The servers that join; other servers of the run ask for nothing here."""
+        raise TypeError(f"{type(self).__name__} does not say who joins")
+
     async def load(self) -> None:
         """Look at the table's columns in its database; the rows are read when the query's names are resolved."""
         with self._named():
             columns = self._columns()
         self._schema = Schema(tuple(columns), tuple(columns.values()))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def describe(self) -> Schema:
         """Return the columns of the table."""
         return self._schema
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def prepare(self, schemas: Schemas) -> None:
         """Resolve the query over all schemas, and read the own rows."""
         self._resolve(schemas)
@@ -128,7 +133,7 @@ class JoinMember(Client):
         """Take the key of the hashes."""
         self._secret = secret.key
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def send_keys(self) -> KeyHashes:
         """Return the keyed hashes of the join keys; the key is then forgotten."""
         if not self._secret:

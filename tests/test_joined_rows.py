@@ -243,9 +243,13 @@ def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone(
 def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
     holder = RowHolder.__new__(RowHolder)
     door = doors(RowHolder).check("take_places", "broker", SERVER, "bank/table", Places(np.zeros(1, np.int32)))
-    with pytest.raises(Refused, match="open to its mapper only: mapper; not to broker"):
+    with pytest.raises(Refused, match="open to its joiners only: mapper; not to broker"):
         doors(RowHolder).check_named(door, "broker", "bank/table", holder)
     doors(RowHolder).check_named(door, MAPPER, "bank/table", holder)
+    for name in ("describe", "send_keys"):
+        door = doors(RowHolder).check(name, "broker", SERVER, "bank/table", None)
+        with pytest.raises(Refused, match="open to its joiners only: mapper; not to broker"):
+            doors(RowHolder).check_named(door, "broker", "bank/table", holder)
     holder._own = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}))  # type: ignore[assignment]
     holder._context = types.SimpleNamespace(name="bank/table")  # type: ignore[assignment]
     for rows in (np.array([2]), np.array([-2]), np.array([0.5]), np.zeros((1, 1), int)):

@@ -7,6 +7,7 @@ waits for nobody, but for the other clients at the start, to agree on the hash k
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,6 +58,11 @@ from protocols.tablepuppet.messages import (
     TestPredictions,
     TestRows,
 )
+
+
+def coordinator_of(clients: Sequence[str], table: str) -> str:
+    """Return the name of the coordinator of a table's clients, which lives with the first of them."""
+    return f"{clients[0].partition('/')[0]}/union-{table}"
 
 
 class TableClient(JoinMember, SecureSummand):
@@ -137,6 +143,11 @@ class TableClient(JoinMember, SecureSummand):
     # --- who is meant ---
 
     @property
+    def joiners(self) -> tuple[str, ...]:
+        """The server, and the own table's coordinator; another table's is another party's."""
+        return (self.adder, coordinator_of(self._partners, self._seat.table))
+
+    @property
     def partners(self) -> tuple[str, ...]:
         """The clients of the own table."""
         return self._partners
@@ -148,7 +159,7 @@ class TableClient(JoinMember, SecureSummand):
 
     # --- before training: names, rows, keys, labels ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def tell_facts(self) -> None:
         """Tell the table's first client what this partition knows of its columns."""
         await self.peer(self._partners[0], TableClient).receive_facts(await self._facts())
@@ -158,7 +169,7 @@ class TableClient(JoinMember, SecureSummand):
         """Take what another partition of the table knows of its columns."""
         self._found[self.caller] = facts
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def agree(self) -> None:
         """Merge what the table's partitions know of their columns, and tell them; for a table's first client."""
         if self._config.declared_facts:
@@ -178,7 +189,7 @@ class TableClient(JoinMember, SecureSummand):
         self.agreement = agreement
         self._encode(agreement)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def send_labels(self) -> Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
         if self._told is None:  # asked again, the same ones: the mean of several would have less noise
@@ -187,24 +198,24 @@ class TableClient(JoinMember, SecureSummand):
             self._told = Labels(noisy, self._is_test, self._num_classes)
         return self._told
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def receive_counts(self, counts: DuplicateCounts) -> None:
         """Take G_i, keep the rows that join, and make the model."""
         self.counts = counts
         await self._begin_training()
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def receive_places(self, places: JoinPlaces) -> None:
         """Take the own row of every joined row, for predictions that are summed under masks."""
         self.places = places
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def receive_joined_rows(self, joined: JoinedRows) -> None:
         """Take p_i and hold the vertical slice of the joined table (VFL-SGD, VFL-ADMM)."""
         self.joined = joined
         await self._begin_training()
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def receive_test_rows(self, test_rows: TestRows) -> None:
         """Take the own row of each joined test row.
 
@@ -217,12 +228,12 @@ class TableClient(JoinMember, SecureSummand):
 
     # --- training ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def predict_all(self) -> Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
         return self._send(await self._predict(self._x), self.places.train if self.places else None)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def exchange(self, derivatives: Derivatives) -> Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
         if derivatives.batch_size:
@@ -241,12 +252,12 @@ class TableClient(JoinMember, SecureSummand):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
         return rows
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def partial(self, derivatives: Derivatives) -> PartialGradient:
         """Return Eq. 18 over the own rows of the last batch (RFL-SGD)."""
         return PartialGradient(await self._gradient(derivatives))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def apply(self, gradient: AggregatedGradient) -> Predictions:
         """Take the step of the table's gradient (Eq. 19) and return the predictions of the next batch."""
         if len(gradient.values):
@@ -254,7 +265,7 @@ class TableClient(JoinMember, SecureSummand):
         self._batch = self._distinct(gradient.next_rows)
         return Predictions(await self._predict(self._x[self._batch]))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def solve(self, auxiliary: Auxiliary) -> Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
@@ -265,37 +276,37 @@ class TableClient(JoinMember, SecureSummand):
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
         return self._send(await self._predict(self._x), self.places.train if self.places else None)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def receive_auxiliary(self, auxiliary: Auxiliary) -> None:
         """Take Y_i for the inner rounds (RFL-ADMM)."""
         self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def consensus(self, consensus: Consensus) -> LocalParameters:
         """Solve Eq. 22 around w - u and return theta (RFL-ADMM)."""
         self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u, self._rho)
         return LocalParameters(self.local_theta)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def adopt(self, consensus: Consensus) -> Predictions:
         """Take the table's consensus w as the model and return the next round's predictions."""
         self.theta, self.auxiliary = consensus.w, np.zeros(0)
         return Predictions(await self._predict(self._x))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def first_theta(self) -> LocalParameters:
         """Return the theta that training begins with, alike in all partitions of a table."""
         return LocalParameters(self.theta)
 
     # --- evaluation, the centralised baseline, accounts ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def predict_test(self) -> TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
         values = await self._predict(self._x_test)
         return self._mask(values, self.places.test) if self.places is not None else TestPredictions(values)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def score(self, outputs: TestOutputs) -> Score:
         """Score outputs against the own test labels, which have no noise and never leave."""
         if self.test_rows is None or not len(self.test_rows.rows):
@@ -304,7 +315,7 @@ class TableClient(JoinMember, SecureSummand):
         tally = np.zeros(0) if self._config.label_dp is not None else tally_rows(loss, h_NC, y_N, outputs.ranks)
         return Score(score_rows(loss, h_NC, y_N), mean_loss(loss, h_NC, y_N) * len(y_N), len(y_N), tally)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def give_rows(self) -> DesignMatrix:
         """Give every feature away, in the centralised baseline only.
 

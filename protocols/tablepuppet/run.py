@@ -26,7 +26,7 @@ from fedactors.privacy.releases import budgets
 from fedactors.rounds import Remedy, Rounds, RunState
 from fedactors.runtime.base import Runtime, derived_seed
 from protocols.tablepuppet.accounts import account_communication, default_costs
-from protocols.tablepuppet.actors import TableClient
+from protocols.tablepuppet.actors import TableClient, coordinator_of
 from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import loss_of, name_tables, seat_clients
@@ -117,7 +117,7 @@ def assemble(
     for table, own in tables.items():
         coordinator = None
         if config.lou_coordinator == "organisation" and len(own) > 1:
-            coordinator = f"{own[0].partition('/')[0]}/union-{table}"
+            coordinator = coordinator_of(own, table)
             runtime.spawn(UnionCoordinator, coordinator, config, own)
         sides.append(Side(table=table, clients=own, coordinator=coordinator))
     batch_seed = derived_seed(runtime.seed, "all parties", "batches")

@@ -164,6 +164,11 @@ class PredictingTable(NewRowsMember, SecureSummand):
         self._config, self._stored = config, stored
         self._has_predicted = False
 
+    @property
+    def joiners(self) -> tuple[str, ...]:
+        """The server."""
+        return (self.adder,)
+
     async def load(self) -> None:
         """Build the own part of the model, and look at the table's columns."""
         state = self._stored.read()
@@ -179,12 +184,12 @@ class PredictingTable(NewRowsMember, SecureSummand):
         self._encoded = await self.compute(data.encode_new, own.data, features, fitted, self.name, work=work)
         return own
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def tell_unusable(self) -> UnusableRows:
         """Return which rows miss values."""
         return UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def predict(self, wanted: WantedRows) -> Predictions | Masked:
         """Return h_i of these rows under the noise that training had, and under masks if training had them.
 
@@ -207,7 +212,7 @@ class PredictingTable(NewRowsMember, SecureSummand):
         except ValueError as error:
             raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="joiners")
     async def take(self, outputs: JoinedOutputs) -> None:
         """Take the model's outputs for the own rows, to be written."""
         self._outputs = outputs

@@ -263,19 +263,23 @@ class Neighbour(Client):
 
 
 class Impostor(Server):
-    """A server that asks for more than its algorithm needs."""
+    """A server, or another organisation's coordinator, that asks for what is not for it."""
 
     @remote(caller=DRIVER)
     async def attack(self, order: RoundOrder) -> None:
-        """Ask for every row, or give the clients a hash key that it knows."""
+        """Ask for every row, give the clients a hash key that it knows, or ask for labels and for hashed keys."""
         victim = self.peer("items", TableClient)
         if order.number == 0:
             await victim.give_rows()
-        else:
+        elif order.number == 1:
             await victim.receive_secret(HashSecret(b"k" * 32))
+        elif order.number == 2:
+            await self.peer("orders", TableClient).send_labels()
+        else:
+            await victim.send_keys()
 
 
-ATTACKS = [(Intruder, 6), (Neighbour, 3), (Impostor, 2)]
+ATTACKS = [(Intruder, 6), (Neighbour, 3), (Impostor, 4)]
 
 
 @pytest.mark.slow
