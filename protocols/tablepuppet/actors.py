@@ -148,6 +148,12 @@ class TableClient(JoinMember, SecureSummand):
         return (self.adder, coordinator_of(self._partners, self._seat.table))
 
     @property
+    def operator(self) -> str:
+        """Who goes between the own table's clients, and sees theta: its coordinator, or the server."""
+        is_within = self._config.lou_coordinator == "organisation" and len(self._partners) > 1
+        return coordinator_of(self._partners, self._seat.table) if is_within else self.adder
+
+    @property
     def partners(self) -> tuple[str, ...]:
         """The clients of the own table."""
         return self._partners
@@ -252,12 +258,12 @@ class TableClient(JoinMember, SecureSummand):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
         return rows
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="operator")
     async def partial(self, derivatives: Derivatives) -> PartialGradient:
         """Return Eq. 18 over the own rows of the last batch (RFL-SGD)."""
         return PartialGradient(await self._gradient(derivatives))
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="operator")
     async def apply(self, gradient: AggregatedGradient) -> Predictions:
         """Take the step of the table's gradient (Eq. 19) and return the predictions of the next batch."""
         if len(gradient.values):
@@ -281,19 +287,19 @@ class TableClient(JoinMember, SecureSummand):
         """Take Y_i for the inner rounds (RFL-ADMM)."""
         self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="operator")
     async def consensus(self, consensus: Consensus) -> LocalParameters:
         """Solve Eq. 22 around w - u and return theta (RFL-ADMM)."""
         self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u, self._rho)
         return LocalParameters(self.local_theta)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="operator")
     async def adopt(self, consensus: Consensus) -> Predictions:
         """Take the table's consensus w as the model and return the next round's predictions."""
         self.theta, self.auxiliary = consensus.w, np.zeros(0)
         return Predictions(await self._predict(self._x))
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="operator")
     async def first_theta(self) -> LocalParameters:
         """Return the theta that training begins with, alike in all partitions of a table."""
         return LocalParameters(self.theta)

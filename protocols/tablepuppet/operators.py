@@ -67,8 +67,7 @@ class UnionOperator:
         config: the run's settings.
         clients: the partitions' clients, in partition order.
         compute: the hosting actor's.
-        memory: all that is kept between rounds, part of the hosting actor's state: the partitions' sizes, and w and u
-            of the consensus, which carry over the outer rounds (resetting them would pull theta to 0).
+        memory: of the hosting actor's state: the partitions' sizes, and w and u (reset, they would pull theta to 0).
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class UnionOperator:
 
     # --- before training ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def send_keys(self) -> KeyHashes:
         """Return the key hashes of all partitions, one after the other."""
         parts = await ask_all(self._clients, lambda client: client.send_keys())
@@ -91,7 +90,7 @@ class UnionOperator:
         hashes = tuple(algorithm.gather_union(columns) for columns in zip(*(p.hashes for p in parts), strict=True))
         return KeyHashes(sum(p.num_rows for p in parts), sum(p.num_null for p in parts), hashes)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def send_labels(self) -> Labels:
         """Return the labels of all partitions."""
         parts = await ask_all(self._clients, lambda client: client.send_labels())
@@ -100,7 +99,7 @@ class UnionOperator:
         )
         return Labels(train, is_test, parts[0].num_classes)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def receive_counts(self, counts: DuplicateCounts) -> None:
         """Give each partition its G, and remember how many of its rows join."""
         train, in_test = (algorithm.scatter_union(n, self.memory["sizes"]) for n in (counts.train, counts.in_test))
@@ -108,7 +107,7 @@ class UnionOperator:
         sent = [replace(counts, train=a, in_test=b) for a, b in zip(train, in_test, strict=True)]
         await ask_each(self._clients, lambda client, given: client.receive_counts(given), sent)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def receive_test_rows(self, test_rows: TestRows) -> None:
         """Give each partition the joined test rows whose labels it has."""
         found = algorithm.split_rows(test_rows.rows, self.memory["sizes"])
@@ -118,12 +117,12 @@ class UnionOperator:
 
     # --- training ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def predict_all(self) -> Predictions:
         """Gather the predictions of all partitions."""
         return _gather(await ask_all(self._clients, lambda client: client.predict_all()))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def exchange(self, derivatives: Derivatives) -> Predictions:
         """Scatter derivatives, gather partial gradients, add them (Eq. 17), and gather the next predictions."""
         total = np.zeros(0)
@@ -144,7 +143,7 @@ class UnionOperator:
             merged[places] = reply.values
         return Predictions(merged)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def solve(self, auxiliary: Auxiliary) -> Predictions:
         """Run the inner rounds of consensus (Eq. 20-22) and gather the predictions of the agreed theta."""
         config, memory, clients = self._config, self.memory, self._clients
@@ -169,12 +168,12 @@ class UnionOperator:
 
     # --- evaluation ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def predict_test(self) -> TestPredictions:
         """Gather the test predictions of all partitions."""
         return TestPredictions(_gather(await ask_all(self._clients, lambda client: client.predict_test())).values)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def score(self, outputs: TestOutputs) -> Score:
         """Let each partition score the joined test rows that it has labels of."""
         ranks = outputs.ranks if len(outputs.ranks) else np.zeros(len(outputs.values), dtype=np.int64)
@@ -183,7 +182,7 @@ class UnionOperator:
         tally = sum((part.tally for part in found if len(part.tally)), np.zeros(1))
         return Score(sum(s.total for s in found), sum(s.loss for s in found), sum(s.count for s in found), tally)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, only="server")
     async def give_rows(self) -> DesignMatrix:
         """Gather every feature (centralised baseline)."""
         parts = await ask_all(self._clients, lambda client: client.give_rows())
@@ -206,9 +205,10 @@ class UnionCoordinator(UnionOperator, Server):
     """The LoU operator inside the organisation: the server is then sent neither theta nor partial gradients."""
 
     state: ClassVar[tuple[str, ...]] = ("memory",)
+    server = ""
 
-    def __init__(self, config: TablePuppetConfig, names: tuple[str, ...]) -> None:
-        self._names = names
+    def __init__(self, config: TablePuppetConfig, names: tuple[str, ...], server: str) -> None:
+        self._names, self.server = names, server
         UnionOperator.__init__(self, config, (), self.compute, {})
 
     async def open(self) -> None:

@@ -118,7 +118,7 @@ def assemble(
         coordinator = None
         if config.lou_coordinator == "organisation" and len(own) > 1:
             coordinator = coordinator_of(own, table)
-            runtime.spawn(UnionCoordinator, coordinator, config, own)
+            runtime.spawn(UnionCoordinator, coordinator, config, own, server_name)
         sides.append(Side(table=table, clients=own, coordinator=coordinator))
     batch_seed = derived_seed(runtime.seed, "all parties", "batches")
     server = runtime.spawn(JoinServer, server_name, config, query, tuple(sides), batch_seed)

@@ -22,7 +22,7 @@ from fedactors.plugins import find_protocol
 from fedactors.privacy.attacks.least_squares import reconstruct_features
 from fedactors.privacy.secure_sums import MESSAGES
 from fedactors.records.recorder import MemoryRecorder
-from fedactors.remote import DRIVER, remote
+from fedactors.remote import DRIVER, doors, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Costs, Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
@@ -30,7 +30,7 @@ from protocols.tablepuppet import messages
 from protocols.tablepuppet.accounts import default_costs
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import load_data, stated
+from protocols.tablepuppet.data import load_data, name_tables, seat_clients, stated
 from protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
 from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.run import assemble, run
@@ -133,6 +133,22 @@ def test_with_the_coordinator_in_the_organisation_the_server_never_sees_theta():
         types = {t.type for t in runtime.ledger.totals() if t.receiver == "server"}
         assert ("LocalParameters" in types) is seen
         assert "Predictions" in types
+
+
+@pytest.mark.parametrize("name", ["first_theta", "consensus", "partial", "apply", "adopt"])
+def test_and_is_refused_it_as_every_other_organisation_is(name):
+    config = settings(algorithm="rfl-admm", lou_coordinator="organisation")
+    data = load_data(config, "orders:400", 0)
+    seats = seat_clients(config, data)
+    tables, server = name_tables(config, seats)
+    seat = next(seat for seat in seats if seat.table == "items")
+    everybody = tuple(one.name for one in seats)
+    client = TableClient(config, data.query, seat, tables["items"], everybody, server)
+    table = doors(TableClient)
+    table.check_named(table.table[name], "items-0/union-items", seat.name, client)
+    for sender in (server, "cards-0/union-cards"):
+        with pytest.raises(Refused, match=rf"{name}, which is open to its operator only: items-0/union-items; not to"):
+            table.check_named(table.table[name], sender, seat.name, client)
 
 
 @pytest.mark.slow
