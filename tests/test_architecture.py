@@ -212,3 +212,10 @@ def test_text() -> None:
 def test_a_file_can_be_read_in_one_sitting() -> None:
     lengths = {relative(path): len(path.read_text().splitlines()) for path in SOURCES}
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_the_page_names_every_file_of_the_frame_and_of_its_runtimes() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    frame = [*(ROOT / "fedactors").glob("*.py"), *(ROOT / "fedactors/runtime").rglob("*.py")]
+    names = [path.stem for path in frame if not path.stem.startswith("__")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
