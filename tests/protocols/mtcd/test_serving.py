@@ -14,9 +14,13 @@ from fedactors.data.partitions import vertical
 from fedactors.errors import BadInput, Refused
 from fedactors.inspection import describe_predictions
 from fedactors.learning.model_parts import write_part
+from fedactors.parties import Parties
 from fedactors.plugins import find_protocol
+from fedactors.privacy.secure_aggregation import SecureSumError
+from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import CLIENT, remote
-from fedactors.secure_prediction import RowOrder
+from fedactors.runtime.base import Work
+from fedactors.secure_prediction import RowOrder, Summed
 from fedactors.serving import NoPart
 from protocols.mtcd import serving
 from protocols.mtcd.data import load_data
@@ -166,6 +170,31 @@ def test_two_questions_cannot_pair_one_partys_rows_with_others_of_the_others(lia
     np.testing.assert_allclose(said["probability_1"], again["probability_1"], atol=1e-6)
     monkeypatch.setattr(serving, "SummedLabels", liar)
     with pytest.raises(Refused, match=why):
+        predicted(serving.predict, config, data, states, tmp_path)
+
+
+class Omitting(serving.RepresentationExchange):
+    """Adds up without one party, once all have a key in common: the difference to an honest sum is its part."""
+
+    @remote(caller=CLIENT, only="label_party")
+    async def sum_up(self) -> Summed:
+        await SecureSums(self, Parties(self, self._parties, timeout=60.0), num_sums=1).prepare(1)
+        parties = Parties(self, self._parties[:-1], timeout=60.0)
+        sums = SecureSums(self, parties, num_sums=1)
+        sums._number = 1  # a second call for keys, of fewer
+        await sums.prepare(1)
+        parts = await parties.ask(lambda party: party.add_up())
+        total, whose = await sums.total(parts, self.point, Work("unmask", 1.0))
+        assert whose == ("client-0", "client-1", "client-2")
+        return Summed(total)
+
+
+def test_an_exchange_cannot_leave_a_party_out(tmp_path, monkeypatch):
+    """Four parties, of whom three are enough for a sum; nobody remembers from one prediction to the next."""
+    config, data, states = trained(SUMMED.replace("num_clients=3", "num_clients=4"), "breast-cancer")
+    predicted(serving.predict, config, data, states, tmp_path)
+    monkeypatch.setattr(serving, "RepresentationExchange", Omitting)
+    with pytest.raises(SecureSumError, match="without client-3 a sum of values from before would show"):
         predicted(serving.predict, config, data, states, tmp_path)
 
 
