@@ -10,12 +10,14 @@ import torch
 
 from fedactors import load_part
 from fedactors.data.alignment import AlignmentOrder, hash_ids
+from fedactors.data.neighbours import replaced_rows
 from fedactors.data.partitions import vertical
 from fedactors.errors import BadInput, Refused
 from fedactors.inspection import describe_predictions
 from fedactors.learning.model_parts import write_part
 from fedactors.parties import Parties
 from fedactors.plugins import find_protocol
+from fedactors.privacy.laws import observing
 from fedactors.privacy.secure_aggregation import SecureSumError
 from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import CLIENT, remote
@@ -95,6 +97,35 @@ def test_new_rows_leave_under_the_noise_of_training(tmp_path):
     assert all(record.rigorous_mu == pytest.approx(0.5) for record in runtime.privacy_records)
     again, _ = predicted(serving.predict, config, data, states, tmp_path)
     assert said["probability_1"] != again["probability_1"]
+
+
+def heard(config, data, states, folder):
+    """Return what client-1 put under noise in a prediction, its law, and the ledger's line."""
+    found = []
+
+    def keep(exact, law, draw, name):
+        found.append((name, exact, law))
+        return draw()
+
+    with observing(keep):
+        _, runtime = predicted(serving.predict, config, data, states, folder)
+    line = next(record for record in runtime.privacy_records if record.party == "client-1")
+    (one, _) = [(exact, law) for name, exact, law in found if name == "Contribution"]
+    return *one, line
+
+
+def test_a_new_row_moves_no_more_than_its_line_says_whatever_it_holds(tmp_path):
+    """Also a row that was trained on: the model stays; what training told of it is in the account of the training."""
+    words = f"{TABLE} problem=sparse-logistic num_rounds=2 noise=gaussian noise_multiplier=4.0 learning_rate=0.1"
+    config, data, states = trained(words, "breast-cancer")
+    exact, law, line = heard(config, data, states, tmp_path)
+    moved = []
+    for neighbour in replaced_rows(data, "client-1", 6, 0, keep_label=True):
+        other, _, _ = heard(config, neighbour.data, states, tmp_path)
+        assert np.count_nonzero((other != exact).reshape(len(exact), -1).any(axis=1)) <= 1
+        moved.append(law.mu(exact, other))
+    assert (line.neighbour, line.covered) == ("new row", True)
+    assert 0.5 * line.rigorous_mu < max(moved) <= line.rigorous_mu * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("problem", ["sparse-logistic", "network network_width=4 batch_size=64"])
