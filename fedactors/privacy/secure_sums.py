@@ -89,7 +89,7 @@ MESSAGES = (
 
 
 class Fellows:
-    """With whom a client was in its last sum; restored from a checkpoint, it is in sums with exactly these.
+    """With whom a client was in its last sum; restored from a checkpoint, it is in sums with exactly these (`stay`).
 
     Args:
         clients: all of the run: before its first sum they count as those of the last.
@@ -100,13 +100,21 @@ class Fellows:
         self.only: tuple[str, ...] | None = None
         """Those whom it may be in sums with; None: the process began with the run, so that it knows of all its sums."""
 
+    def stay(self) -> None:
+        """Be in sums with exactly those of the last one, before the first with all clients: for predictions, too.
+
+        Their values may be asked for again, and no process remembers from one prediction to the next.
+        """
+        self.only = self.last
+
     def state_dict(self) -> dict[str, Any]:
         """Return who they are for a snapshot."""
         return {"last": self.last}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; which sums the client was in after that snapshot is not known."""
-        self.last = self.only = tuple(state["last"])
+        self.last = tuple(state["last"])
+        self.stay()
 
 
 class SecureSummand(Client):

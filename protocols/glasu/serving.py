@@ -68,6 +68,7 @@ class PredictingClient(SecureSummand):
         names: Sequence[str],
     ) -> None:
         super().__init__(names)
+        self.fellows.stay()
         self._config = config
         self._parts = tuple(parts)
         self._position = position

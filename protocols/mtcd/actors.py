@@ -171,7 +171,7 @@ class Party(Client):
         """Return ||X_k||^2 of a linear model, for the step size.
 
         Raises:
-            Refused: sums are to hide what is a single client's.
+            Refused: sums are to hide what is a single client's, or noise is and the step size is given.
         """
         self._check_open("its norm")
         return SquaredNorm(await self._do(self._block.squared_norm(self._probed_batches())))
@@ -181,8 +181,11 @@ class Party(Client):
         return ()
 
     def _check_open(self, what: str) -> None:
-        if self._config.secure_sums:
+        config = self._config
+        if config.secure_sums:
             raise Refused(self.caller, f"asks {self.name} for {what}, and sums are to hide what is one client's")
+        if config.noise is not None and config.learning_rate != "auto":
+            raise Refused(self.caller, f"asks {self.name} for {what}, beside which the noise would claim nothing")
 
     async def _do(self, task: Task) -> Any:
         return await self.compute(task.function, *task.arguments, work=task.work)
@@ -269,7 +272,11 @@ class ServedParty(Party):
 
     @remote(caller=SERVER)
     async def probe(self, probe: Probe) -> ProbeImage:
-        """Return X_k X_k^T u, of the rows of the first mini-batch where there are any."""
+        """Return X_k X_k^T u, of the rows of the first mini-batch where there are any.
+
+        Raises:
+            Refused: as for `squared_norm`.
+        """
         self._check_open("an image of its kernel")
         return ProbeImage(await self._do(self._block.kernel_image(probe.vector, self._rows_of(0))))
 

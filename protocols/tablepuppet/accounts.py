@@ -246,6 +246,9 @@ def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     else:
         epsilon, mechanism = laplace_label_epsilon(deviation), "randomised-label"
     note = "one label replaced; sums of residuals and test scores come after it, or are the label owner's own"
+    # a class that one row alone has is told by its absence from a neighbour's
+    is_told = released.label_loss == "softmax" and not config.declared_facts
+    uncovered = ("which classes occur is told without noise: declare them in declared_facts",) if is_told else ()
     return PrivacyRecord(
         party=released.party,
         message_type="Labels",
@@ -255,7 +258,8 @@ def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         sensitivity=moved,
         touched=1,
         epsilon=epsilon,
-        covered=True,
+        uncovered=uncovered,
+        covered=not uncovered,
         note=note,
     )
 

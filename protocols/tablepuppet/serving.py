@@ -161,6 +161,7 @@ class PredictingTable(NewRowsMember, SecureSummand):
     ) -> None:
         NewRowsMember.__init__(self, query, seat, members)
         SecureSummand.__init__(self, members, server)
+        self.fellows.stay()
         self._config, self._stored = config, stored
         self._has_predicted = False
 

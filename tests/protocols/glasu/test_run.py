@@ -15,6 +15,7 @@ from fedactors.inspection import describe_predictions
 from fedactors.launch import launch, resolve
 from fedactors.learning.model_parts import write_part
 from fedactors.plugins import check_contract
+from fedactors.privacy.secure_aggregation import SecureSumError
 from fedactors.records.run_folder import ROUND_METRICS
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu import serving
@@ -231,12 +232,23 @@ def test_predictions_hide_what_training_hid(how, tmp_path):
     assert same == 1.0 if how == "sums" else same > 0.8
 
 
-def test_sums_without_a_client_that_they_had_in_training_are_refused(tmp_path):
+class Omitting(serving.PredictingServer):
+    """Adds up without one client: the difference to an honest sum is its part."""
+
+    def __init__(self, config, names, present, writer):
+        super().__init__(config, names, [name for name in present if name != "client-2"], writer)
+
+
+def test_sums_without_a_client_that_they_had_in_training_are_refused(tmp_path, monkeypatch):
     config = settings(num_clients="4", num_rounds="2", evaluate_every="2", secure_aggregation="true")
     _, memory = simulate(config)
-    states = {name: frame for name, frame in memory.snapshots[-1].actors.items() if name != "client-2"}
+    whole, data = memory.snapshots[-1].actors, load_data(config, DATA, 0)
+    states = {name: frame for name, frame in whole.items() if name != "client-2"}
     with pytest.raises(BadInput, match="not allowed without client-2: the difference"):
-        predicted(serving.predict, config, load_data(config, DATA, 0), states, tmp_path)
+        predicted(serving.predict, config, data, states, tmp_path)
+    monkeypatch.setattr(serving, "PredictingServer", Omitting)
+    with pytest.raises(SecureSumError, match="without client-2 a sum of values from before would show"):
+        predicted(serving.predict, config, data, whole, tmp_path)
 
 
 @pytest.mark.slow

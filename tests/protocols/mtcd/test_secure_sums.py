@@ -72,8 +72,15 @@ def test_inspection_and_the_ledger_know_sums_only():
     assert not {"Representation", "ProbeImage", "SquaredNorm"} & (types | told)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (SECURE, "sums are to hide what is one client's"),
+        ("noise=gaussian", "beside which the noise would claim nothing"),
+    ],
+)
 @pytest.mark.parametrize("door", ["squared_norm", "probe"])
-def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, door):
+def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, door, words, why):
     from protocols.mtcd.messages import NormOrder, Probe
 
     order = {"squared_norm": NormOrder(), "probe": Probe(np.ones(24))}[door]
@@ -82,8 +89,8 @@ def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, door):
         await getattr(self.peer("client-2", actors.TokenClient), door)(order)
 
     monkeypatch.setattr(TokenServer, "sync", ask_as_door(ask))
-    with pytest.raises(FedactorsError, match="sums are to hide what is one client's"):
-        simulate(f"{SECURE} {SLOW}")
+    with pytest.raises(FedactorsError, match=why):
+        simulate(f"{words} {SLOW}")
 
 
 def ask_as_door(ask):

@@ -10,13 +10,19 @@ import torch
 
 from fedactors import load_part
 from fedactors.data.alignment import AlignmentOrder, hash_ids
+from fedactors.data.neighbours import replaced_rows
 from fedactors.data.partitions import vertical
 from fedactors.errors import BadInput, Refused
 from fedactors.inspection import describe_predictions
 from fedactors.learning.model_parts import write_part
+from fedactors.parties import Parties
 from fedactors.plugins import find_protocol
+from fedactors.privacy.laws import observing
+from fedactors.privacy.secure_aggregation import SecureSumError
+from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import CLIENT, remote
-from fedactors.secure_prediction import RowOrder
+from fedactors.runtime.base import Work
+from fedactors.secure_prediction import RowOrder, Summed
 from fedactors.serving import NoPart
 from protocols.mtcd import serving
 from protocols.mtcd.data import load_data
@@ -93,6 +99,35 @@ def test_new_rows_leave_under_the_noise_of_training(tmp_path):
     assert said["probability_1"] != again["probability_1"]
 
 
+def heard(config, data, states, folder):
+    """Return what client-1 put under noise in a prediction, its law, and the ledger's line."""
+    found = []
+
+    def keep(exact, law, draw, name):
+        found.append((name, exact, law))
+        return draw()
+
+    with observing(keep):
+        _, runtime = predicted(serving.predict, config, data, states, folder)
+    line = next(record for record in runtime.privacy_records if record.party == "client-1")
+    (one, _) = [(exact, law) for name, exact, law in found if name == "Contribution"]
+    return *one, line
+
+
+def test_a_new_row_moves_no_more_than_its_line_says_whatever_it_holds(tmp_path):
+    """Also a row that was trained on: the model stays; what training told of it is in the account of the training."""
+    words = f"{TABLE} problem=sparse-logistic num_rounds=2 noise=gaussian noise_multiplier=4.0 learning_rate=0.1"
+    config, data, states = trained(words, "breast-cancer")
+    exact, law, line = heard(config, data, states, tmp_path)
+    moved = []
+    for neighbour in replaced_rows(data, "client-1", 6, 0, keep_label=True):
+        other, _, _ = heard(config, neighbour.data, states, tmp_path)
+        assert np.count_nonzero((other != exact).reshape(len(exact), -1).any(axis=1)) <= 1
+        moved.append(law.mu(exact, other))
+    assert (line.neighbour, line.covered) == ("new row", True)
+    assert 0.5 * line.rigorous_mu < max(moved) <= line.rigorous_mu * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("problem", ["sparse-logistic", "network network_width=4 batch_size=64"])
 def test_new_rows_leave_under_the_masks_of_training(problem, tmp_path):
     words = f"{TABLE} problem={problem} num_rounds=2 secure_sums=true learning_rate=0.1"
@@ -166,6 +201,31 @@ def test_two_questions_cannot_pair_one_partys_rows_with_others_of_the_others(lia
     np.testing.assert_allclose(said["probability_1"], again["probability_1"], atol=1e-6)
     monkeypatch.setattr(serving, "SummedLabels", liar)
     with pytest.raises(Refused, match=why):
+        predicted(serving.predict, config, data, states, tmp_path)
+
+
+class Omitting(serving.RepresentationExchange):
+    """Adds up without one party, once all have a key in common: the difference to an honest sum is its part."""
+
+    @remote(caller=CLIENT, only="label_party")
+    async def sum_up(self) -> Summed:
+        await SecureSums(self, Parties(self, self._parties, timeout=60.0), num_sums=1).prepare(1)
+        parties = Parties(self, self._parties[:-1], timeout=60.0)
+        sums = SecureSums(self, parties, num_sums=1)
+        sums._number = 1  # a second call for keys, of fewer
+        await sums.prepare(1)
+        parts = await parties.ask(lambda party: party.add_up())
+        total, whose = await sums.total(parts, self.point, Work("unmask", 1.0))
+        assert whose == ("client-0", "client-1", "client-2")
+        return Summed(total)
+
+
+def test_an_exchange_cannot_leave_a_party_out(tmp_path, monkeypatch):
+    """Four parties, of whom three are enough for a sum; nobody remembers from one prediction to the next."""
+    config, data, states = trained(SUMMED.replace("num_clients=3", "num_clients=4"), "breast-cancer")
+    predicted(serving.predict, config, data, states, tmp_path)
+    monkeypatch.setattr(serving, "RepresentationExchange", Omitting)
+    with pytest.raises(SecureSumError, match="without client-3 a sum of values from before would show"):
         predicted(serving.predict, config, data, states, tmp_path)
 
 

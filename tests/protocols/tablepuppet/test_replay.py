@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.plugins import Neighbour
 from fedactors.privacy import replay
 from fedactors.privacy.claims import EVERYBODY, JOINED
 from fedactors.testing.conformance import remarks_on_claims
@@ -124,6 +125,29 @@ def test_the_conformance_kit_replays_joined_tuples(monkeypatch):
     monkeypatch.setattr(models, "clip_rows", lambda values, *_: values)
     remarks = list(remarks_on_claims(subject, simulate(subject)))
     assert any("are claimed for one joined tuple" in remark for remark in remarks)
+
+
+def grades(last):
+    """Four classes, of which one row alone has the last; replaced by `last` it is in no row."""
+    label = [*("abc"[i % 3] for i in range(59)), last]
+    tests = pa.table({"k": np.arange(60), "x": np.linspace(-1, 1, 60), "grade": label})
+    sources = in_memory(tests=tests, pupils=pa.table({"k": np.arange(60), "z": np.cos(np.arange(60))}))
+    sql = "SELECT grade, x, z FROM tests JOIN pupils ON tests.k = pupils.k"
+    return stated(sql, sources, label="grade", task="multiclass", num_classes=4)
+
+
+@pytest.mark.parametrize("declared", [(), ("x=-1:1", "z=-1:1", "grade=a|b|c|d")])
+def test_labels_are_covered_where_their_classes_are_not_counted_among_the_rows(declared):
+    config = settings(algorithm="rfl-sgd-v", model="softmax", rounds=1, label_dp=1.0, declared_facts=declared)
+    data = grades("d")
+    rare = Neighbour(label="d by b", kind="label", data=grades("b"))
+    found = replay.audit_by_replay(PROTOCOL, config, data, data.parties[0], [rare], seed=0)
+    assert found.refuted == []
+    assert found.claims["label"].covered == bool(declared)
+    told = any("num_classes" in place for place in found.worst["label"].bare)
+    assert told != bool(declared)
+    why = " ".join(found.claims["label"].uncovered)
+    assert ("which classes occur is told" in why) == told
 
 
 def test_slices_that_repeat_base_rows_have_no_account():
