@@ -24,8 +24,8 @@ _MARK = re.compile(r"(<!-- campaign: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def append_rows(file: Path, rows: Sequence[Row]) -> None:
     """Add rows to a table, which need not be there yet."""
-    earlier = parquet.read_table(file).to_pylist() if file.exists() else []
-    made = pa.Table.from_pylist([*earlier, *(dataclasses.asdict(row) for row in rows)])
+    earlier = read_rows(file) if file.exists() else []
+    made = pa.Table.from_pylist([dataclasses.asdict(row) for row in (*earlier, *rows)])
     parquet.write_table(made, file, compression="zstd")
 
 
