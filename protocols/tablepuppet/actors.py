@@ -80,6 +80,7 @@ class TableClient(JoinMember, SecureSummand):
     state: ClassVar[tuple[str, ...]] = (
         *JoinMember.state, "meaning", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows",
         "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise_state", "places",
+        "told",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -110,7 +111,8 @@ class TableClient(JoinMember, SecureSummand):
         self.num_updates = self.num_releases = 0
         self.noise_multiplier = 0.0
         self._rho = config.first_rho
-        self._told: Labels | None = None
+        self.told: Labels | None = None
+        """What was said of the labels: the same is said again, after a resume too."""
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: models.LinearSystem | None = None
 
@@ -198,11 +200,11 @@ class TableClient(JoinMember, SecureSummand):
     @remote(caller=SERVER, only="joiners")
     async def send_labels(self) -> Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
-        if self._told is None:  # asked again, the same ones: the mean of several would have less noise
+        if self.told is None:  # asked again, the same ones: the mean of several would have less noise
             train = self._labels[~self._is_test]
             noisy = data.noisy_labels(train, self._config, self._loss, self._num_classes, self.noise_rng("labels"))
-            self._told = Labels(noisy, self._is_test, self._num_classes)
-        return self._told
+            self.told = Labels(noisy, self._is_test, self._num_classes)
+        return self.told
 
     @remote(caller=SERVER, only="joiners")
     async def receive_counts(self, counts: DuplicateCounts) -> None:

@@ -11,6 +11,7 @@ from fedactors.data import held_tables
 from fedactors.errors import BadInput, Refused
 from fedactors.privacy.accounting import dpsgd_epsilon
 from fedactors.records.recorder import MemoryRecorder
+from fedactors.runtime import snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.tablepuppet import models
 from protocols.tablepuppet.actors import TableClient
@@ -158,7 +159,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     config = build(TablePuppetConfig, {"model": "logistic", "algorithm": "rfl-sgd-v", "label_dp": 0.5})
     monkeypatch.setattr(TableClient, "noise_rng", lambda *_: np.random.default_rng())
     client = object.__new__(TableClient)
-    client._config, client._loss, client._classes, client._told = config, "logistic", ("a", "b"), None
+    client._config, client._loss, client._classes, client.told = config, "logistic", ("a", "b"), None
     client._labels, client._is_test = np.tile([0.0, 1.0], 500), np.zeros(1000, bool)
     told = []
     for _ in range(2):
@@ -166,6 +167,12 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
             client.send_labels().send(None)
         told.append(stopped.value.value.train)
     assert np.array_equal(*told)
+    # nor does a process that goes on from a checkpoint draw it anew
+    restored = object.__new__(TableClient)
+    snapshot.apply(restored, snapshot.unseal(snapshot.seal(snapshot.capture(client, ("told",))), "orders"))
+    with pytest.raises(StopIteration) as stopped:
+        restored.send_labels().send(None)
+    assert np.array_equal(stopped.value.value.train, told[0])
 
 
 def test_a_state_does_not_take_the_noise_off():
