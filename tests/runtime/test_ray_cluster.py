@@ -102,7 +102,10 @@ if __name__ == "__main__":
 
     found, pid = runtime.execute(main)
     left = [p.name() for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
-    alive = psutil.pid_exists(pid)
+    try:  # whom nobody has waited for yet is not alive
+        alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        alive = False
     print(json.dumps({"found": found, "listening": sorted(set(listening)), "left": left, "alive": alive}))
 """
 
