@@ -1,7 +1,7 @@
-"""DP-SGD (Abadi et al., 2016): per-sample clipped gradients, Gaussian noise, Poisson samples, Opacus' account.
+"""The gradients of DP-SGD (Abadi et al., 2016): each row's own, clipped, and added up.
 
-Per-sample gradients come from torch.func (vmap over grad), so any module without running statistics serves; noise
-comes from the numpy Generator that is passed.
+Per-sample gradients come from torch.func (vmap over grad), so any module without running statistics serves. Noise and
+account are the caller's.
 
 Shapes: B samples in a batch, P flat parameters.
 """
@@ -9,34 +9,18 @@ Shapes: B samples in a batch, P flat parameters.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedactors.learning.devices import on_host, placed
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import Model
 from fedactors.learning.parameters import Array
-from fedactors.privacy.mechanisms import add_gaussian
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of a batch of one: output (1 x O) and target (1) to a scalar."""
-
-
-def poisson_batches(
-    num_samples: int, sample_rate: float, steps: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
-    """Yield `steps` batches in which each sample takes part independently with `sample_rate`; some may be empty.
-
-    Amplification holds only if nobody who sees the releases knows these draws: make `rng` from OS entropy.
-    """
-    if not 0 < sample_rate <= 1:
-        raise ValueError(f"sample_rate must be in (0, 1], got {sample_rate}")
-    for _ in range(steps):
-        yield np.flatnonzero(rng.random(num_samples) < sample_rate)
 
 
 def per_sample_gradients(
@@ -58,34 +42,6 @@ def per_sample_gradients(
 
     gradients = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))(parameters, x_B, y_B)
     return torch.cat([gradients[name].reshape(len(x_B), -1) for name in parameters], dim=1)
-
-
-def noisy_gradient(
-    module: nn.Module,
-    loss: SampleLoss,
-    x_B: Tensor,
-    y_B: Tensor,
-    *,
-    clip_norm: float,
-    noise_multiplier: float,
-    expected_batch_size: float,
-    rng: np.random.Generator,
-    weights_B: Tensor | None = None,
-) -> Tensor:
-    """Return ``(sum_i clip(w_i g_i, C) + N(0, (z C)^2)) / expected_batch_size`` as a flat vector (P).
-
-    An empty batch gives noise alone: its size must not show. `weights_B` scales a sample's gradient *before* it is
-    clipped, for samples that stand for several (a base row with its duplicates).
-    """
-    size = sum(parameter.numel() for parameter in module.parameters())
-    dtype = next(module.parameters()).dtype
-    total_P = torch.zeros(size, dtype=dtype)
-    if len(x_B):
-        gradient_BP = per_sample_gradients(module, loss, x_B, y_B)
-        if weights_B is not None:
-            gradient_BP = gradient_BP * weights_B.to(dtype)[:, None]
-        total_P = _clip(gradient_BP, clip_norm).sum(dim=0)
-    return noisy_sum(total_P, noise_multiplier * clip_norm, rng) / expected_batch_size
 
 
 _SLICE_ROWS = 64
@@ -122,8 +78,3 @@ def _clip(gradient_BP: Tensor, clip_norm: float) -> Tensor:
 
 def _inner_product(output: Tensor, upstream: Tensor) -> Tensor:
     return (output * upstream).sum()
-
-
-def noisy_sum(total_P: Tensor, sigma: float, rng: np.random.Generator, name: str = "gradient") -> Tensor:
-    """Return a sum of clipped gradients (P) with Gaussian noise of deviation `sigma`."""
-    return torch.from_numpy(add_gaussian(total_P.numpy(), sigma, rng, name))

@@ -164,16 +164,6 @@ def window(problem: Problem, made: Plan) -> int:
     return math.ceil(way / least) + sum(counts)
 
 
-def epoch_cost_of_shared_cores(problem: Problem, w_a: int, w_p: int, batch_size: int) -> float:
-    """Return the epoch with Eq. 7's assumption that a worker uses C/w cores, however many, without loss.
-
-    Time is then T w / C per batch and w does not matter where the parties are balanced: settings tie.
-    """
-    t_a = batch_seconds(problem.active, batch_size, per_sample=True) * w_a / problem.active.cores
-    t_p = batch_seconds(problem.passive, batch_size, per_sample=True) * w_p / problem.passive.cores
-    return math.ceil(problem.num_rows / batch_size) * max(t_a, t_p) / min(w_a, w_p)
-
-
 def search(
     problem: Problem,
     objective: Objective = "epoch",

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.privacy.dpsgd import noisy_gradient, per_sample_gradients, poisson_batches
+from fedactors.learning.network import Network
+from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.privacy.dpsgd import clipped_gradient_sum, per_sample_gradients
 
 SPEC = ModelSpec(name="mlp", inputs=(4,), outputs=3, hidden=5, layers=3, float64=True)
 LOSS = torch.nn.functional.cross_entropy
@@ -41,61 +43,39 @@ def test_per_sample_gradients_equal_opacus():
     torch.testing.assert_close(per_sample_gradients(module, LOSS, x, y), expected, rtol=0, atol=1e-12)
 
 
-def test_without_clip_and_noise_it_is_the_plain_gradient():
-    module, (x, y) = build_model(SPEC, 0), batch()
-    found = noisy_gradient(
-        module,
-        LOSS,
-        x,
-        y,
-        clip_norm=1e9,
-        noise_multiplier=0.0,
-        expected_batch_size=len(x),
-        rng=np.random.default_rng(0),
-    )
-    torch.testing.assert_close(found, naive(module, x, y).mean(dim=0), rtol=0, atol=1e-12)
+def rows_and_upstream(n=150):
+    """More rows than go through in one slice, of which the first is a million times as large."""
+    rng = np.random.default_rng(1)
+    x, upstream = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
+    x[0] *= 1e6
+    return x, upstream
 
 
-def test_each_sample_is_clipped_after_its_weight():
-    module, (x, y) = build_model(SPEC, 0), batch(2)
-    rows = naive(module, x, y)
-    weights = torch.tensor([1.0, 1000.0])
-    found = noisy_gradient(
-        module,
-        LOSS,
-        x,
-        y,
-        clip_norm=0.01,
-        noise_multiplier=0.0,
-        expected_batch_size=1.0,
-        rng=np.random.default_rng(0),
-        weights_B=weights,
-    )
-    expected = 0.01 * rows[0] / rows[0].norm() + 0.01 * rows[1] / rows[1].norm()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+def naive_clipped(module, x, upstream, clip_norm):
+    total = torch.zeros(sum(p.numel() for p in module.parameters()), dtype=torch.float64)
+    for row, along in zip(torch.from_numpy(x), torch.from_numpy(upstream), strict=True):
+        grads = torch.autograd.grad((module(row[None]) * along).sum(), list(module.parameters()))
+        gradient = torch.cat([g.reshape(-1) for g in grads])
+        total += gradient * min(1.0, clip_norm / gradient.norm().item())
+    return total.numpy()
 
 
-def test_noise_deviation_and_empty_batches():
-    spec = ModelSpec(name="linear", inputs=(200,), outputs=500)
-    module = build_model(spec, 0)
-    found = noisy_gradient(
-        module,
-        LOSS,
-        torch.zeros(0, 200),
-        torch.zeros(0, dtype=torch.long),
-        clip_norm=0.5,
-        noise_multiplier=3.0,
-        expected_batch_size=10.0,
-        rng=np.random.default_rng(0),
-    )
-    sigma = 3.0 * 0.5 / 10
-    assert abs(found.std().item() - sigma) < 4 * sigma / math.sqrt(2 * found.numel())
+@pytest.mark.parametrize("clip_norm", [0.01, 3.0, 1e9])
+def test_the_clipped_sum_is_that_of_a_loop_over_rows(clip_norm):
+    x, upstream = rows_and_upstream()
+    module = build_model(SPEC, 0)
+    found = clipped_gradient_sum(Network(SPEC, OptimizerSpec(), 0).model, x, upstream, clip_norm)
+    np.testing.assert_allclose(found, naive_clipped(module, x, upstream, clip_norm), rtol=1e-9, atol=1e-12)
 
 
-def test_poisson_batches_have_the_stated_rate():
-    sizes = np.array([len(b) for b in poisson_batches(1000, 0.05, 400, np.random.default_rng(0))])
-    assert abs(sizes.mean() - 50) < 4 * math.sqrt(1000 * 0.05 * 0.95 / 400)
-    assert sizes.std() == pytest.approx(math.sqrt(1000 * 0.05 * 0.95), rel=0.2)
+@pytest.mark.parametrize("value", [0.0, 1e30, -1e30, math.inf, math.nan])
+def test_one_row_moves_the_sum_by_no_more_than_twice_the_clip(value):
+    x, upstream = rows_and_upstream()
+    model = Network(SPEC, OptimizerSpec(), 0).model
+    other, along = x.copy(), upstream.copy()
+    other[70], along[70] = value, 1e3
+    moved = clipped_gradient_sum(model, other, along, 0.5) - clipped_gradient_sum(model, x, upstream, 0.5)
+    assert np.linalg.norm(moved) <= 2 * 0.5 * (1 + 1e-9)
 
 
 def test_running_statistics_are_refused():

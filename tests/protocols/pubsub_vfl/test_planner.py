@@ -43,17 +43,6 @@ def test_argmins_do_not_depend_on_the_split_of_cores(split):
     assert setting(planner.search(table_8(*split), "literal-per-sample")[0]) == (2, 2, 16)
 
 
-def test_the_papers_model_does_not_identify_the_number_of_workers():
-    problem = table_8(num_rows=700_000)
-    costs = {
-        (w_a, w_p): planner.epoch_cost_of_shared_cores(problem, w_a, w_p, 1024)
-        for w_a in planner.WORKERS
-        for w_p in planner.WORKERS
-    }
-    least = min(costs.values())
-    assert sum(math.isclose(value, least, rel_tol=1e-12) for value in costs.values()) == 1225
-
-
 def test_epoch_objective_by_hand():
     problem = Problem(
         active=party("active", 4, (0.002, 0.5), sync_seconds=0.01),
