@@ -17,12 +17,11 @@ from fedactors.errors import BadInput, Refused
 from fedactors.joined_rows import MAPPER, Places, RowHolder
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
-from fedactors.records.recorder import MemoryRecorder
 from fedactors.remote import CLIENT, DRIVER, SERVER, doors
-from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.serving import actor_state
 from fedactors.validation import party_name
+from tests.keeping import Keeping
 
 TASK = '[task]\ntype = "binary"\n'
 QUERY = (
@@ -78,18 +77,6 @@ def folder(tmp_path):
         save(tmp_path / f"{name}.csv", rows)
     (tmp_path / "parties.toml").write_text(QUERY)
     return tmp_path
-
-
-class Keeping(MemoryRecorder):
-    """Keeps every checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.all: list[Snapshot] = []
-
-    def save_checkpoint(self, label, actors, driver):
-        super().save_checkpoint(label, actors, driver)
-        self.all.append(Snapshot(dict(actors), driver))
 
 
 def train(name, settings, data_file, seed=0, resume=None):

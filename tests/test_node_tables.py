@@ -16,11 +16,10 @@ from fedactors.errors import Refused
 from fedactors.inspection import describe_joins
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
-from fedactors.records.recorder import MemoryRecorder
 from fedactors.remote import CLIENT, doors
-from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.serving import actor_state
+from tests.keeping import Keeping
 
 TASK = '[task]\nlayout = "graph-tables"\ntype = "binary"\nalignment = "psi"\npositive = "yes"\n'
 PARTIES = """
@@ -89,18 +88,6 @@ def place(tmp_path_factory):
     make(folder)
     make(folder, "new-", 30, labelled=False)
     return folder
-
-
-class Keeping(MemoryRecorder):
-    """Keeps every checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.all: list[Snapshot] = []
-
-    def save_checkpoint(self, label, actors, driver):
-        super().save_checkpoint(label, actors, driver)
-        self.all.append(Snapshot(dict(actors), driver))
 
 
 def train(data_file, seed=0, resume=None, **more):

@@ -79,7 +79,7 @@ class PubSubVflConfig(StepSettings):
     cpus_per_worker: Annotated[float, Field(ge=0, le=1024)] = 0.1
     """Cores that each worker reserves on its host; in the simulated runtime it computes on one, or on this many."""
     embedding_buffer: Positive = 5
-    """Entries that an embedding topic keeps, and the window of ``avfl`` and ``avfl-ps`` (p)."""
+    """Entries that an embedding topic keeps (p); the window of ``avfl`` and ``avfl-ps``, at most a pair's epoch."""
     gradient_buffer: Positive = 5
     """Entries that a gradient topic keeps (q)."""
     max_in_flight: Positive = 24

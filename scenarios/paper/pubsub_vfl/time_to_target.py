@@ -148,6 +148,10 @@ def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
             rank = (-len(reached), sum(reached) if reached else -row.metrics["best_auc"])
             if method not in found or rank < found[method][0]:
                 found[method] = (rank, chosen)
+    if OURS not in found or len(found) < 2:
+        raise SystemExit(
+            f"{given.table}: holds no rows of {study} to choose settings by: run --part {study.split('-')[0]}"
+        )
     return {method: chosen for method, (_, chosen) in found.items()}
 
 
