@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'^ *(?:\| *)*(  File "[^"\n]+", line \d+, in \S+)$', re.MULTILINE)
 _CALLER = "_fedactors_caller"
-"""Attribute of an error that came as a reply: the name of whoever made the call."""
+"""Attribute of an error that came as a reply: the `UnawaitedCall` that was told, and the name of whoever called."""
 
 
 LAST_SECONDS = 60.0
@@ -78,7 +78,7 @@ def first_error(error: BaseException) -> BaseException:
 
 
 class UnawaitedCall:
-    """An exception handler for event loops: a call, or a task, whose failure nobody awaited stops the run.
+    """An exception handler for event loops: a call, or a task, whose failure nobody awaited stops the run it is of.
 
     Args:
         stop: is given the failure.
@@ -109,7 +109,7 @@ class UnawaitedCall:
 
     def fail(self, reply: asyncio.Future[Any], error: BaseException, caller: str) -> None:
         """End a reply with an error; who made the call is remembered, in case that nobody ever asks."""
-        setattr(error, _CALLER, caller)
+        setattr(error, _CALLER, (self, caller))
         reply.set_exception(error)
         self._failed.add(reply)
 
@@ -127,7 +127,9 @@ class UnawaitedCall:
             return
         if isinstance(error, PartyLost) and self._handled(error.party):
             return
-        caller = getattr(error, _CALLER, None)
+        told, caller = getattr(error, _CALLER, (self, None))
+        if told is not self:
+            return  # left by a run that has ended on this loop: what becomes garbage late stops no other run
         if caller is not None:
             note = f" ({caller}, which had called it, did not await the answer)"
             error.args = (f"{error}{note}",)

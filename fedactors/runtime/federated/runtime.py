@@ -218,8 +218,8 @@ class FederatedRuntime(Runtime):
             why = str(self._failure) if isinstance(self._failure, FedactorsError) else type(self._failure).__name__
             raise self._failure from None
         except BaseExceptionGroup as group:
-            error = first_error(group)
-            why = type(error).__name__
+            error = self._failure or first_error(group)  # what stopped the run, not what broke as it stopped
+            why = str(error) if self._failure else type(error).__name__
             raise error from None
         except FedactorsError as error:
             why = str(self._failure or error)
