@@ -12,7 +12,9 @@ WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(WHEEL_INDEX),--extra-index-url $(WHEEL_INDEX))
+# pip compiles what it installs on one core, and the tests of all libraries too: half a minute more
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(WHEEL_INDEX),--extra-index-url $(WHEEL_INDEX))
 
 # `make check` is the inner loop: style, types, and the tests without Ray, browsers and long runs. `make walks` does what
 # a person does: the documentation's commands, every script, installs in fresh environments, clusters of several hosts.
@@ -20,7 +22,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(W
 .PHONY: demo test walks replay check lint docs clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python scenarios/demo.py
+	@$(BIN)/python scenarios/demo.py
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk" $(TESTS)
@@ -49,13 +51,17 @@ clean:
 	rm -rf $(VENV) site build *.egg-info
 
 $(VENV)/.installed: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("fedactors needs Python 3.11 or newer, " + sys.executable + " is older; set PYTHON=" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit("fedactors needs Python 3.11 or newer, " + sys.executable + " is older; set PYTHON=" if sys.version_info < (3, 11) else 0)'
+	@echo 'installing into $(VENV), once: torch, Ray and what they need are about 2 GB; this takes minutes and says nothing'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@$(COMPILE)
+	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("fedactors needs Python 3.11 or newer, " + sys.executable + " is older; set PYTHON=" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[dev]'
-	touch $@ $(VENV)/.installed
+	@$(PYTHON) -c 'import sys; sys.exit("fedactors needs Python 3.11 or newer, " + sys.executable + " is older; set PYTHON=" if sys.version_info < (3, 11) else 0)'
+	@echo 'installing into $(VENV), once: torch, Ray and what they need are about 2 GB; this takes minutes and says nothing'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[dev]'
+	@$(COMPILE)
+	@touch $@ $(VENV)/.installed

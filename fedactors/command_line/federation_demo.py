@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.command_line.terminal import print_json, print_table
+from fedactors.command_line.terminal import format_value, print_json, print_table
 from fedactors.errors import BadInput, CallTimeout, PartyFailed
 from fedactors.plugins import discover, resolve_address
+from fedactors.records.progress import format_bytes
 from fedactors.runtime.federated.crossings import agree, learned
 from fedactors.validation import writing
 
@@ -81,11 +82,11 @@ def demo(folder: Path, form: str) -> int:
         agreed = agree(both, run)
         print_json({"run": run, "metrics": found["metrics"], "parts": parts, "logs_agree": agreed, "learned": crossed})
         return 0
-    print(f"\ntest: {', '.join(f'{name} {value:.3f}' for name, value in found['metrics'].items())}")
+    print(f"\n{format_value(found['metrics'])}")
     for name, entries in crossed.items():
         print(f"\nWhat {name} learned from outside, by its own signed log ({folder / name / 'audit.log'})\n")
-        rows = [[e["from"], e["sender"], e["type"], str(e["messages"]), str(e["bytes"])] for e in entries]
-        print_table(["site", "from", "message", "times", "bytes"], rows)
+        rows = [[e["from"], e["sender"], e["type"], str(e["messages"]), format_bytes(e["bytes"])] for e in entries]
+        print_table(["site", "from", "message", "times", "size"], rows)
     word = "agree" if agree(both, run) else "DO NOT AGREE"
     print(f"\nThe logs of both sites {word} on what crossed between them.")
     return 0
@@ -175,7 +176,7 @@ def _wait_for(site: Path, process: subprocess.Popen[str]) -> None:
 def _train(folder: Path, protocol: str, quiet: bool) -> dict[str, Any]:
     """Start the run at the bank, answer at both sites, and return its summary."""
     data = f"{BANK}=customers,{SHOP}=orders"
-    settings = ("num_epochs=4", "num_layers=2", "hidden_size=16", "embedding_size=8", "batch_size=64")
+    settings = "num_epochs=4 learning_rate=0.01 num_layers=2 hidden_size=16 embedding_size=8 batch_size=64".split()
     places = ("--federation", str(folder / BANK / "federation.toml"), "--data", data, "--out", str(folder / "runs"))
     words = ("run", protocol, *places, *settings)
     if not quiet:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.catalogue import Task
-from fedactors.data.preprocessing import FittedColumn, Preprocessing
+from fedactors.data.preprocessing import FittedColumn, Preprocessing, without_values
 from fedactors.errors import BadInput
 
 Float32 = NDArray[np.float32]
@@ -175,15 +175,13 @@ def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> 
     if not len(block.ids):
         raise BadInput(f"{where}: no rows")
     check_ids(block.ids, where)
+    bad: dict[str, int] = {}
     for column, how in enumerate(block.fills):
         values = block.features[:, column]
-        bad = int((np.isinf(values) if how else ~np.isfinite(values)).sum())
-        if not bad:
-            continue
-        raise BadInput(
-            f"{where}: column {block.feature_names[column]}: {bad} values are NaN, missing or infinite; "
-            "only finite numbers are allowed"
-        )
+        if count := int((np.isinf(values) if how else ~np.isfinite(values)).sum()):
+            bad[block.feature_names[column]] = count
+    if bad:
+        raise BadInput(f"{where}: {without_values(bad, 'NaN, missing or infinite')}")
     if block.labels is not None:
         check_labels(block.labels, where, task, num_classes)
 

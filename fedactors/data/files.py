@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -72,6 +73,10 @@ class Column:
         else:
             found = self.values.astype(object).tolist()
         return [None if value is None or value != value else value_text(value) for value in found]
+
+    def first_text(self) -> str:
+        """Return the first text that is no number; an empty one if there is none."""
+        return next((v for v in self.values.tolist() if isinstance(v, str) and not _is_number(v)), "")
 
     def numbers(self, where: str, dtype: Any = np.float32) -> NDArray[Any]:
         """Return numbers of a type of numpy's floats; NaN where there is none.
@@ -176,8 +181,13 @@ def _read_arrow(
     elif path.name.endswith((".csv", ".csv.gz", ".tsv")):
         parse = pa_csv.ParseOptions(delimiter=csv.separator or ("\t" if path.suffix == ".tsv" else ","))
         read = pa_csv.ReadOptions(encoding=csv.encoding)
-        with _opened(path) as file, pa_csv.open_csv(file, read_options=read, parse_options=parse) as reader:
+        with (
+            _decoded(party, path, csv),
+            _opened(path) as file,
+            pa_csv.open_csv(file, read_options=read, parse_options=parse) as reader,
+        ):
             present = reader.schema.names
+        _refuse_other_separator(party, path, present, wanted, csv)
         convert = pa_csv.ConvertOptions(
             include_columns=None if wanted is None else [c for c in wanted if c in present],
             strings_can_be_null=True,
@@ -185,14 +195,43 @@ def _read_arrow(
             null_values=None if csv.null is None else ["", *csv.null],
             column_types={name: pa.string() for name in as_text},
         )
-        with _opened(path) as file:
+        with _decoded(party, path, csv), _opened(path) as file:
             table = pa_csv.read_csv(file, read_options=read, parse_options=parse, convert_options=convert)
+            for field in table.schema:  # what arrow makes of text in other characters where no type is asked for
+                if pa.types.is_binary(field.type):
+                    raise UnicodeError(field.name)
     else:
         raise BadInput(f"{party}: path: {path} is not allowed: give a {ENDINGS} file")
     doubled = {name for name in table.column_names if table.column_names.count(name) > 1}
     if doubled:
         raise BadInput(f"{party}: {path}: columns of the same name: {', '.join(sorted(doubled))}")
     return {name: table[name].to_numpy() for name in table.column_names}
+
+
+@contextlib.contextmanager
+def _decoded(party: str, path: Path, csv: CsvFormat) -> Iterator[None]:
+    """Turn characters that are not of the encoding into a line that says where that is given."""
+    try:
+        yield
+    except ValueError as error:  # of names of columns a UnicodeError, of values an ArrowInvalid, which only says so
+        if not isinstance(error, UnicodeError) and "invalid UTF8" not in str(error):
+            raise
+        raise BadInput(
+            f"{party}: {path} is not written in {csv.encoding}; give its encoding, such as "
+            'csv = { encoding = "latin-1" }'
+        ) from error
+
+
+def _refuse_other_separator(
+    party: str, path: Path, present: Sequence[str], wanted: Sequence[str] | None, csv: CsvFormat
+) -> None:
+    if csv.separator is None and len(present) == 1 and present[0] not in (wanted or ()):
+        for separator in ";\t|,":
+            if separator in present[0]:
+                raise BadInput(
+                    f"{party}: {path} has one column, {present[0][:80]!r}; give what stands between its fields: "
+                    f"csv = {{ separator = {json.dumps(separator)} }}"
+                )
 
 
 @contextlib.contextmanager
@@ -204,9 +243,12 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _first_text(values: NDArray[Any]) -> str:
-    for value in values.tolist():
-        try:
-            float(value)
-        except (ValueError, TypeError):
-            return str(value)
-    return ""
+    return next((str(value) for value in values.tolist() if not _is_number(value)), "")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True

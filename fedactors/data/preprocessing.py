@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -38,6 +39,9 @@ MISSING, OTHER = "<missing>", "<other>"
 _PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
 _MOST_CELLS = 1 << 28
 """Numbers that one categorical column may become: 1 GiB."""
+_MOST_NAMED = 8
+"""Columns that one line names."""
+_MOST_SHOWN = 20
 
 
 @config
@@ -194,23 +198,51 @@ def encode(
     Raises:
         BadInput: text where numbers must be, dates that are none, or, if not `new`, values that may not be missing.
     """
+    _refuse_texts([columns[one.name] for one in fitted if one.rule.type == "numeric"], where)
     rejected: dict[int, str] = {}
+    lacking: dict[str, int] = {}
     parts = []
     for one in fitted:
         made, problems = _encode_one(columns[one.name], one, where, new, dtype)
         if problems and one.rule.missing != "drop" and not new:
-            raise BadInput(f"{where}: column {one.name}: {_told(problems)}")
+            if other := next((reason for reason in problems.values() if reason != "missing"), None):
+                raise BadInput(f"{where}: column {one.name}: {other}")
+            lacking[one.name] = len(problems)
         for row, reason in problems.items():
             rejected.setdefault(row, f"{one.name}: {reason}")
         parts.append(made)
+    if lacking:
+        raise BadInput(f"{where}: {without_values(lacking)}")
     num_rows = len(next(iter(columns.values()))) if columns else 0
     features = np.concatenate(parts, axis=1) if parts else np.zeros((num_rows, 0), dtype)
     return Encoded(features, rejected)
 
 
-def _told(problems: Mapping[int, str]) -> str:
-    reasons = list(problems.values())
-    return f"{reasons.count(reasons[0])} values are missing" if reasons[0] == "missing" else reasons[0]
+def without_values(counts: Mapping[str, int], told: str = "missing") -> str:
+    """Return what to say of columns whose values may not be missing, and what the user can do about the first.
+
+    Args:
+        counts: values that are missing, by column; at least one column.
+        told: what they are.
+    """
+    found = ", ".join(f"column {name}: {count} values are {told}" for name, count in [*counts.items()][:_MOST_NAMED])
+    more = f" and {len(counts) - _MOST_NAMED} columns more" if len(counts) > _MOST_NAMED else ""
+    name = next(iter(counts))
+    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+    return (
+        f'{found}{more}; say under columns what to do, such as {key} = {{ missing = "indicator" }}, "median" or "drop"'
+    )
+
+
+def _refuse_texts(columns: Sequence[Column], where: str) -> None:
+    """Name all columns of text among those that must be numbers; a single one is named where it is read."""
+    found = [f"{column.name} ({text[:_MOST_SHOWN]!r})" for column in columns if (text := column.first_text())]
+    if len(found) > 1:
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        raise BadInput(
+            f"{where}: columns hold text: {', '.join(found[:_MOST_NAMED])}{more}; give numbers, or name the columns "
+            "under categorical or columns"
+        )
 
 
 def _encode_one(

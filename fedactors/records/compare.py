@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
-from fedactors.records.metrics import Summary, read_events, read_rounds, read_summary
+from fedactors.records.metrics import Summary, read_events, read_rounds, read_summary, shown_metric
 from fedactors.records.paired import paired_difference
 from fedactors.records.remote import is_remote
 from fedactors.records.run_folder import RunFolder
@@ -158,7 +158,10 @@ def group_runs(runs: Sequence[LoadedRun]) -> list[Group]:
 def compare(runs: Sequence[LoadedRun]) -> dict[str, Any]:
     """Return groups with mean, std and interval of every metric, and their differences from the first, JSON-ready."""
     groups = group_runs(runs)
-    names = list(dict.fromkeys(name for run in runs for name in run.summary.metrics))
+    named = dict.fromkeys(name for run in runs for name in run.summary.metrics)
+    # what runs are judged by comes first
+    main = (shown_metric(run.headline[0], run.summary.metrics) for run in runs)
+    names = list({**dict.fromkeys(name for name in main if name is not None), **named})
     names = [name for name in [*names, *USAGE] if any(group.values(name) for group in groups)]
     described = [
         {

@@ -27,6 +27,7 @@ from fedactors.records.timeline import MAX_LANES, Timeline
 _MOST_COLUMNS = 4
 _SHORT = 12
 """Rows of a table that stays open."""
+_FEW_CHARTS = 6
 _DRIVER = "driver"
 _LIGHT = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#db2777")
 _DARK = ("#60a5fa", "#fbbf24", "#34d399", "#c084fc", "#f87171", "#22d3ee", "#a3e635", "#f472b6")
@@ -81,7 +82,11 @@ def render_report(runs: Sequence[LoadedRun]) -> str:
     groups = group_runs(runs)
     title = "fedactors: " + ", ".join(dict.fromkeys(run.summary.protocol for run in runs))
     body = [f"<h1>{escape(title)}</h1>", _head(runs), _overview(runs), _notes(runs), _curves(groups)]
-    body += [_details(run, single=len(runs) == 1) for run in runs]
+    if len(runs) == 1:
+        body.append(_details(runs[0]))
+    else:
+        body.append("<h2>Each run</h2>")
+        body += [_closed(group, run) for group in groups for run in group.runs]
     style = _STYLE % (_palette(_LIGHT), _palette(_DARK))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     return (
@@ -185,7 +190,8 @@ def _curves(groups: Sequence[Group]) -> str:
     parts.append(_charts(groups, [(main, axis) for axis in AXES]))
     constant = {metric: value for metric in others if (value := _constant(groups, metric)) is not None}
     if changing := [metric for metric in others if metric not in constant]:
-        parts += ["<h2>Other metrics</h2>", _charts(groups, [(metric, "round") for metric in changing])]
+        charts = _charts(groups, [(metric, "round") for metric in changing])
+        parts += ["<h2>Other metrics</h2>", _folded(f"{len(changing)} charts", charts, len(changing), _FEW_CHARTS)]
     if constant:
         listed = ", ".join(f"{metric} {value:g}" for metric, value in constant.items())
         parts.append(f'<p class="note">The same in every round: {escape(listed)}.</p>')
@@ -207,7 +213,13 @@ def _charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str]]) -> str:
     return f'<div class="charts">{"".join(charts)}</div>'
 
 
-def _details(run: LoadedRun, *, single: bool) -> str:
+def _closed(group: Group, run: LoadedRun) -> str:
+    """Return one run of several, to be opened: what it was, and the name that its folder or table has."""
+    title = f"<strong>{escape(f'{group.label}, seed {run.summary.seed}')}</strong>"
+    return f'<details><summary>{title} <span class="note">{escape(run.name)}</span></summary>{_details(run)}</details>'
+
+
+def _details(run: LoadedRun) -> str:
     if run.folder is not None:
         parts = [_timeline(run, run.folder), _traffic(run.folder), _privacy(run.folder)]
         environment: Mapping[str, Any] = run.folder.environment
@@ -216,11 +228,7 @@ def _details(run: LoadedRun, *, single: bool) -> str:
         environment = {} if run.row is None else run.row.versions
     parts.append(_facts("Configuration", _flatten(run.config)))
     parts.append(_facts("Environment", _flatten(environment)))
-    inner = "\n".join(part for part in parts if part)
-    name = escape(f"{run.name}, seed {run.summary.seed}" if run.folder is None else run.name)
-    if single:
-        return inner
-    return f"<details><summary><strong>{name}</strong></summary>{inner}</details>"
+    return "\n".join(part for part in parts if part)
 
 
 class _Spans:
@@ -263,7 +271,8 @@ def _timeline(run: LoadedRun, folder: RunFolder) -> str:
         share = f"{100 * seconds.get('compute', 0.0) / whole:.1f}" if whole > 0 else "-"
         rows.append([actor, *(f"{seconds.get(kind, 0.0):.4g}" for kind in columns), share])
     table = _table(["actor", *(f"{kind}, s" for kind in columns), "computing, % of the run"], rows)
-    meaning = '<p class="note">Above 100: several computations of an actor at a time.</p>'
+    several = any(seconds.get("compute", 0.0) > whole > 0 for seconds in totals.values())
+    meaning = '<p class="note">Above 100: several computations of an actor at a time.</p>' if several else ""
     return (
         f'<h2>Timeline</h2><div class="zoom"><p>{legend} <span class="note">zoom</span> {zooms}</p>'
         f'<p class="note">{" ".join(notes)}</p><figure class="wide">{drawn.draw()}</figure></div>'
@@ -309,9 +318,9 @@ def _actors(names: set[str]) -> str:
     return ", ".join(sorted(names)) if len(names) <= 3 else f"{len(names)} actors"
 
 
-def _folded(title: str, inner: str, num_rows: int) -> str:
+def _folded(title: str, inner: str, length: int, short: int = _SHORT) -> str:
     """Return `inner` under a title to click at, open if it is short."""
-    return f"<details{' open' if num_rows <= _SHORT else ''}><summary>{escape(title)}</summary>{inner}</details>"
+    return f"<details{' open' if length <= short else ''}><summary>{escape(title)}</summary>{inner}</details>"
 
 
 def _privacy(folder: RunFolder) -> str:

@@ -29,7 +29,7 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
 
     What falls by more than two decades is drawn on a logarithmic axis; rounds have whole ticks only.
     """
-    width, height, left, right, top, bottom = 460.0, 290.0, 64.0, 36.0, 24.0, 42.0
+    width, height, right, top, bottom = 460.0, 290.0, 36.0, 24.0, 46.0
     xs = [x for curve in curves for x in curve.x]
     lows = [m - s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
     highs = [m + s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
@@ -40,6 +40,9 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     y_ticks = decades(min(means), max(means)) if is_log else ticks(min(lows), max(highs))
     x_low, x_high = min(*xs, x_ticks[0]), max(*xs, x_ticks[-1])
     y_low, y_high = (y_ticks[0], y_ticks[-1]) if is_log else (min(*lows, y_ticks[0]), max(*highs, y_ticks[-1]))
+
+    # a letter is at most this wide; names of ticks are not cut off
+    left = max(48.0, 12.0 + 7.5 * max(len(_tick_text(tick, y_label)) for tick in y_ticks))
 
     def px(x: float) -> float:
         return left + (x - x_low) / (x_high - x_low) * (width - left - right)
@@ -52,11 +55,11 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     parts = [open_svg(width, height, title)]
     for tick in x_ticks:
         parts.append(f'<line class="grid" x1="{px(tick):.1f}" x2="{px(tick):.1f}" y1="{top}" y2="{height - bottom}"/>')
-        parts.append(text(px(tick), height - bottom + 14, _tick_text(tick, x_label), "middle"))
+        parts.append(text(px(tick), height - bottom + 19, _tick_text(tick, x_label), "middle"))
     for tick in y_ticks:
         parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{py(tick):.1f}" y2="{py(tick):.1f}"/>')
         parts.append(text(left - 6, py(tick) + 4, _tick_text(tick, y_label), "end"))
-    parts.append(text((left + width - right) / 2, height - 6, AXIS_NAMES.get(x_label, x_label), "middle"))
+    parts.append(text((left + width - right) / 2, height - 7, AXIS_NAMES.get(x_label, x_label), "middle"))
     parts.append(text(left, top - 10, f"{y_label}{' (logarithmic)' if is_log else ''}", "start"))
     for index, curve in enumerate(curves):
         above = [(px(x), py(m + s)) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]

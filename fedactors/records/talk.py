@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -11,16 +12,19 @@ from fedactors.records.svg import colour, natural, open_svg, text
 
 MAX_CIRCLE = 12
 """Actors above which names and arrows of a circle would lie on each other."""
-MAX_MATRIX = 80
-"""Actors above which a cell of the table would be smaller than a finger; the actors of a party are one then."""
+MAX_MATRIX = 48
+"""Actors above which the names at a table could not be read; the actors of a party are one then."""
 
+_NUMBER = re.compile(r"[-_]?\d+$")
 Edges = Mapping[tuple[str, str], int]
 
 
 def draw_talk(edges: Edges) -> str:
     """Return the picture of bytes by (sender, receiver), grouped by party where there are too many actors."""
     drawn = edges
-    if len(_names(edges)) > MAX_MATRIX:
+    if len(_names(edges)) > MAX_CIRCLE:
+        drawn = _around_hub(edges)
+    if len(_names(drawn)) > MAX_MATRIX:
         drawn = _by_party(edges)
     if len(_names(drawn)) > MAX_MATRIX:
         drawn = _largest(drawn)
@@ -35,6 +39,23 @@ def _by_party(edges: Edges) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for (sender, receiver), count in edges.items():
         edge = (sender.partition("/")[0], receiver.partition("/")[0])
+        found[edge] = found.get(edge, 0) + count
+    return found
+
+
+def _around_hub(edges: Edges) -> Edges:
+    """Put actors that all talk with one other only, such as a server's clients, under one name for each kind."""
+    names = _names(edges)
+    hub = next((name for name in names if all(name in edge for edge in edges)), None)
+    if hub is None:
+        return edges
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(name if name == hub else _NUMBER.sub("", name), []).append(name)
+    called = {name: f"{len(same)} × {kind}" if len(same) > 1 else name for kind, same in kinds.items() for name in same}
+    found: dict[tuple[str, str], int] = {}
+    for (sender, receiver), count in edges.items():
+        edge = (called[sender], called[receiver])
         found[edge] = found.get(edge, 0) + count
     return found
 
@@ -125,7 +146,9 @@ def talk_circle(edges: Edges) -> str:
         fill = colour(parties[name.partition("/")[0]])
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="{fill}"/>')
         if name == hub:
-            parts.append(text(x, y - 15, name, "middle"))
+            # between two neighbours of the ring, where no arrow goes
+            angle = math.pi / len(ring) - math.pi / 2
+            parts.append(text(x + 34 * math.cos(angle), y + 34 * math.sin(angle) + 4, name, "start"))
             continue
         away_x, away_y = math.cos(angles[name]), math.sin(angles[name])
         anchor = "start" if away_x > 0.3 else "end" if away_x < -0.3 else "middle"

@@ -17,6 +17,8 @@ from fedactors.records.svg import colour, kind_index, natural, open_svg, text, t
 NUM_MOMENTS = 1600
 """Columns; a zoomed page shows them apart."""
 MAX_LANES = 60
+_ROOMY = 24
+"""Lanes that are drawn in full height: more of them would not fit a screen."""
 _LEVELS = 12
 """Heights that are told apart: neighbours of the same height are drawn as one."""
 
@@ -76,7 +78,8 @@ class Timeline:
         """Return the picture: a lane for each actor, of the `MAX_LANES` busiest."""
         names = sorted(self.actors, key=lambda name: -sum(self.seconds(name, kind) for kind in self.kinds))
         names = sorted(names[:MAX_LANES], key=natural)
-        row, left, width, bottom = 22.0, 150.0, 980.0, 30.0
+        row, letters = (22.0, "") if len(names) <= _ROOMY else (14.0, ' style="font-size:9.5px"')
+        left, width, bottom = 150.0, 980.0, 30.0
         height = row * len(names) + bottom
         scale = (width - left - 24) / NUM_MOMENTS
         parts = [open_svg(width, height, "timeline of actors")]
@@ -87,16 +90,17 @@ class Timeline:
                 parts.append(text(x, height - bottom + 14, f"{tick:g} s", "middle"))
         for index, name in enumerate(names):
             base = row * (index + 1) - 3
-            parts.append(text(left - 6, base - 4, name if len(name) <= 22 else f"{name[:21]}…", "end", name))
+            called = text(left - 6, base - row / 2 + 7, name if len(name) <= 22 else f"{name[:21]}…", "end", name)
+            parts.append(f"<g{letters}>{called}</g>")
             told = ", ".join(f"{kind} {self.seconds(name, kind):.4g} s" for kind in self.actors[name])
             parts.append(f'<g transform="translate({left} {base})"><title>{escape(f"{name}: {told}")}</title>')
-            parts.append(f'<rect class="lane" width="{NUM_MOMENTS * scale:.1f}" height="{row - 6}" y="{6 - row}"/>')
+            parts.append(f'<rect class="lane" width="{NUM_MOMENTS * scale:.1f}" height="{row - 5}" y="{5 - row}"/>')
             ground = np.zeros(NUM_MOMENTS)
             for kind in self.kinds:
                 if kind not in self.actors[name]:
                     continue
                 share = np.minimum(self.actors[name][kind] / self._width, 1 - ground)
-                path = "".join(_boxes(ground, share, scale, row - 6))
+                path = "".join(_boxes(ground, share, scale, row - 5))
                 if path:
                     parts.append(f'<path fill="{colour(kind_index(kind))}" d="{path}"/>')
                 ground = ground + share

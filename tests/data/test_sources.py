@@ -1,11 +1,16 @@
+import dataclasses
 import pickle
+import tomllib
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedactors.data.blocks import check_block
+from fedactors.data.files import CsvFormat
 from fedactors.data.partitioners import VerticalSizePartitioner
+from fedactors.data.preprocessing import ColumnRule
 from fedactors.data.sources import FileSource, named_sources
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
@@ -104,6 +109,52 @@ def test_missing_values(tmp_path):
     ):
         with pytest.raises(BadInput, match=f"column {column}: 1 values are missing"):
             source(path, **given).load()
+
+
+def test_what_can_be_done_about_a_file_is_said_of_all_columns_at_once(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("id,age,so many,c,y\n1,,,a,0\n2,3,,,1\n3,4,5,b,0\n")
+    path.with_name("t.csv").write_text("c,n,d\na,1,\nb,2,x\n")
+    with pytest.raises(BadInput, match=r"columns hold text: c \('a'\), d \('x'\); give numbers, or name the columns"):
+        source(path.with_name("t.csv")).load()
+    with pytest.raises(BadInput) as caught:
+        source(path, id_column="id", label="y", categorical=("c",)).load()
+    assert 'columns what to do, such as c = { missing = "indicator" }' in str(caught.value)
+    rules = (("c", ColumnRule(type="text", missing="indicator")),)
+    made = source(path, id_column="id", label="y", rules=rules)
+    with pytest.raises(BadInput) as caught:
+        check_block(made.load(), "bank", "binary", 2)
+    said = str(caught.value)
+    assert "column age: 1 values are NaN, missing or infinite, column so many: 2 values" in said
+    assert 'such as age = { missing = "indicator" }' in said
+    # what the line says is what helps
+    helped = dataclasses.replace(
+        made, rules=(*rules, ("age", ColumnRule(missing="indicator")), ("so many", ColumnRule(missing="median")))
+    )
+    check_block(helped.load(), "bank", "binary", 2)
+
+
+@pytest.mark.parametrize("text", ["größe,y\n1,0\n2,1\n", "job,y\nMüller,0\nb,1\n"], ids=["a name", "a value"])
+@pytest.mark.parametrize("categorical", [(), ("job",)])
+def test_other_characters_than_utf8(tmp_path, text, categorical):
+    path = tmp_path / "b.csv"
+    path.write_bytes(text.encode("latin-1"))
+    given = {"label": "y", "categorical": categorical if text.startswith("job") else ()}
+    with pytest.raises(BadInput, match=r"not written in utf8; give its encoding, .* encoding = \"latin-1"):
+        source(path, **given).load()
+    if categorical or text.startswith("gr"):
+        read = source(path, **given, csv=CsvFormat(encoding="latin-1")).load()
+        assert read.feature_names[0] in ("größe", "job=Müller")
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_another_separator_is_recognised(tmp_path, separator):
+    path = tmp_path / "b.csv"
+    path.write_text(f"x{separator}y\n1{separator}0\n2{separator}1\n")
+    with pytest.raises(BadInput, match=r"has one column, .*csv = \{ separator = ") as caught:
+        source(path, label="y").load()
+    given = tomllib.loads(str(caught.value).rpartition(": ")[2])["csv"]
+    assert source(path, label="y", csv=CsvFormat(**given)).load().feature_names == ("x",)
 
 
 def test_values_beyond_float32_are_not_finite(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.records.compare import Group, load_runs
+from fedactors.records.compare import Group, LoadedRun, compare, load_runs
 from fedactors.records.curves import Curve, shared_metrics
 from fedactors.records.ledger_log import LEDGER, read_ledger
 from fedactors.records.metrics import Summary
@@ -121,6 +121,7 @@ def test_seeds_share_a_curve_with_a_band(tmp_path):
     assert page.count('class="curve"') == 4
     assert "<polygon" in page
     assert page.count("<details>") == 2
+    assert all(f"<strong>vfl, seed {seed}</strong>" in page for seed in (0, 1))
 
 
 def test_what_comes_from_files_is_escaped(tmp_path):
@@ -249,6 +250,28 @@ def test_ticks_span_the_values(low, high, expected):
     assert expected is None or made == pytest.approx(expected)
 
 
+def test_no_tick_is_cut_off_and_none_lies_on_another():
+    curve = Curve(label="a", x=(0.0125, 0.025), mean=(0.899676, 0.899699), std=(0.0, 0.0))
+    chart = line_chart([curve], "seconds", "auc")
+    written = re.findall(r'<text x="([0-9.]+)" y="([0-9.]+)" text-anchor="(end|middle)">([0-9.]+)<', chart)
+    ends = [(float(x), float(y), text) for x, y, anchor, text in written if anchor == "end"]
+    assert max(len(text) for *_, text in ends) == 8
+    assert all(x - 7 * len(text) >= 0 for x, _, text in ends)
+    lowest = max(y for _, y, _ in ends)
+    assert all(float(y) - lowest >= 13 for _, y, anchor, _ in written if anchor == "middle")
+
+
+def test_what_runs_are_judged_by_comes_first():
+    run = LoadedRun(
+        summary=Summary(
+            run="r", protocol="p", runtime="simulated", seed=0, rounds=1, metrics={"a": 1.0, "test/auc": 0.5}, bytes=1,
+            messages=1, seconds=1.0, wall_seconds=1.0, cpu_utilisation=1.0, waiting_seconds=0.0,
+        ),
+        config={"headline": {"name": "validation/auc", "mode": "max"}},
+    )  # fmt: skip
+    assert list(compare([run])["groups"][0]["metrics"])[:2] == ["test/auc", "a"]
+
+
 def test_flat_and_single_point_curves_can_be_drawn():
     for x, y in (((1.0,), (0.5,)), ((1.0, 2.0), (0.0, 0.0))):
         chart = line_chart([Curve(label="a", x=x, mean=y, std=(0.0,) * len(x))], "round", "auc")
@@ -259,14 +282,27 @@ def test_flat_and_single_point_curves_can_be_drawn():
 def test_talk_of_two_of_many_and_of_very_many():
     two = draw_talk({("a", "b"): 10, ("b", "a"): 20})
     assert two.count('class="edge"') == 2
-    many = draw_talk({(f"c{i}", "server"): i for i in range(40)})
+    many = draw_talk({(f"c{i}", f"c{(i * 7) % 40}"): i for i in range(40)})
     assert many.count('class="edge-cell"') == 40
-    assert "c39 to server: 39 B" in many
+    assert "c39 to c33: 39 B" in many
     by_party = draw_talk({(f"bank/worker-{i}", f"shop/worker-{i}"): 1000 for i in range(200)})
     assert "bank to shop: 200.0 kB" in by_party
-    largest = draw_talk({(f"c{i}", "server"): i + 1 for i in range(300)})
-    assert largest.count('class="edge-cell"') == MAX_MATRIX - 1
-    assert f"{301 - (MAX_MATRIX - 1)} others to server" in largest
+    largest = draw_talk({(f"c{i}", f"c{i + 1}"): i + 1 for i in range(300)})
+    assert f"to {301 - (MAX_MATRIX - 1)} others" in largest
+    assert (
+        len(set(re.findall(r'text-anchor="end">(?:<title>.*?</title>)?(\w[^<]*)<', largest)) - {"from ↓  to →"})
+        == MAX_MATRIX
+    )
+
+
+def test_many_around_one_are_drawn_as_one():
+    star = {("server", f"client-{i}"): 100 for i in range(200)} | {(f"client-{i}", "server"): 10 for i in range(200)}
+    drawn = draw_talk({**star, ("auditor", "server"): 7})
+    assert drawn.count('class="edge"') == 3
+    for told in ("server to 200 × client: 20.0 kB", "200 × client to server: 2.0 kB", "auditor to server: 7 B"):
+        assert told in drawn
+    # not where somebody talks with another one as well
+    assert "× client" not in draw_talk({**star, ("client-0", "client-1"): 1})
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from fedactors.runtime.base import Casting
 from fedactors.runtime.ray import leftovers
 from fedactors.runtime.ray.backstop import GCS, Backstop
 from fedactors.runtime.ray.reaper import Reaper
-from fedactors.runtime.ray.tokens import check_token
+from fedactors.runtime.ray.tokens import check_token, make_own_token
 from fedactors.validation import first_line
 
 _LEAVE_SECONDS = 60.0
@@ -74,6 +74,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
             os.environ.setdefault(name, "1")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         leftovers.remove_leftovers()
+        make_own_token()
         folder = make_folder("ray")
         backstop = Backstop(folder)
         joined = Joined(ours=True, folder=folder, reaper=Reaper(folder), backstop=backstop)

@@ -195,6 +195,8 @@ class Processes:
         phase: str = "",
     ) -> list[Any]:
         num_done = 0
+        if phase:
+            self._tell_phase(f"{phase}: 0 of {len(castings):,}")
 
         async def one(name: str) -> Any:
             nonlocal num_done

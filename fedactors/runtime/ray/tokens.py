@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import secrets
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +35,7 @@ class Token:
 
 def own_token() -> Token | None:
     """Return the token that Ray would show in this process, if it has one and shows any."""
-    mode = os.environ.get("RAY_AUTH_MODE")
-    if mode is not None and mode.lower() != "token":
-        return None
-    if mode is None and not asks_by_itself():
+    if not _is_token_mode():
         return None
     if given := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return Token(given, "RAY_AUTH_TOKEN")
@@ -51,6 +50,27 @@ def own_token() -> Token | None:
 def token_path() -> Path:
     """Return where Ray looks for a token that is not in RAY_AUTH_TOKEN."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def make_own_token() -> None:
+    """Make the token that Ray would make where it starts in this process and finds none: to be read by its user only.
+
+    Ray itself makes one that all users of the machine can read.
+    """
+    if own_token() is not None or os.environ.get("RAY_AUTH_TOKEN_PATH") or not _is_token_mode():
+        return
+    path = token_path()
+    with contextlib.suppress(OSError):  # without a folder to write to Ray says so itself
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.link(file.name, path)  # whole or not at all, and never in place of another's
+
+
+def _is_token_mode() -> bool:
+    mode = os.environ.get("RAY_AUTH_MODE")
+    return asks_by_itself() if mode is None else mode.lower() == "token"
 
 
 def asks_by_itself() -> bool:
