@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any
 
+import numpy as np
+
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
 from fedactors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, Door, doors, spoken
@@ -162,8 +164,12 @@ def _caller(caller: str, door: Door, actors: Mapping[str, type]) -> str:
 
 
 def _type_text(annotation: Any) -> str:
+    """Return a type as it is written, whether or not its module has annotations evaluated."""
     if isinstance(annotation, str):
         return annotation
+    if typing.get_origin(annotation) is np.ndarray:
+        (number,) = typing.get_args(typing.get_args(annotation)[1])
+        return f"NDArray[{'np.' if number.__module__ == 'numpy' else ''}{number.__name__}]"
     return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
 
 

@@ -184,8 +184,13 @@ def run_demo(out: str, smoke: bool, picture: str | None, readme: bool) -> int:
     """Train by each method on both runtimes, and put them side by side."""
     print("\n".join(scene_lines()), flush=True)
     print("\non the virtual clock", flush=True)
-    simulated = {method: train(method, "simulated", out, smoke) for method in METHODS}
+    simulated = {}
+    for method in METHODS:
+        simulated[method] = train(method, "simulated", out, smoke)
+        seconds, waited = seconds_of(simulated[method]), simulated[method].summary.wall_seconds
+        print(f"  {method + ':':12}{seconds:.1f} s of training, simulated in {waited:.1f} s", flush=True)
     real = {}
+    print("\nstarting Ray, once for all three", flush=True)
     joined = cluster.join(None, None)
     try:
         for method in METHODS:

@@ -20,7 +20,7 @@ from fedactors.command_line.submission import fetch_command as fetch_command
 from fedactors.command_line.submission import is_shared
 from fedactors.command_line.submission import submit_command as submit_command
 from fedactors.command_line.sweep import sweep_command as sweep_command
-from fedactors.command_line.terminal import format_value, print_json, print_table
+from fedactors.command_line.terminal import format_value, print_json, print_metrics, print_table
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol, discover, find_protocol
 
@@ -94,14 +94,19 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
             print_json(summaries[0].as_dict())
         return 0
     for summary in summaries:
-        print(f"{summary.protocol} (seed {summary.seed}, {summary.runtime}): {format_value(summary.metrics)}")
+        print_metrics(f"{summary.protocol} (seed {summary.seed}, {summary.runtime})", summary.metrics)
         for note in summary.extra.get("notes", ()):
             print(f"note: {note}")
         print(f"run: {summary.run}")
     if several:
         both = combine(summaries)
-        for name, mean in both["mean"]["metrics"].items():
-            print(f"{name}: {format_value(mean)} ± {format_value(both['std']['metrics'][name])}")
+        print()
+        deviations = both["std"]["metrics"]
+        rows = [
+            [name, f"{format_value(mean)} ± {format_value(deviations[name])}"]
+            for name, mean in both["mean"]["metrics"].items()
+        ]
+        print_table([f"{len(summaries)} seeds", "mean ± standard deviation"], rows)
     return 0
 
 

@@ -176,7 +176,8 @@ def _wait_for(site: Path, process: subprocess.Popen[str]) -> None:
 def _train(folder: Path, protocol: str, quiet: bool) -> dict[str, Any]:
     """Start the run at the bank, answer at both sites, and return its summary."""
     data = f"{BANK}=customers,{SHOP}=orders"
-    settings = "num_epochs=4 learning_rate=0.01 num_layers=2 hidden_size=16 embedding_size=8 batch_size=64".split()
+    network = ("num_layers=2", "hidden_size=16", "embedding_size=8")
+    settings = ("num_epochs=4", "learning_rate=0.01", "batch_size=64", *network)
     places = ("--federation", str(folder / BANK / "federation.toml"), "--data", data, "--out", str(folder / "runs"))
     words = ("run", protocol, *places, *settings)
     if not quiet:

@@ -96,6 +96,16 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: b
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
+def print_metrics(what: str, metrics: Mapping[str, Any]) -> None:
+    """Print metrics on one line, or, where they do not fit, on further ones; no name is parted from its value."""
+    words = [f"{name}\N{NO-BREAK SPACE}{format_value(value)}" for name, value in metrics.items()]
+    wide = shutil.get_terminal_size().columns
+    text = textwrap.fill(
+        f"{what}: {', '.join(words)}", wide, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    print(text.replace("\N{NO-BREAK SPACE}", " "))
+
+
 def format_value(value: Any) -> str:
     """Return a metric for people: four significant digits for floats."""
     if value is None:

@@ -5,13 +5,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from fedactors import launch as launch_module
 from fedactors import load_part
 from fedactors.command_line import main as cli
+from fedactors.command_line.terminal import print_metrics
+from fedactors.inspection import _type_text
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
 from tests import tiny
@@ -319,6 +324,34 @@ def test_inspect_shows_who_receives_every_message_and_what_the_driver_learns(cap
     text = capsys.readouterr().out
     assert text.index("Between parties") < text.index("Step -> adder") < text.index("What the run's driver learns")
     assert text.index("What the run's driver learns") < text.index("Distance -> the run's driver")
+
+
+@pytest.mark.parametrize("number", [np.float64, np.uint8])
+def test_inspect_writes_types_as_people_do(number):
+    written = f"NDArray[np.{number.__name__}]"
+    assert _type_text(NDArray[number]) == _type_text(written) == written
+    assert _type_text(NDArray[Any]) == "NDArray[Any]"
+    assert (_type_text(int), _type_text(tuple[int, ...])) == ("int", "tuple[int, ...]")
+
+
+def test_metrics_that_fill_more_than_a_line_stay_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    metrics = {f"test/metric_{index}": index / 10 for index in range(6)}
+    print_metrics("tiny (seed 0, simulated)", metrics)
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert len(lines) > 3
+    assert lines[0].startswith("tiny (seed 0, simulated): ")
+    assert all(any(f"{name} {value:.4f}" in line for line in lines) for name, value in metrics.items())
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_several_seeds_end_with_a_table_of_them(capsys):
+    assert cli.main(["run", "tiny-one", "--smoke", "--seeds", "0,1", "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "\n2 seeds" in said
+    assert re.search(r"\n\S+ +-?[0-9.e+-]+ ± [0-9.e+-]+\n", said)
 
 
 def test_inspect_leaves_out_what_a_configuration_cannot_send(capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """What the doctor finds, at a machine's settings and at a cluster as a stranger sees it."""
 
 import http.server
+import re
 import resource
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import pytest
 
 from fedactors.runtime.ray.doctor import Finding, examine_cluster, examine_here
 from fedactors.runtime.ray.machine import examine_machine
-from fedactors.runtime.ray.tokens import asks_by_itself
+from fedactors.runtime.ray.tokens import asks_by_itself, make_own_token, own_token
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +136,26 @@ def test_a_machine_that_cannot_is_told_what_to_do(monkeypatch, tmp_path):
     assert "--runtime simulated" in found["Ray"].advice
     assert "set TMPDIR to a path that is shorter by" in found["temporary files"].advice
     assert found["open files"].advice.startswith("with many actors: ulimit -n ")
+
+
+def test_a_token_is_made_for_its_user_alone_and_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    make_own_token()
+    path = tmp_path / ".ray" / "auth_token"
+    assert not path.exists()
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    make_own_token()
+    made = path.read_text()
+    assert re.fullmatch("[0-9a-f]{64}", made)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    make_own_token()
+    assert path.read_text() == made == own_token().text
+    assert here()["token, on this machine"].state == "ok"
+
+
+def test_no_token_is_made_where_another_one_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "mine"))
+    make_own_token()
+    assert not list(tmp_path.iterdir())

@@ -293,7 +293,8 @@ class RayRuntime(Runtime):
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         address = self._address or os.environ.get("RAY_ADDRESS")
-        self.tell(f"joining Ray at {address}" if address else "starting Ray")
+        if not ray.is_initialized():
+            self.tell(f"joining Ray at {address}" if address else "starting Ray")
         joined = cluster.join(self._address, self._num_cpus)
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if address else None
