@@ -36,17 +36,20 @@ def activities(totals: Iterable[Total], events: EventLog) -> list[Activity]:
         events: of the run's timeline.
     """
     found: dict[str, Activity] = {}
+    known: set[str] = set()
 
     def of(actor: str) -> Activity:
         party = actor.partition("/")[0]
-        return found.setdefault(party, Activity(party))
+        entry = found.setdefault(party, Activity(party))
+        entry.num_actors += actor not in known
+        known.add(actor)
+        return entry
 
     # copies: a display looks from a thread of its own while the run goes on
     for actor, kinds in list(events.totals.items()):
         if actor == DRIVER:
             continue
         entry = of(actor)
-        entry.num_actors += 1
         entry.num_computes += events.num_computes.get(actor, 0)
         entry.computing += kinds.get(COMPUTE, 0.0)
         entry.waiting += kinds.get(WAIT, 0.0)
@@ -54,6 +57,6 @@ def activities(totals: Iterable[Total], events: EventLog) -> list[Activity]:
         sender, receiver = total.sender.partition("/")[0], total.receiver.partition("/")[0]
         if total.kind == DRIVER or sender == receiver:
             continue
-        of(sender).sent += total.bytes
-        of(receiver).received += total.bytes
+        of(total.sender).sent += total.bytes
+        of(total.receiver).received += total.bytes
     return sorted(found.values(), key=lambda entry: entry.party)

@@ -336,13 +336,13 @@ def test_inspect_writes_types_as_people_do(number):
 
 def test_metrics_that_fill_more_than_a_line_stay_whole(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    metrics = {f"test/metric_{index}": index / 10 for index in range(6)}
+    metrics = {f"test/metric_{index}": (index + 1) / 10 for index in range(6)}
     print_metrics("tiny (seed 0, simulated)", metrics)
     said = capsys.readouterr().out
     lines = said.splitlines()
     assert max(map(len, lines)) <= 40
     assert len(lines) > 3
-    assert lines[0].startswith("tiny (seed 0, simulated): ")
+    assert lines[0].startswith("tiny (seed 0, simulated):")
     assert all(any(f"{name} {value:.4f}" in line for line in lines) for name, value in metrics.items())
     assert all(line.startswith("  ") for line in lines[1:])
 
