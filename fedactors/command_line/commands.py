@@ -156,14 +156,15 @@ def compare_command(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({**comparison, "plot": args.plot, "report": args.report})
         return 0
-    for header, rows in table_rows(comparison):
+    for index, (header, rows) in enumerate(table_rows(comparison)):
+        if index:
+            print()
         # a screen has room for a few groups side by side, not for all metrics
         if len(rows) <= 4:
             names, *metrics = [list(cells) for cells in zip(header, *rows, strict=True)]
             print_table(names, metrics)
         else:
             print_table(header, rows)
-        print()
     for name in ("plot", "report"):
         if getattr(args, name):
             print(f"{name}: {getattr(args, name)}")

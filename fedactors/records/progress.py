@@ -251,8 +251,9 @@ def describe(state: RoundProgress, total: int | None, headline: str, num_done: i
         parts.append(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}")
     if num_done and elapsed > 0:
         parts.append(f"{num_done / elapsed:.2f} rounds/s")
-        if total and total > state.round:
-            parts.append(f"{format_seconds((total - state.round) * elapsed / num_done)} to go")
+        left = (total - state.round) * elapsed / num_done if total else 0.0
+        if round(left) >= 1:
+            parts.append(f"{format_seconds(left)} to go")
     parts.append(format_bytes(state.bytes))
     if state.epsilon is not None:
         parts.append(f"epsilon {state.epsilon:.3g}")

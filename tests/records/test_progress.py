@@ -22,6 +22,7 @@ def test_line_tells_round_metric_throughput_time_to_go_bytes_and_budget():
     assert (
         describe(state, 10, "auc", 2, 4.0) == "round 4/10  auc 0.9123  0.50 rounds/s  12 s to go  1.5 MB  epsilon 2.5"
     )
+    assert " to go" not in describe(state, 10, "auc", 60, 4.0)  # less than half a second
 
 
 def test_unknown_total_and_headline():
