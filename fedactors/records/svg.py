@@ -16,6 +16,8 @@ from fedactors.records.progress import format_bytes
 NUM_COLOURS = 8
 AXIS_NAMES = {"seconds": "time, s", "bytes": "sent", "money": "money, $"}
 """Axes with their units; a tick of bytes has its own."""
+_SHARES = ("auc", "accuracy", "f1")
+"""How metrics are called that lie between 0 and 1."""
 KIND_COLOURS = {"compute": 0, "wait": 1, "send": 2}
 
 
@@ -31,8 +33,10 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     """
     width, height, right, top, bottom = 460.0, 290.0, 36.0, 24.0, 46.0
     xs = [x for curve in curves for x in curve.x]
-    lows = [m - s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
-    highs = [m + s for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
+    # a share is never below 0 or above 1, and neither is what is drawn of its deviation
+    least, most = (0.0, 1.0) if y_label.endswith(_SHARES) else (-math.inf, math.inf)
+    lows = [max(m - s, least) for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
+    highs = [min(m + s, most) for curve in curves for m, s in zip(curve.mean, curve.std, strict=True)]
     means = [m for curve in curves for m in curve.mean]
     is_log = min(means) > 0 and max(means) > 100 * min(means)
     # "1.25 MB" takes the room of two numbers
@@ -62,8 +66,8 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     parts.append(text((left + width - right) / 2, height - 7, AXIS_NAMES.get(x_label, x_label), "middle"))
     parts.append(text(left, top - 10, f"{y_label}{' (logarithmic)' if is_log else ''}", "start"))
     for index, curve in enumerate(curves):
-        above = [(px(x), py(m + s)) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
-        below = [(px(x), py(m - s)) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
+        above = [(px(x), py(min(m + s, most))) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
+        below = [(px(x), py(max(m - s, least))) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
         if any(curve.std):
             parts.append(
                 f'<polygon points="{_points([*above, *reversed(below)])}" fill="{colour(index)}" opacity="0.18"/>'

@@ -261,6 +261,13 @@ def test_no_tick_is_cut_off_and_none_lies_on_another():
     assert all(float(y) - lowest >= 13 for _, y, anchor, _ in written if anchor == "middle")
 
 
+@pytest.mark.parametrize(("metric", "ends"), [("validation/auc", True), ("validation/loss", False)])
+def test_the_deviation_of_a_share_ends_with_it(metric, ends):
+    curve = Curve(label="a", x=(1.0, 2.0), mean=(0.96, 0.99), std=(0.08, 0.05))
+    written = re.findall(r'text-anchor="end">([0-9.]+)<', line_chart([curve], "round", metric))
+    assert (max(map(float, written)) == 1.0) is ends
+
+
 def test_what_runs_are_judged_by_comes_first():
     run = LoadedRun(
         summary=Summary(
