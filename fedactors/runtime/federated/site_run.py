@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import enum
 import hashlib
 import secrets
@@ -18,10 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from fedactors.data.held_tables import Seat
-from fedactors.data.partitions import HorizontalPart, RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.errors import CallTimeout, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
 from fedactors.network.codec import Parts
 from fedactors.network.ledger import Ledger
@@ -32,25 +27,21 @@ from fedactors.remote import DRIVER
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import Casting
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, encode_error, without_words
+from fedactors.runtime.federated.arguments import built_with
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
-from fedactors.runtime.federated.named_data import DataName, parts_of
 from fedactors.runtime.federated.pieces import Limits, value_of
-from fedactors.runtime.federated.policy import ANY, Amount, as_logged, in_all, taken_by
+from fedactors.runtime.federated.policy import as_logged
 from fedactors.runtime.federated.proposal import Proposal
+from fedactors.runtime.federated.spending import ACCOUNT, Spending
 from fedactors.runtime.hosted import WallClock
 
 CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
 _CLOSE_SECONDS = 10.0
-_MEASURE_SECONDS = 1.0
-ACCOUNT = "account"
-"""The door at which actors write down what they have released; a site with a privacy budget asks by itself."""
-_PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
-"""What actors are told of data."""
 
 
 class Life(enum.IntEnum):
@@ -116,11 +107,7 @@ class SiteRun:
         self._recorder: FolderRecorder | None = None
         self._run_folder: RunFolder | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._measuring = asyncio.Lock()
-        name = proposal.data.get(folder.name)
-        self._announced = None if name is None or folder.budget(name) is None else proposal.budget[folder.name]
-        """What the run may take of the data's privacy budget; None: they have none."""
-        self._taken: dict[str, Amount] = {}
+        self._spending = Spending(folder, proposal, self.actors, self._refuse)
         self._cpu_before = time.process_time()
         # known to this site alone, unless the run is a test
         self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
@@ -148,14 +135,9 @@ class SiteRun:
                     context.loaded.set()
                 self.life = Life.LOADED
             case "open", ():
-                if self._announced is not None:  # on record before anything can leave
-                    facts = {
-                        "data": self.proposal.data[self._folder.name],
-                        "announced": as_logged({ANY: self._announced})[ANY],
-                    }
-                    self._folder.audit.add("opened", run=self.proposal.run, **facts)
+                self._spending.open()
                 self.life, start = Life.OPEN, time.time()
-                self._tasks = [asyncio.get_running_loop().create_task(self._measure_on())]
+                self._tasks = [asyncio.get_running_loop().create_task(self._spending.watch())]
                 for context in self.actors.values():
                     context.clock.begin(start)
                 for context in self.actors.values():
@@ -198,43 +180,13 @@ class SiteRun:
             if book[name].site != me:
                 continue
             try:
-                args, kwargs = self._arguments(name, frame)
+                args, kwargs = built_with(name, frame, self._folder, proposal, self._config)
                 casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
                 self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise Refused(DRIVER, f"casts {name} with other arguments than it takes") from error
             context.failure.add_done_callback(self._failed)
         self.life = Life.PREPARED
-
-    def _arguments(self, name: str, frame: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what an actor is built with: plain values, the approved config, and its site's own data."""
-        folder, package = self._folder, type(self._config).__module__.rpartition(".")[0]
-        sites = (folder.name,) if folder.name in self.proposal.data else ()
-        as_asked, as_here = self.proposal.described(), self.proposal.described(folder)
-        parts = [pair for site in sites for pair in zip(parts_of(as_asked, site), parts_of(as_here, site), strict=True)]
-
-        def own(value: Any) -> Any:
-            if isinstance(value, type(self._config)):
-                if value != self._config:
-                    raise Refused(DRIVER, f"casts {name} with another configuration than the approved one")
-                return self._config
-            if type(value) in _PARTS:
-                found = next((mine for asked, mine in parts if asked == value), None)
-                if found is None:
-                    raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
-                return found
-            if type(value) in (tuple, list):
-                return tuple(own(item) for item in value)
-            if type(value) is dict:
-                return {key: own(item) for key, item in value.items()}
-            if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
-                return value
-            if _is_of(type(value), package) and dataclasses.is_dataclass(value) and not isinstance(value, type):
-                return _rebuilt(value, own)
-            raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
-
-        args, kwargs = own(value_of(frame, DRIVER, arguments=True))
-        return args, kwargs
 
     def _open_records(self) -> None:
         proposal = self.proposal
@@ -293,12 +245,13 @@ class SiteRun:
 
     async def _finish(self) -> None:
         await self.unawaited.last_answers()
-        await self._measure()
+        await self._spending.measure()
         for context in self.actors.values():
             await context.actor.close()
         self.unawaited.check()
         if self.failure.done():
             raise self.failure.result()
+        self._spending.close()
         self.life = Life.CLOSED  # other sites may end before this one
 
     # --- for other sites ---
@@ -350,45 +303,14 @@ class SiteRun:
         except Refused as error:
             raise self._refuse(error) from None
         try:
-            async with self._measuring if door.name == ACCOUNT else contextlib.nullcontext():
+            async with self._spending.measuring if door.name == ACCOUNT else contextlib.nullcontext():
                 reply = await context.serve(sender, door, value)
             if sender == DRIVER:
-                await self._measure()
+                await self._spending.measure()
             self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         except Refused as error:
             raise self._refuse(error) from None
         return reply
-
-    async def _measure_on(self) -> None:
-        while self._announced is not None and self.life is Life.OPEN:
-            await asyncio.sleep(_MEASURE_SECONDS)
-            with contextlib.suppress(Refused):  # which has stopped the run
-                await self._measure()
-
-    async def _measure(self) -> None:
-        """Stop the run if the own actors have released more than it announced, by their own account, now."""
-        if self._announced is None or self.life is not Life.OPEN:
-            return
-        found: list[Any] = []
-        async with self._measuring:
-            for name, context in self.actors.items():
-                if name.partition("/")[0] == self._folder.name and ACCOUNT in context.doors.table:
-                    kept, context.privacy = context.privacy, []
-                    try:
-                        await context.actor.account()  # type: ignore[attr-defined]
-                    finally:
-                        found, context.privacy = found + context.privacy, kept
-        self._taken = taken_by(self._folder.name, found)
-        if not (taken := in_all(self._taken)).within(self._announced):
-            said = f"the run took {taken} of the budget of {self._folder.name} and had announced {self._announced}"
-            raise self._refuse(Refused(self.proposal.coordinator, said))
-
-    def _charged(self, status: str) -> dict[str, Amount]:
-        """Return what counts against the budget: what was measured, and of a run that broke off all it announced."""
-        if self._announced is None or self.life < Life.OPEN:
-            return {}
-        is_known = status == "finished" or not in_all(self._taken).within(self._announced)
-        return self._taken if is_known else {ANY: self._announced}
 
     def _serve_payload(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
@@ -450,7 +372,7 @@ class SiteRun:
         if self.life is Life.ENDED:
             return
         self._drain()
-        charged = as_logged(self._charged(status))
+        charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
         self.life = Life.ENDED
         for task in self._tasks:
             task.cancel()
@@ -466,19 +388,6 @@ class SiteRun:
             self._run_folder.finish("finished" if status == "finished" else "failed")
         log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged)
         self._tell(f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
-
-
-def _is_of(cls: type, package: str) -> bool:
-    """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
-    return cls is Seat or cls.__module__.startswith(f"{package}.")
-
-
-def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
-    """Return a copy of a dataclass, each of its fields being what `own` makes of it."""
-    made = object.__new__(type(value))
-    for field in dataclasses.fields(value):
-        object.__setattr__(made, field.name, own(getattr(value, field.name)))
-    return made
 
 
 def log_end(
