@@ -232,7 +232,6 @@ def _export(site: Path, quiet: bool) -> list[str]:
 
 def _ended(site: Path) -> str:
     """Return the run that a site's log says has ended."""
-    from fedactors.runtime.federated.audit import read
-    from fedactors.runtime.federated.folders import AUDIT
+    from fedactors.runtime.federated.audit import AUDIT, read
 
     return str(next(line["run"] for line in reversed(read(site / AUDIT)) if line["what"] == "ended"))

@@ -9,8 +9,8 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.errors import BadInput
-from fedactors.runtime.federated.audit import check
-from fedactors.runtime.federated.folders import AUDIT, SiteFolder
+from fedactors.runtime.federated.audit import AUDIT, check
+from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.proposal import decide, decision, keep_proposal, make_proposal
 from tests.federated.world import BANK, SHOP, World
 
@@ -198,4 +198,4 @@ def test_a_certificate_of_another_kind_of_key_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^sites\.shop\.certificate: its key is no Ed25519 key$"):
         identity.read_certificate(identity.as_pem(other), "sites.shop.certificate")
     with pytest.raises(BadInput, match=r"^certificate: its key is no Ed25519 key$"):
-        identity.verify(other, b"", b"")
+        identity.key_of(other)

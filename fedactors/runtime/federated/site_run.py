@@ -32,6 +32,7 @@ from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
+from fedactors.runtime.federated.operations import Operations
 from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.policy import as_logged
 from fedactors.runtime.federated.proposal import Proposal
@@ -77,7 +78,7 @@ class SiteRun:
         proposal: what was approved.
         protocol, config: what it asks for.
         limits: of the links.
-        tell: says a line to whoever watches the site.
+        operations: what is told of the site.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class SiteRun:
         protocol: Protocol,
         config: Any,
         limits: Limits,
-        tell: Callable[[str], None],
+        operations: Operations,
     ) -> None:
         self.proposal = proposal
         self.life = Life.APPROVED
@@ -101,7 +102,8 @@ class SiteRun:
         self._protocol = protocol
         self._config = config
         self._limits = limits
-        self._tell = tell
+        self._operations = operations
+        self._tell = operations.tell
         self._out: dict[tuple[str, str], Connection] = {}
         self._in: dict[tuple[str, str], Connection | None] = {}
         self._recorder: FolderRecorder | None = None
@@ -211,9 +213,11 @@ class SiteRun:
         for site in sorted(others):
             for purpose in (CALLS, PAYLOADS):
                 hello = Hello(federation.name, purpose, self.proposal.run, self.cast)
-                ends = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
+                ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
+                ends["errors"] = errors_for(self._folder.name, site)
                 member = federation.members[site]
-                self._out[site, purpose] = await dial(self._folder, member, hello, self._limits, **ends)
+                made = self._out[site, purpose] = await dial(self._folder, member, hello, self._limits, **ends)
+                self._operations.met(made)
         self.life = Life.CONNECTED
 
     def _snapshot(self, label: str) -> None:
@@ -337,7 +341,7 @@ class SiteRun:
     def note(self, error: Refused) -> None:
         """Write down that something was refused, here or by another site, and stop the run."""
         self._folder.audit.add("refused", run=self.proposal.run, party=error.party, why=error.message)
-        self._tell(f"refused: {error}")
+        self._tell("refused", f"refused: {error}")
         self.fail(error)
 
     def _refuse(self, error: Refused) -> Refused:
@@ -360,7 +364,7 @@ class SiteRun:
     def fail(self, error: BaseException) -> None:
         """Stop the run with its first failure."""
         if not self.failure.done() and self.life is not Life.ENDED:
-            self._tell(f"run {self.proposal.run}: {error}")
+            self._tell("error", f"run {self.proposal.run}: {error}")
             self.failure.set_result(error)
 
     def _failed(self, failure: asyncio.Future[BaseException]) -> None:
@@ -387,7 +391,7 @@ class SiteRun:
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
         log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged)
-        self._tell(f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
+        self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
 
 
 def log_end(
