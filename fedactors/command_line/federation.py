@@ -197,23 +197,27 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     """Return what a run would mean for a site, before anything runs, JSON-ready."""
-    from fedactors.inspection import describe_messages, describe_protections
+    from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.records.metrics import jsonable
     from fedactors.runtime.federated.proposal import as_tree, check_proposal
 
     protocol, config = check_proposal(proposal, folder)
+    tell = describe_predictions if proposal.purpose == "predict" else describe_messages
     return {
         "site": folder.name,
         **as_tree(proposal),
         "seats": dict(folder.federation.seats),
         "protections": jsonable(describe_protections(protocol, config)),
-        "messages": describe_messages(protocol, config),
+        "messages": tell(protocol, config),
     }
 
 
 def _print_proposal(shown: dict[str, Any]) -> None:
     mine = shown["data"].get(shown["site"])
     print(f"run {shown['run']}: {shown['coordinator']} proposes {shown['protocol']} {shown['version']}")
+    if shown["purpose"] != "train":
+        what = "goes on with" if shown["purpose"] == "resume" else "predicts with your part of the model of"
+        print(f"it {what} run {shown['earlier']}, from checkpoint {shown['number']}")
     print(f"source {shown['source']}, the same as here")
     print(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())

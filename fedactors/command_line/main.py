@@ -184,6 +184,11 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         metavar="FILE",
         help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet)",
     )
+    predict.add_argument(
+        "--federation",
+        metavar="FILE",
+        help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
+    )
     add_place_flags(predict)
     add_state_flags(predict)
     add_trust_flag(predict)

@@ -104,7 +104,14 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         ),
         (
             ("run", "nebulafl", "--federation", "BANK/federation.toml", "--data", "bank=patients,shop=cases"),
-            "protocol: nebulafl cannot run over a federation yet: its centers are the catalogue's, not sites",
+            "num_centers: 4 is not allowed: over a federation the centers are the sites bank, shop, and the first ones",
+        ),
+        (
+            (
+                *("run", "nebulafl", "--federation", "BANK/federation.toml"),
+                *("--data", "bank=patients,shop=cases", "catalogue=nowhere.toml"),
+            ),
+            "catalogue: nowhere.toml: there is no such file",
         ),
         (
             (

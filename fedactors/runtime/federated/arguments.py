@@ -7,6 +7,7 @@ names them, and the site puts in their place what only it knows.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,18 +18,24 @@ from fedactors.data.partitions import HorizontalPart, RelationalPartition, Relat
 from fedactors.errors import Refused
 from fedactors.remote import DRIVER
 from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.kept_states import Earlier
 from fedactors.runtime.federated.named_data import DataName, parts_of
 from fedactors.runtime.federated.pieces import value_of
 from fedactors.runtime.federated.proposal import Proposal
+from fedactors.serving import StoredState
+from fedactors.validation import shown
 
 _PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
 """What actors are told of data."""
 
 
 def built_with(
-    name: str, frame: bytes, folder: SiteFolder, proposal: Proposal, config: Any
+    name: str, frame: bytes, folder: SiteFolder, proposal: Proposal, config: Any, earlier: Earlier | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and named arguments of the actor `name`, from the frame that the driver sends.
+
+    A state of an earlier run is asked for by the actor's name and the digest of what the site wrote then; the site puts
+    its own in that place.
 
     Raises:
         Refused: they hold something else, another config, or data that are not approved or are another's.
@@ -48,6 +55,11 @@ def built_with(
             if found is None:
                 raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
             return found
+        if type(value) is StoredState:
+            frame = b"" if earlier is None else earlier.states.get(value.actor, b"")
+            if not frame or hashlib.sha256(frame).digest() != value.frame or value.where is not None:
+                raise Refused(DRIVER, f"casts {name} with a state of {shown(value.actor)} that {folder.name} has not")
+            return StoredState(actor=value.actor, frame=frame)
         if type(value) in (tuple, list):
             return tuple(own(item) for item in value)
         if type(value) is dict:

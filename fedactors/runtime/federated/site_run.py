@@ -12,21 +12,25 @@ import asyncio
 import contextlib
 import enum
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fedactors.errors import CallTimeout, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
+from fedactors.inspection import COUNTED, describe_protections
 from fedactors.network.codec import Parts
 from fedactors.network.ledger import Ledger
 from fedactors.plugins import Protocol
+from fedactors.records.metrics import json_line, jsonable
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.run_folder import RunFolder
 from fedactors.remote import DRIVER
-from fedactors.runtime import snapshot
 from fedactors.runtime.base import Casting
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, encode_error, without_words
+from fedactors.runtime.federated import kept_states
 from fedactors.runtime.federated.arguments import built_with
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
@@ -35,14 +39,14 @@ from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, H
 from fedactors.runtime.federated.operations import Operations
 from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.policy import as_logged
-from fedactors.runtime.federated.proposal import Proposal
+from fedactors.runtime.federated.proposal import Proposal, classes_of
 from fedactors.runtime.federated.spending import ACCOUNT, Spending
 from fedactors.runtime.hosted import WallClock
 
 CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
-_CLOSE_SECONDS = 10.0
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
 class Life(enum.IntEnum):
@@ -108,6 +112,15 @@ class SiteRun:
         self._in: dict[tuple[str, str], Connection | None] = {}
         self._recorder: FolderRecorder | None = None
         self._run_folder: RunFolder | None = None
+        self._earlier: kept_states.Earlier | None = None
+        """The run whose states this one takes."""
+        self._goes_on: kept_states.Earlier | None = None
+        """The same, where this one is its continuation."""
+        self._written: str | None = None
+        """Label of a checkpoint that is not yet counted on."""
+        self._released: list[Any] = []
+        """What predictions recorded of privacy."""
+        self._clock = WallClock(time.time())
         self._tasks: list[asyncio.Task[None]] = []
         self._spending = Spending(folder, proposal, self.actors, self._refuse)
         self._cpu_before = time.process_time()
@@ -117,7 +130,7 @@ class SiteRun:
 
     # --- for the driver, whose site is the coordinator's ---
 
-    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot"})
+    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot", "commit"})
     """What the driver asks for that ends the run at this site if it fails."""
 
     async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
@@ -134,6 +147,8 @@ class SiteRun:
             case "load", ():
                 for context in self.actors.values():
                     await context.actor.load()
+                    if self._goes_on is not None:
+                        self._goes_on.restore(context)
                     context.loaded.set()
                 self.life = Life.LOADED
             case "open", ():
@@ -148,8 +163,13 @@ class SiteRun:
                 raise await asyncio.shield(self.failure)
             case "call", (receiver, method, value):
                 return await self.serve_call(self.proposal.coordinator, DRIVER, receiver, method, value)
-            case "snapshot", (str(label),):
-                self._snapshot(label)
+            case "snapshot", (str(label), int(number)):
+                return tuple(self._snapshot(label, number).items())
+            case "commit", (str(label),):
+                if self._written != label or self._run_folder is None:
+                    raise Refused(DRIVER, f"counts on a checkpoint {label[:40]!r} that was not just written")
+                kept_states.commit(self._run_folder, label)
+                self._written = None
             case "drain", ():
                 return self._drain()
             case "finish", ():
@@ -166,8 +186,7 @@ class SiteRun:
         is_cast = isinstance(castings, tuple) and all(type(one) is tuple and len(one) == 3 for one in castings)
         if not (is_cast and castings):
             raise Refused(DRIVER, "casts what are no actors")
-        assert self._protocol.actors is not None
-        classes = {cls.__name__: cls for cls in self._protocol.actors(self._config).values()}
+        classes = classes_of(self._protocol, self._config, proposal.purpose)
         pairs = [(name, cls) for name, cls, _ in castings]
         book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, seats))
         for name in book:
@@ -176,13 +195,18 @@ class SiteRun:
                 raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
         self.gate = Gate(me, proposal.coordinator, book)
         self.cast = hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
-        clock = WallClock(time.time())
+        earlier = None
+        if proposal.purpose != "train":
+            earlier = self._earlier = kept_states.find(self._folder, proposal.earlier, proposal.number)
+        if earlier is not None and proposal.purpose == "resume":
+            self._goes_on, self._seed = earlier, earlier.seed
+        clock = self._clock = WallClock(time.time(), 0.0 if self._goes_on is None else self._goes_on.now)
         self._open_records()
         for name, cls, frame in castings:
             if book[name].site != me:
                 continue
             try:
-                args, kwargs = built_with(name, frame, self._folder, proposal, self._config)
+                args, kwargs = built_with(name, frame, self._folder, proposal, self._config, earlier)
                 casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
                 self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -191,7 +215,11 @@ class SiteRun:
         self.life = Life.PREPARED
 
     def _open_records(self) -> None:
-        proposal = self.proposal
+        proposal, parent = self.proposal, None if self._goes_on is None else self._goes_on.folder
+        if proposal.purpose == "predict":
+            if self._earlier is not None and self._is_counted():
+                self._earlier.folder.check_countable()
+            return
         data = proposal.data.get(self._folder.name, "none")
         described = {
             "schema_version": 1,
@@ -204,8 +232,13 @@ class SiteRun:
             "headline": {"name": self._protocol.headline.name, "mode": self._protocol.headline.mode},
             "config": proposal.config,
         }
-        self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described)
-        self._recorder = FolderRecorder(self._run_folder)
+        self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described, parent=parent)
+        self._recorder = FolderRecorder(self._run_folder, parent=parent)
+
+    def _is_counted(self) -> bool:
+        """Say whether predictions leave lines of the privacy ledger."""
+        found = describe_protections(self._protocol, self._config)
+        return any(one["on"] and one["kind"] in COUNTED for one in found)
 
     async def _connect(self) -> None:
         federation = self._folder.federation
@@ -220,16 +253,14 @@ class SiteRun:
                 self._operations.met(made)
         self.life = Life.CONNECTED
 
-    def _snapshot(self, label: str) -> None:
-        if self.life is not Life.OPEN:
-            raise Refused(DRIVER, "asks for a checkpoint before the run is open")
-        frames = {
-            name: snapshot.seal({"state": snapshot.capture(c.actor, c.actor.state), "jobs": [], "timers": {}})
-            for name, c in self.actors.items()
-        }
+    def _snapshot(self, label: str, number: int) -> dict[str, bytes]:
+        if self.life is not Life.OPEN or self._recorder is None:
+            raise Refused(DRIVER, "asks for a checkpoint of a run that is not open, or trains nothing")
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,30}", label):
+            raise Refused(DRIVER, f"asks for a checkpoint called {label[:40]!r}")
         self._drain()
-        assert self._recorder is not None
-        self._recorder.save_checkpoint(label, frames, snapshot.seal({"site": self._folder.name}))
+        self._written = label
+        return kept_states.write(self._recorder, label, number, self._seed, self._clock.now(), self.actors)
 
     def _drain(self) -> tuple[Any, ...]:
         """Write what the actors recorded; return their totals, seconds of waiting, and processor seconds."""
@@ -241,6 +272,8 @@ class SiteRun:
                 for span in context.spans:
                     self._recorder.record_span(*span)
                 self._recorder.privacy(context.privacy)
+            else:
+                self._released.extend(context.privacy)
             for kept in (context.rows, context.spans, context.privacy):
                 kept.clear()
             total.extend(context.ledger.state())
@@ -336,6 +369,18 @@ class SiteRun:
         """Send a request to another site; return the future of its reply's bytes."""
         return self._out[site, purpose].request(parts, what)
 
+    def output(self, to: str) -> Path:
+        """Return where a file that the driver asked for goes.
+
+        Raises:
+            Refused: it asks for a place, not for a name.
+        """
+        if not _FILE.fullmatch(to):
+            raise Refused(DRIVER, f"asks for a file {to[:40]!r}: a name is allowed, no path")
+        place = self._folder.path / "predictions" / self.proposal.run
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return place / to
+
     # --- what goes wrong ---
 
     def note(self, error: Refused) -> None:
@@ -385,6 +430,8 @@ class SiteRun:
                 connection.close()
         for context in self.actors.values():
             context.close()
+        if self._released and self._earlier is not None:  # whether or not the prediction came to an end
+            self._earlier.folder.count([json_line(jsonable(record)) for record in self._released])
         if self._recorder is not None and self._run_folder is not None:
             if self.failure.done() and not self.failure.cancelled():
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
