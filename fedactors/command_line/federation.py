@@ -86,12 +86,8 @@ listen = "{listen}"
 
 
 def _start(folder: SiteFolder, form: str) -> int:
-    import torch  # now: it takes seconds, and nobody waits yet
-
     from fedactors.records.metrics import json_line
     from fedactors.runtime.federated.site import SiteProcess
-
-    torch.set_num_threads(1)  # as in every process that computes: two give other last bits
 
     async def listen() -> None:
         def say(line: dict[str, Any]) -> None:
@@ -135,6 +131,7 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
             "run": run,
             "coordinator": proposal.coordinator,
             "protocol": proposal.protocol,
+            "purpose": proposal.purpose,
             "data": proposal.data.get(folder.name),
             "status": _status(folder, proposal, ended),
         }

@@ -20,11 +20,19 @@ import numpy as np
 import pytest
 
 from fedactors.command_line.main import main
+from fedactors.command_line.options import RunOptions
 from fedactors.errors import BadInput, Refused
+from fedactors.launch import restore_config
+from fedactors.launch_federated import prepare_prediction
+from fedactors.plugins import find_protocol
+from fedactors.prediction import Application
 from fedactors.records.run_folder import ROUND_METRICS, RunFolder
 from fedactors.runtime.federated import kept_states
 from fedactors.runtime.federated.folders import SITE
 from fedactors.runtime.federated.proposal import check_proposal, go_on, kept_proposals
+from fedactors.runtime.federated.site_run import SiteRun
+from fedactors.serving import StoredState
+from tests.federated.mischief import in_mid_run
 from tests.federated.test_runs import DATA, OTHERS, SMALL, VERTICAL, federated, last_line, simulated
 from tests.federated.world import BANK, SHOP, World
 
@@ -282,7 +290,6 @@ def test_what_goes_on_from_a_run_is_of_the_same_approval(ended: tuple[World, Pat
 def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path, Path]) -> None:
     from fedactors.network.codec import encode
     from fedactors.runtime.federated.arguments import built_with
-    from fedactors.serving import StoredState
 
     world, run, _ = ended
     checkpoint = RunFolder.open(run).load_checkpoint("final")
@@ -356,3 +363,36 @@ def test_other_protocols_predict_what_the_simulated_run_predicts(
                     assert float(value) == pytest.approx(float(other_line[key]), abs=1e-6)
                 else:
                     assert value == other_line[key]
+
+
+def test_a_coordinator_names_files_and_checkpoints_and_no_places(ended: tuple[World, Path, Path]) -> None:
+    world, run, _ = ended
+    folder = RunFolder.open(run)
+    checkpoint, protocol = folder.load_checkpoint("final"), find_protocol("pubsub-vfl")
+    config = restore_config(protocol, folder, ())
+    options = RunOptions(federation=str(world.path / BANK / "federation.toml"), data=f"{BANK}=arrivals,{SHOP}=baskets")
+    prepared = prepare_prediction(protocol, config, folder, checkpoint.driver, options, 7)
+    runtime, predict = prepared.make(None), protocol.predict
+    assert predict is not None
+    found = {name: StoredState(actor=name, frame=digest) for name, digest in checkpoint.actors.items()}
+    asked = Application(stored=found, to="../../../stolen.csv")
+    answering = world.answer()
+    with pytest.raises(Refused, match=r"asks for a file '\.\./\.\./\.\./stolen\.csv': a name is allowed, no path"):
+        runtime.execute(lambda: predict(config, prepared.data, runtime, asked))
+    answering.join(30)
+    assert not list(world.path.rglob("stolen.csv"))
+    assert "a name is allowed, no path" in world.refusals(BANK)[-1]
+
+    def ask(one: SiteRun) -> None:
+        for label in ("../x", "a/b", "", "last.pending", "X"):
+            with pytest.raises(Refused, match="asks for a checkpoint called"):
+                one._snapshot(label, 1)
+        with pytest.raises(Refused, match="counts on a checkpoint 'other' that was not just written"):
+            one.control("commit", ("other",)).send(None)
+        asked_for.append(one.proposal.run)
+
+    asked_for: list[str] = []
+    asking = in_mid_run(world, SHOP, ask)
+    assert federated(world, SMALL) == 0, world.said
+    asking.join(30)
+    assert asked_for

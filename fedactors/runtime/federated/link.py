@@ -290,8 +290,8 @@ class Hello:
     purpose: str
     run: str
     cast: str
-    clock: float = field(default_factory=time.time)
-    """Seconds since 1970, by whoever says it."""
+    clock: float | None = None
+    """Seconds since 1970, by whoever says it; None: when it is said."""
 
 
 async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits, **ends: Any) -> Connection:
@@ -312,7 +312,8 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
             der = writer.get_extra_info("ssl_object").getpeercert(True)
             if folder.federation.owner_of(der) != member.name:
                 raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
-            greeting = (VERSION, hello.federation, hello.purpose, hello.run, hello.cast, hello.clock)
+            clock = time.time() if hello.clock is None else hello.clock
+            greeting = (VERSION, hello.federation, hello.purpose, hello.run, hello.cast, clock)
             writer.write(_framed(encode_parts(greeting)))
             asked = time.time()
             await writer.drain()
@@ -405,7 +406,7 @@ async def accept(
                 raise Broken(f"speaks version {version} of the link, and {folder.name} version {VERSION}")
             if hello.federation != folder.federation.name:
                 raise Broken("speaks for another federation")
-            clock = _ahead(hello.clock, time.time(), limits)
+            clock = _ahead(hello.clock or 0.0, time.time(), limits)
             made = welcome(peer, hello)
             writer.write(_framed(encode_parts(time.time()), REPLY))
             await writer.drain()

@@ -8,6 +8,7 @@ The file that ``metrics = "..."`` of site.toml names holds the same numbers, for
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fedactors import __version__
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.link import Connection, Traffic
-from fedactors.validation import one_line
+from fedactors.validation import one_line, shown
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 STATUS, LOCK = "status.json", "site.lock"
 EVERY_SECONDS = 5.0
-SLOW_SECONDS = 1.0
+SLOW_SECONDS = 5.0
 """A clock that differs by more is told."""
 SOON_DAYS = 30
 """Days before its end from which on a certificate is said to end."""
@@ -74,8 +75,13 @@ class Operations:
         """Take the site's lock.
 
         Raises:
-            BadInput: a process of the site runs already.
+            BadInput: a process of the site runs already, or its metrics cannot be written.
         """
+        target = self._folder.metrics
+        if target is not None and not os.access(target.parent, os.W_OK):
+            raise BadInput(
+                f"metrics: {shown(str(target))} is not allowed: its folder is not there, or not to be written"
+            )
         lock = _lock(self._folder.path)
         if lock is None:
             raise BadInput(f"--folder: a process of {self._folder.name} runs already; see fedactors site status")
@@ -188,10 +194,11 @@ class Operations:
             return
         status = self.status()
         part = self._folder.path / f".{STATUS}.part"
-        part.write_text(json.dumps(status))
-        os.replace(part, self._folder.path / STATUS)
-        if (target := self._folder.metrics) is not None:
-            _write_metrics(target, status)
+        with contextlib.suppress(OSError):  # a full disk ends no run: what is old says when it was written
+            part.write_text(json.dumps(status))
+            os.replace(part, self._folder.path / STATUS)
+            if (target := self._folder.metrics) is not None:
+                _write_metrics(target, status)
 
 
 def read_status(folder: SiteFolder) -> dict[str, Any]:

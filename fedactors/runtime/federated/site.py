@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -83,8 +84,9 @@ class SiteProcess:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(EVERY_SECONDS)
-            self._show()
-            self._operations.look()
+            with contextlib.suppress(OSError):  # a full disk; the next look may find room
+                self._show()
+                self._operations.look()
 
     def _show(self) -> None:
         """Say what the site does, for whoever asks."""
@@ -199,6 +201,7 @@ class SiteProcess:
         """
         if self.run is not None:
             raise self._note(Refused(peer, "proposes a second time"))
+        await asyncio.to_thread(_get_ready)
         try:
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
@@ -235,3 +238,10 @@ class SiteProcess:
         except TimeoutError:
             return False, f"nobody answered within {self._approval_seconds:g} s"
         return found
+
+
+def _get_ready() -> None:
+    """Import what computes, at the first proposal: it takes seconds, and memory that a site that idles does without."""
+    import torch
+
+    torch.set_num_threads(1)  # as in every process that computes: two give other last bits
