@@ -173,7 +173,7 @@ def test_a_new_certificate_is_taken_while_a_run_goes_on(kept: World, capsys: pyt
         kept.processes[SHOP]._operations.look()
 
     renewing = in_mid_run(kept, SHOP, renew)
-    assert federated(kept, ("num_epochs=20", *SMALL[1:])) == 0, kept.said
+    assert federated(kept, ("num_epochs=6", *SMALL[1:])) == 0, kept.said
     renewing.join(30)
     assert any("a new certificate, until" in line for line in kept.said[SHOP])
     assert status(kept, SHOP, capsys)["certificate"]["fingerprint"] != before

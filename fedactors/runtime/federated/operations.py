@@ -79,9 +79,7 @@ class Operations:
         """
         target = self._folder.metrics
         if target is not None and not os.access(target.parent, os.W_OK):
-            raise BadInput(
-                f"metrics: {shown(str(target))} is not allowed: its folder is not there, or not to be written"
-            )
+            raise BadInput(f"metrics: {shown(str(target))} is not allowed: its folder is not there or not writable")
         lock = _lock(self._folder.path)
         if lock is None:
             raise BadInput(f"--folder: a process of {self._folder.name} runs already; see fedactors site status")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -289,8 +290,12 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
 
 def source_digest(protocol: Protocol) -> str:
     """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here."""
+    return _source_digest(protocol.Config.__module__.rpartition(".")[0])
+
+
+@functools.cache  # a process goes on with the code that it has loaded
+def _source_digest(package: str) -> str:
     digest = hashlib.sha256()
-    package = protocol.Config.__module__.rpartition(".")[0]
     for name in ("fedactors", package):
         spec = importlib.util.find_spec(name)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
