@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -142,6 +143,10 @@ class Actor:
             PayloadGone: the owner has freed it (also a KeyError).
         """
         return await self._context.get(ref)
+
+    def output(self, to: str) -> Path:
+        """Return where a file goes that the driver asks for under the name `to`, on this party's host."""
+        return self._context.output(to)
 
     def free(self, ref: Ref) -> None:
         """Forget a payload of one's own."""

@@ -18,6 +18,8 @@ from fedactors.runtime.base import Ref
 THE_DRIVER = "the run's driver"
 KINDS = ("secure sums", "noise", "labels", "standardisation")
 """What every protocol's ``protections`` speaks of, in this order."""
+COUNTED = ("noise", "secure sums")
+"""Protections under which predictions leave lines of the privacy ledger."""
 _CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "whoever calls", OWN_PARTY: "its own party"}
 
 

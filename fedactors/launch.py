@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build, parse_words, spell_infinities
 from fedactors.errors import BadInput, DataMissing, FedactorsError, Stopped
-from fedactors.launch_federated import prepare_federated, resolve_federated
+from fedactors.launch_federated import prepare_federated, resolve_federated, resume_federated
 from fedactors.named_code import check_trusted
 from fedactors.plugins import Protocol, RunResult
 from fedactors.records.activity import Activity, activities
@@ -81,10 +81,10 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     """
     check_trackers(options.track)
     _refuse_blanks(options)
-    if options.federation is not None:
+    if options.federation is not None and options.resume is None:
         return resolve_federated(protocol, words, options)
     for flag in ("share_seed", "budget"):
-        if getattr(options, flag):
+        if getattr(options, flag) and options.federation is None:
             raise BadInput(f"--{flag.replace('_', '-')}: needs --federation")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
@@ -292,7 +292,9 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     held = parent.checkpoint_to_resume().actors
     config = restore_config(protocol, parent, options.trust)
     if stored["runtime"] == "federated":
-        raise BadInput(f"--resume: {parent.path} is a run over a federation, which cannot be resumed yet")
+        return config, resume_federated(options, stored)
+    if options.federation is not None:
+        raise BadInput(f"--federation: {parent.path} is no run over a federation")
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
     check_runtime_flags(options, runtime)
     resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
@@ -359,11 +361,12 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
         name = options.data or protocol.default_data
         progress.phase(f"reading {name}")
         make: Callable[[Recorder | None], Runtime] = partial(make_runtime, options, seed)
+        resolved = _resolved(protocol, config, options, seed, scenario)
         if options.federation is not None:
-            data, make = prepare_federated(protocol, config, options, seed)
+            prepared = prepare_federated(protocol, config, options, seed)
+            data, make, resolved["federation"] = prepared.data, prepared.make, {"run": prepared.proposal.run}
         else:
             data = load_data(protocol, config, name, seed, is_here(options))
-        resolved = _resolved(protocol, config, options, seed, scenario)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
         recorder: FolderRecorder | None = None
         try:

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
 
 from fedactors import launch
 from fedactors.command_line.options import RunOptions
 from fedactors.data.predictions import check_ending
 from fedactors.errors import BadInput
-from fedactors.inspection import describe_protections
+from fedactors.inspection import COUNTED, describe_protections
+from fedactors.launch_federated import prepare_prediction
 from fedactors.plugins import Protocol
 from fedactors.prediction import Application, Outcomes
 from fedactors.privacy.releases import budgets
 from fedactors.records.metrics import json_line, jsonable
-from fedactors.records.run_folder import RunFolder
+from fedactors.records.run_folder import Checkpoint, RunFolder
 from fedactors.records.states import FoundStates
 from fedactors.records.storage import local_path
 from fedactors.runtime.addresses import check_reachable
 from fedactors.serving import StoredState
 
-_COUNTED = ("noise", "secure sums")
-"""Protections under which predictions leave lines of the privacy ledger."""
-
 
 def predict(
-    protocol: Protocol, config: Any, folder: RunFolder, states: FoundStates, options: RunOptions, to: str
+    protocol: Protocol,
+    config: Any,
+    folder: RunFolder,
+    checkpoint: Checkpoint,
+    states: FoundStates,
+    options: RunOptions,
+    to: str,
 ) -> tuple[Outcomes, Any]:
     """Predict on new rows.
 
@@ -34,9 +39,10 @@ def predict(
         protocol: of the run.
         config: of the run.
         folder: of the run.
-        states: of one of its checkpoints; each goes to its own actor only.
+        checkpoint: one of its checkpoints.
+        states: of it; each goes to its own actor only.
         options: new data, and where to run (on what the run was on, unless they say).
-        to: where the party that owns the predictions writes them.
+        to: where the party that owns the predictions writes them; over a federation the name of a file.
 
     Returns:
         What came of it, and what it cost in privacy, by party.
@@ -48,6 +54,8 @@ def predict(
     if protocol.predict is None:
         raise BadInput(f"predict: {protocol.name} cannot predict")
     stored = folder.config
+    if stored["runtime"] == "federated" or options.federation is not None:
+        return _predict_federated(protocol, config, folder, checkpoint, options, to), {}
     chosen = options.runtime or ("ray" if options.address else stored["runtime"])
     options = dataclasses.replace(options, runtime=chosen)
     launch.check_runtime_flags(options, chosen)
@@ -59,7 +67,7 @@ def predict(
     place = str(local_path(check_ending(to), "--to").resolve()) if here else to
     found = {name: stored_state(states, name) for name in states}
     asked = Application(stored=found, to=place)
-    if any(one["on"] and one["kind"] in _COUNTED for one in describe_protections(protocol, config)):
+    if any(one["on"] and one["kind"] in COUNTED for one in describe_protections(protocol, config)):
         folder.check_countable()
     runtime = launch.make_runtime(options, stored["seed"], None)
     made = protocol.predict
@@ -69,6 +77,26 @@ def predict(
         if runtime.privacy_records:
             folder.count([json_line(jsonable(record)) for record in runtime.privacy_records])
     return tuple(outcomes), budgets(runtime.privacy_records)
+
+
+def _predict_federated(
+    protocol: Protocol, config: Any, folder: RunFolder, checkpoint: Checkpoint, options: RunOptions, to: str
+) -> Outcomes:
+    """Predict at the sites that have the parts of the model: each counts what it releases, with its own part."""
+    if options.federation is None:
+        raise BadInput(f"{folder.path}: the run was over a federation: give --federation FILE")
+    if check_ending(to) != Path(to).name:
+        raise BadInput(f"--to: {to!r} is not allowed over a federation: a name, for the folder of whoever owns them")
+    stored = folder.config
+    prepared = prepare_prediction(protocol, config, folder, checkpoint.driver, options, stored["seed"])
+    # what each site wrote then is known here by its digest
+    found = {name: StoredState(actor=name, frame=digest) for name, digest in checkpoint.actors.items()}
+    runtime, made = prepared.make(None), protocol.predict
+    assert made is not None
+    asked = Application(stored=found, to=to)
+    outcomes = tuple(runtime.execute(lambda: made(config, prepared.data, runtime, asked)))
+    place = f"predictions/{prepared.proposal.run}"
+    return tuple(dataclasses.replace(one, to=f"{place}/{one.to}") for one in outcomes)
 
 
 def stored_state(states: FoundStates, actor: str) -> StoredState:

@@ -344,7 +344,7 @@ class PredictingOwner(PredictingParty):
         told += listing.lost.values()
         lines = {int(listing.lines[row]): reason for row, reason in reasons.items()} | dict(listing.lost)
         write_predictions(
-            Path(order.to),
+            self.output(order.to),
             ids=listing.called,
             rows=listing.lines[common.rows],
             values=probabilities(part, output_NO),

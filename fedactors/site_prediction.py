@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,12 +113,13 @@ class PredictingSite(Client):
             raise BadInput(
                 f"data: samples of shape {shape} are not allowed: the model was trained on {model.spec.inputs}"
             )
-        names = self._class_names or tuple(map(str, range(kept[0].num_classes)))
+        known = self._class_names or getattr(self._rows, "classes", ())
+        names = tuple(known) or tuple(map(str, range(kept[0].num_classes)))
         part = site_part(self.party, model, self._task, kept[0].num_classes, names)
         work = Work("predict", float(len(new.features) * model.vector.size))
         output_NO = await self.compute(contribution, part, new.features, work=work)
         write_predictions(
-            Path(order.to),
+            self.output(order.to),
             ids=new.ids,
             rows=np.arange(len(new.ids)),
             values=probabilities(part, output_NO),

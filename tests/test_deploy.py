@@ -4,12 +4,14 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from fedactors.command_line.main import _parsers
 from fedactors.runtime.base import Usage
 from tests.runtime.hosts import Hosts, whether_possible
 
@@ -30,6 +32,21 @@ def test_the_image_has_the_wheel_of_this_version_and_nothing_else_of_the_reposit
     supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert re.search(r"^FROM python:3\.11", text, re.M)
     assert supported.startswith(">=3.11")
+
+
+def test_the_unit_starts_a_site_and_systemd_takes_it(tmp_path):
+    text = (DEPLOY / "fedactors-site.service").read_text()
+    command = re.search(r"^ExecStart=(\S+) (.*)$", text, re.M)
+    assert command is not None
+    args = _parsers()[0].parse_args(command.group(2).split())
+    assert (args.command, args.action, args.format) == ("site", "start", "json")
+    assert args.folder.startswith(re.search(r"^ReadWritePaths=(\S+)$", text, re.M).group(1))
+    if (verify := shutil.which("systemd-analyze")) is None:
+        pytest.skip("no systemd here")
+    unit = tmp_path / "fedactors-site.service"
+    unit.write_text(text.replace(command.group(1), sys.executable))
+    done = subprocess.run([verify, "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_manifest_is_a_cluster_with_a_host_for_each_party_of_the_page():

@@ -25,7 +25,7 @@ from fedactors.errors import BadInput
 from fedactors.plugins import Protocol, discover, find_protocol
 
 if TYPE_CHECKING:
-    from fedactors.records.run_folder import RunFolder
+    from fedactors.records.run_folder import Checkpoint, RunFolder
     from fedactors.records.states import FoundStates
 
 
@@ -260,9 +260,9 @@ def predict_command(args: argparse.Namespace) -> int:
     """Use the trained model of a run: the parties' actors predict, and the predictions stay with their owner."""
     from fedactors.launch_prediction import predict
 
-    protocol, config, folder, states = _trained(args)
+    protocol, config, folder, checkpoint, states = _trained(args)
     options = run_options(args)
-    outcomes, privacy = predict(protocol, config, folder, states, options, args.to)
+    outcomes, privacy = predict(protocol, config, folder, checkpoint, states, options, args.to)
     if args.format == "json":
         told = [
             {"party": one.party, "to": one.to, "rows": one.counts.num_rows, "predicted": one.counts.num_predicted}
@@ -291,7 +291,9 @@ def export_command(args: argparse.Namespace) -> int:
     from fedactors.records.storage import local_path
     from fedactors.serving import NoPart
 
-    protocol, config, folder, states = _trained(args)
+    protocol, config, folder, _, states = _trained(args)
+    if folder.config.get("federation"):
+        raise BadInput(f"export: {folder.path}: the parts of the model are at the sites: export each there")
     if protocol.export is None:
         raise BadInput(f"export: {protocol.name} cannot export")
     parties = sorted({name.partition("/")[0] for name in states})
@@ -393,7 +395,7 @@ def _print_datasets(datasets: Sequence[Any]) -> None:
     print_table(["terms", "of"], [[text, ", ".join(names)] for text, names in terms.items()], wrap=True)
 
 
-def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, FoundStates]:
+def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Checkpoint, FoundStates]:
     from fedactors.launch import restore_config, states_of
     from fedactors.records.run_folder import RunFolder
 
@@ -404,8 +406,9 @@ def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, FoundS
     labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
     chosen = args.checkpoint if args.checkpoint is not None else "best" if "best" in labels else None
     config = restore_config(protocol, folder, args.trust)
-    states = states_of(folder, folder.load_checkpoint(chosen).actors, dict(args.state), dict(args.state_key))
-    return protocol, config, folder, states
+    checkpoint = folder.load_checkpoint(chosen)
+    states = states_of(folder, checkpoint.actors, dict(args.state), dict(args.state_key))
+    return protocol, config, folder, checkpoint, states
 
 
 def _read_profile(path: str) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedactors.command_line.site_operations import check, renew, status
 from fedactors.command_line.terminal import print_json, print_table
 from fedactors.errors import BadInput, Stopped
 from fedactors.validation import path_of, writing
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
     from fedactors.runtime.federated.proposal import Proposal
 
-SITE_ACTIONS = ("init", "start", "pending", "show", "approve", "reject", "runs", "budget")
+SITE_ACTIONS = (
+    *("init", "start", "status", "check", "renew"),
+    *("pending", "show", "approve", "reject", "runs", "budget"),
+)
 FEDERATION_ACTIONS = ("init", "admit", "demo")
 _AUTHORITY_KEY = "authority.pem"
 
@@ -29,7 +33,9 @@ def site_command(args: argparse.Namespace) -> int:
 
     folder = SiteFolder(path_of(args.folder or ".", "--folder"))
     if args.action == "start":
-        return _start(folder)
+        return _start(folder, args.format)
+    if args.action in ("status", "check", "renew"):
+        return {"status": status, "check": check, "renew": renew}[args.action](folder, args)
     if args.action in ("pending", "runs"):
         return _list(folder, args)
     if args.action == "budget":
@@ -44,7 +50,8 @@ def _need(value: str | None, what: str) -> str:
 
 
 def _init_site(args: argparse.Namespace) -> int:
-    from fedactors.runtime.federated.folders import KEY, SITE, parse_address
+    from fedactors.runtime.federated.credentials import KEY
+    from fedactors.runtime.federated.folders import SITE, parse_address
     from fedactors.runtime.federated.identity import check_name, make_key, make_request
 
     name = check_name(_need(args.name, "NAME"), "site")
@@ -78,15 +85,15 @@ listen = "{listen}"
 """
 
 
-def _start(folder: SiteFolder) -> int:
-    import torch  # now: it takes seconds, and nobody waits yet
-
+def _start(folder: SiteFolder, form: str) -> int:
+    from fedactors.records.metrics import json_line
     from fedactors.runtime.federated.site import SiteProcess
 
-    torch.set_num_threads(1)  # as in every process that computes: two give other last bits
-
     async def listen() -> None:
-        process = SiteProcess(folder, tell=lambda text: print(text, flush=True))
+        def say(line: dict[str, Any]) -> None:
+            print(json_line(line) if form == "json" else line["text"], flush=True)
+
+        process = SiteProcess(folder, tell=say)
         server = await process.start()
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -111,8 +118,7 @@ def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> st
 
 
 def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.runtime.federated.audit import read
-    from fedactors.runtime.federated.folders import AUDIT
+    from fedactors.runtime.federated.audit import AUDIT, read
     from fedactors.runtime.federated.proposal import kept_proposals
 
     ended = {
@@ -125,6 +131,7 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
             "run": run,
             "coordinator": proposal.coordinator,
             "protocol": proposal.protocol,
+            "purpose": proposal.purpose,
             "data": proposal.data.get(folder.name),
             "status": _status(folder, proposal, ended),
         }
@@ -187,23 +194,27 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     """Return what a run would mean for a site, before anything runs, JSON-ready."""
-    from fedactors.inspection import describe_messages, describe_protections
+    from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.records.metrics import jsonable
     from fedactors.runtime.federated.proposal import as_tree, check_proposal
 
     protocol, config = check_proposal(proposal, folder)
+    tell = describe_predictions if proposal.purpose == "predict" else describe_messages
     return {
         "site": folder.name,
         **as_tree(proposal),
         "seats": dict(folder.federation.seats),
         "protections": jsonable(describe_protections(protocol, config)),
-        "messages": describe_messages(protocol, config),
+        "messages": tell(protocol, config),
     }
 
 
 def _print_proposal(shown: dict[str, Any]) -> None:
     mine = shown["data"].get(shown["site"])
     print(f"run {shown['run']}: {shown['coordinator']} proposes {shown['protocol']} {shown['version']}")
+    if shown["purpose"] != "train":
+        what = "goes on with" if shown["purpose"] == "resume" else "predicts with your part of the model of"
+        print(f"it {what} run {shown['earlier']}, from checkpoint {shown['number']}")
     print(f"source {shown['source']}, the same as here")
     print(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())
@@ -233,14 +244,14 @@ def federation_command(args: argparse.Namespace) -> int:
 
 
 def _init_federation(folder: Path, args: argparse.Namespace) -> int:
-    from fedactors.runtime.federated.folders import FEDERATION, federation_text
+    from fedactors.runtime.federated.folders import FEDERATION, Federation, federation_text
     from fedactors.runtime.federated.identity import as_pem, check_name, make_authority, make_key
 
     name = check_name(folder.resolve().name, "federation")
     with writing("FOLDER", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = make_authority(make_key(folder / _AUTHORITY_KEY), name)
-    (folder / FEDERATION).write_text(federation_text(name, as_pem(authority), {}, {}))
+    (folder / FEDERATION).write_text(federation_text(Federation(name, as_pem(authority), {}, {})))
     if args.format == "json":
         print_json({"federation": name, "file": str(folder / FEDERATION)})
     else:
@@ -249,27 +260,44 @@ def _init_federation(folder: Path, args: argparse.Namespace) -> int:
 
 
 def _admit(folder: Path, args: argparse.Namespace) -> int:
-    from fedactors.runtime.federated.folders import FEDERATION, federation_text, parse_address, read_federation
-    from fedactors.runtime.federated.identity import as_pem, read_certificate, read_key, sign_request
+    from fedactors.records.storage import write_atomic
+    from fedactors.runtime.federated.folders import (
+        FEDERATION,
+        Federation,
+        Member,
+        federation_text,
+        parse_address,
+        read_federation,
+    )
+    from fedactors.runtime.federated.identity import read_certificate, read_key, sign_request
     from fedactors.validation import read_text
 
     file = folder / FEDERATION
     federation = read_federation(file)
-    address = _need(args.address, "--address")
-    parse_address(address, "--address")
     request = read_text(_need(args.request, "REQUEST"), "request")
     authority = read_certificate(federation.authority, f"{file}: authority")
     name, certificate = sign_request(request.encode(), read_key(folder / _AUTHORITY_KEY), authority)
-    if name in federation.members:
-        raise BadInput(f"request: {name} is in the federation already")
-    sites = {m.name: (f"{m.host}:{m.port}", as_pem(m.certificate)) for m in federation.members.values()}
-    sites[name] = (address, as_pem(certificate))
+    known = federation.members.get(name)
+    if known is not None and not args.renew:
+        raise BadInput(f"request: {name} is in the federation already: --renew gives it a new certificate")
+    if known is None and args.renew:
+        raise BadInput(f"--renew: {name} is not in the federation (there are: {', '.join(federation.members)})")
+    given = None if known is not None and args.address is None else _need(args.address, "--address")
+    if given is not None or known is None:
+        host, port = parse_address(given or "", "--address")
+    else:
+        host, port = known.host, known.port
+    # until the site has the new file, it shows the certificate of before
+    member = Member(name, host, port, certificate, None if known is None else known.certificate)
+    sites = {**federation.members, name: member}
     seats = {**federation.seats, **dict.fromkeys(args.seat, name)}
     if taken := set(seats) & set(sites):
         raise BadInput(f"--seat: {min(taken)!r} is not allowed: it is the name of a site")
-    file.write_text(federation_text(federation.name, federation.authority, sites, seats))
+    text = federation_text(Federation(federation.name, federation.authority, sites, seats))
+    write_atomic(file, text.encode(), "FOLDER")  # sites may be reading it
     if args.format == "json":
         print_json({"site": name, "file": str(file)})
     else:
-        print(f"{name} is admitted: every site gets the new {file}")
+        first = f"every other site gets the new {file}, and {name} after them" if known else f"every site gets {file}"
+        print(f"{name} is {'certified anew' if known else 'admitted'}: {first}")
     return 0

@@ -1,4 +1,4 @@
-"""``fedactors federation demo``: a bank and a shop on one machine, each a process with its own key, folder and data.
+"""``fedactors federation demo``: a bank, a shop and a carrier on one machine, each with its own process, key and data.
 
 Every step is a command that a person could have typed, and is shown as one.
 """
@@ -26,7 +26,8 @@ from fedactors.records.progress import format_bytes
 from fedactors.runtime.federated.crossings import agree, learned
 from fedactors.validation import writing
 
-BANK, SHOP, FEDERATION = "bank", "shop", "credit-risk"
+BANK, SHOP, CARRIER, FEDERATION = "bank", "shop", "carrier", "credit-risk"
+SITES = (BANK, SHOP, CARRIER)
 NUM_CUSTOMERS = 600
 _START_SECONDS = 90.0
 _RUN_SECONDS = 110.0
@@ -43,11 +44,16 @@ task = { type = "binary", alignment = "psi" }
 path = "orders.csv"
 id = "customer"
 """,
+    CARRIER: """
+[data.calls]
+path = "calls.csv"
+id = "customer"
+""",
 }
 
 
 def demo(folder: Path, form: str) -> int:
-    """Make a federation of two sites in `folder`, train between them, and show what each has and has learned.
+    """Make a federation of three sites in `folder`, train between them, and show what each has and has learned.
 
     Raises:
         BadInput: the folder is there already.
@@ -62,11 +68,15 @@ def demo(folder: Path, form: str) -> int:
     _make_sites(folder, quiet)
     sites: list[subprocess.Popen[str]] = []
     try:
-        sites.extend(_start(folder / name, quiet) for name in (BANK, SHOP))
-        for name, site in zip((BANK, SHOP), sites, strict=True):
+        begun = time.monotonic()
+        sites.extend(_start(folder / name, quiet) for name in SITES)
+        for name, site in zip(SITES, sites, strict=True):
             _wait_for(folder / name, site)
+        took = time.monotonic() - begun
+        if not quiet:
+            print(f"all three listen after {took:.1f} s", flush=True)
         found = _train(folder, protocol, quiet)
-        parts = {name: _export(folder / name, quiet) for name in (BANK, SHOP)}
+        parts = {name: _export(folder / name, quiet) for name in SITES}
     finally:
         for site in sites:
             site.terminate()
@@ -76,19 +86,19 @@ def demo(folder: Path, form: str) -> int:
             except subprocess.TimeoutExpired:
                 site.kill()
     run = _ended(folder / SHOP)
-    both = {name: folder / name for name in (BANK, SHOP)}
-    crossed = {name: learned(place, run) for name, place in both.items()}
+    places = {name: folder / name for name in SITES}
+    crossed = {name: learned(place, run) for name, place in places.items()}
     if quiet:
-        agreed = agree(both, run)
-        print_json({"run": run, "metrics": found["metrics"], "parts": parts, "logs_agree": agreed, "learned": crossed})
+        told = {"run": run, "metrics": found["metrics"], "parts": parts, "logs_agree": agree(places, run)}
+        print_json({**told, "learned": crossed, "start_seconds": round(took, 1)})
         return 0
     print(f"\n{format_value(found['metrics'])}")
     for name, entries in crossed.items():
         print(f"\nWhat {name} learned from outside, by its own signed log ({folder / name / 'audit.log'})\n")
         rows = [[e["from"], e["sender"], e["type"], str(e["messages"]), format_bytes(e["bytes"])] for e in entries]
         print_table(["site", "from", "message", "times", "size"], rows)
-    word = "agree" if agree(both, run) else "DO NOT AGREE"
-    print(f"\nThe logs of both sites {word} on what crossed between them.")
+    word = "agree" if agree(places, run) else "DO NOT AGREE"
+    print(f"\nThe logs of all three sites {word} on what crossed between them.")
     return 0
 
 
@@ -121,7 +131,7 @@ def _environment() -> dict[str, str]:
 def _make_sites(folder: Path, quiet: bool) -> None:
     federation = str(folder / FEDERATION)
     _command("federation", "init", federation, quiet=quiet)
-    for name in (BANK, SHOP):
+    for name in SITES:
         address = f"127.0.0.1:{_free_port()}"
         site = str(folder / name)
         _command("site", "init", name, "--folder", site, "--listen", address, quiet=quiet)
@@ -131,22 +141,26 @@ def _make_sites(folder: Path, quiet: bool) -> None:
         _command("federation", "admit", federation, request, "--address", address, *seat, quiet=quiet)
         with (folder / name / "site.toml").open("a") as file:
             file.write(_SITE[name])
-    for name in (BANK, SHOP):
+    for name in SITES:
         (folder / name / "federation.toml").write_text((folder / FEDERATION / "federation.toml").read_text())
     _write_data(folder)
 
 
 def _write_data(folder: Path) -> None:
-    """Write customers of both, drawn at random: the bank knows income and age, the shop orders and returns."""
+    """Write customers of all, drawn at random: the bank knows income and age, the others what people buy and call."""
     rng = np.random.default_rng(19)
-    income, age, orders, returns = rng.normal(size=(4, NUM_CUSTOMERS))
-    risk = -income - 0.5 * age + returns - 0.7 * orders + rng.logistic(size=NUM_CUSTOMERS)
+    income, age, orders, returns, calls, minutes = rng.normal(size=(6, NUM_CUSTOMERS))
+    risk = -income - 0.5 * age + returns - 0.7 * orders + 0.6 * calls + rng.logistic(size=NUM_CUSTOMERS)
     people = np.array([f"c{number:05d}" for number in rng.permutation(NUM_CUSTOMERS * 2)[:NUM_CUSTOMERS]])
-    at_bank, at_shop = rng.random(NUM_CUSTOMERS) < 0.9, rng.random(NUM_CUSTOMERS) < 0.9
-    customers = [f"{people[i]},{income[i]:.4f},{age[i]:.4f},{int(risk[i] > 0)}" for i in np.flatnonzero(at_bank)]
-    bought = [f"{people[i]},{orders[i]:.4f},{returns[i]:.4f}" for i in rng.permutation(np.flatnonzero(at_shop))]
-    (folder / BANK / "customers.csv").write_text("\n".join(["customer,income,age,defaulted", *customers, ""]))
-    (folder / SHOP / "orders.csv").write_text("\n".join(["customer,orders,returns", *bought, ""]))
+
+    def write(path: Path, *columns: tuple[str, Any]) -> None:
+        known = rng.permutation(np.flatnonzero(rng.random(NUM_CUSTOMERS) < 0.9))
+        lines = [",".join([people[i], *(f"{values[i]:.4g}" for _, values in columns)]) for i in known]
+        path.write_text("\n".join([",".join(["customer", *(name for name, _ in columns)]), *lines, ""]))
+
+    write(folder / BANK / "customers.csv", ("income", income), ("age", age), ("defaulted", (risk > 0).astype(int)))
+    write(folder / SHOP / "orders.csv", ("orders", orders), ("returns", returns))
+    write(folder / CARRIER / "calls.csv", ("calls", calls), ("minutes", minutes))
 
 
 def _free_port() -> int:
@@ -175,8 +189,8 @@ def _wait_for(site: Path, process: subprocess.Popen[str]) -> None:
 
 def _train(folder: Path, protocol: str, quiet: bool) -> dict[str, Any]:
     """Start the run at the bank, answer at both sites, and return its summary."""
-    data = f"{BANK}=customers,{SHOP}=orders"
-    network = ("num_layers=2", "hidden_size=16", "embedding_size=8")
+    data = f"{BANK}=customers,{SHOP}=orders,{CARRIER}=calls"
+    network = ("num_parties=3", "num_layers=2", "hidden_size=16", "embedding_size=8")
     settings = ("num_epochs=4", "learning_rate=0.01", "batch_size=64", *network)
     places = ("--federation", str(folder / BANK / "federation.toml"), "--data", data, "--out", str(folder / "runs"))
     words = ("run", protocol, *places, *settings)
@@ -190,7 +204,7 @@ def _train(folder: Path, protocol: str, quiet: bool) -> dict[str, Any]:
         env=_environment(),
     )
     try:
-        for name in (SHOP, BANK):
+        for name in reversed(SITES):
             site = str(folder / name)
             run = _pending(folder / name, driver)
             if name == SHOP:
@@ -234,7 +248,6 @@ def _export(site: Path, quiet: bool) -> list[str]:
 
 def _ended(site: Path) -> str:
     """Return the run that a site's log says has ended."""
-    from fedactors.runtime.federated.audit import read
-    from fedactors.runtime.federated.folders import AUDIT
+    from fedactors.runtime.federated.audit import AUDIT, read
 
     return str(next(line["run"] for line in reversed(read(site / AUDIT)) if line["what"] == "ended"))

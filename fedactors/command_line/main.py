@@ -102,7 +102,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     add_federation_flags(run)
 
     site = add("site", "an organisation's own process: make it, start it, answer what others propose to run")
-    site.add_argument("action", choices=SITE_ACTIONS, help="init NAME, start, pending, show RUN, approve RUN, ...")
+    site.add_argument("action", choices=SITE_ACTIONS, help="init NAME, start, status, check, pending, show RUN, ...")
     site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
     site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
     site.add_argument("--listen", metavar="HOST:PORT", help="init: where other sites dial this one")
@@ -116,6 +116,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     federation.add_argument("name", nargs="?", metavar="FOLDER", help="of whoever organises it; its name is the name")
     federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
     federation.add_argument("--address", metavar="HOST:PORT", help="admit: where the others dial the site")
+    federation.add_argument("--renew", action="store_true", help="admit: the site has a new key (fedactors site renew)")
     federation.add_argument(
         "--seat",
         action="append",
@@ -182,6 +183,11 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         default="predictions.parquet",
         metavar="FILE",
         help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet)",
+    )
+    predict.add_argument(
+        "--federation",
+        metavar="FILE",
+        help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
     )
     add_place_flags(predict)
     add_state_flags(predict)

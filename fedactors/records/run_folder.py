@@ -330,6 +330,18 @@ class RunFolder:
         for folder in gone:
             shutil.rmtree(self.path / folder, ignore_errors=True)
 
+    def relabel_checkpoint(self, label: str, to: str) -> None:
+        """Give the checkpoint `label` the label `to`; one that had it goes, and the order stays."""
+        entry = next(one for one in self.manifest["checkpoints"] if one["label"] == label)
+        gone = [one["folder"] for one in self.manifest["checkpoints"] if one["label"] == to]
+        kept = [one for one in self.manifest["checkpoints"] if one["label"] != to]
+        self.manifest["checkpoints"] = [{**one, "label": to} if one is entry else one for one in kept]
+        files = self.manifest["files"]
+        self.manifest["files"] = {n: e for n, e in files.items() if not n.startswith(tuple(f"{g}/" for g in gone))}
+        self.write_manifest()
+        for folder in gone:
+            shutil.rmtree(self.path / folder, ignore_errors=True)
+
     def load_checkpoint(self, label: str | None = None) -> Checkpoint:
         """Read the checkpoint `label`, or the newest one.
 

@@ -129,6 +129,8 @@ class Config:
     options: Tree | None = None
     headline: Headline | None = None
     config: Tree | None = None
+    federation: Tree | None = None
+    """Of a run over a federation: the id that its sites know it by."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

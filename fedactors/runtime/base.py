@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -37,8 +38,7 @@ T = TypeVar("T")
 ACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9][A-Za-z0-9_.\-]*)*")
 """Names that can be file names, words of a command line and texts of a ledger alike."""
 LOSS_POLICIES = ("stop", "continue", "restart")
-FINAL = "final"
-"""Label of the checkpoint that ends a run."""
+FINAL = "final"  # label of the checkpoint that ends a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,10 @@ class Context(Caller):
     def free(self, ref: Ref) -> None:
         """Forget a payload of one's own; unknown ones are ignored."""
 
+    def output(self, to: str) -> Path:
+        """Return where a file goes that the driver asks for under the name `to`."""
+        return Path(to)
+
     @abstractmethod
     def record_span(self, kind: str, label: str, start: float, end: float) -> None:
         """Add to the timeline."""
@@ -354,8 +358,7 @@ class Runtime(Caller):
         self.checkpoint_every = checkpoint_every
         self.reproducible_noise = reproducible_noise
         self.state = {}
-        self.resumed = False
-        """Whether this run goes on from a snapshot."""
+        self.resumed = False  # whether this run goes on from a snapshot
         self.states = Places()
         """Which parties keep their states themselves; set before the run is executed."""
         self.privacy_records: list[Any] = []

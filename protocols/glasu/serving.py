@@ -176,7 +176,7 @@ class PredictingClient(SecureSummand):
         if self._share is not None:
             listing, names, told = self._share.listing, self._share.class_names, self._share.told
         write_predictions(
-            Path(order.to),
+            self.output(order.to),
             ids=listing.called,
             rows=listing.lines,
             values=softmax(self._summed),

@@ -181,7 +181,7 @@ async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: A
         data=data if isinstance(data, VerticalData) else None,
         owner=SummedLabels if config.secure_sums else PredictingLabels,
         party=SummedClient if config.secure_sums else PredictingClient,
-        top_at={SERVER: FusionServer} if SERVER in asked.stored else {},
+        top_at={SERVER: FusionServer} if config.problem == "network" and SERVER in asked.stored else {},
         exchange=RepresentationExchange if config.secure_sums else None,
     )
 

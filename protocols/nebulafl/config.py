@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from fedactors.config import Device, config
 from fedactors.named_code import NamedCode
+from fedactors.validation import read_text
 
 Algorithm = Literal[
     "nebulafl", "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff"
@@ -22,6 +23,8 @@ BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
 """Baselines that aggregate center by center; the others send every container's model across."""
 SUMMED = ("fedavg-hierarchical", "fedhisyn")
 """Those of them whose exchange averages one model of each center, in one go."""
+EXAMPLES = ("market", "scarce")
+"""Illustrative pairs of catalogue and network that come with the protocol."""
 _MOST_INSTANTS = 1e6
 """Measurements, rotations or aggregations in one run."""
 
@@ -238,6 +241,19 @@ class NebulaFLConfig:
             use_time=ablation != "without-time",
             rotate=ablation != "aggregation",
         )
+
+    def with_contents(self) -> NebulaFLConfig:
+        """Return the same, with the content of catalogue and network where it has their paths.
+
+        Raises:
+            BadInput: a file cannot be read.
+        """
+
+        def content(value: str, field: str) -> str:
+            return value if value in EXAMPLES or "\n" in value else read_text(value, field)
+
+        catalogue, network = content(self.catalogue, "catalogue"), content(self.network, "network")
+        return dataclasses.replace(self, catalogue=catalogue, network=network)
 
     @property
     def center_sizes(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import itertools
 import math
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,10 @@ from fedactors.data.own import load_own_as
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, model_for
 from fedactors.learning.own_models import check_model
-from fedactors.validation import party_name, read_tree, shown
-from protocols.nebulafl.config import NebulaFLConfig
+from fedactors.validation import first_line, party_name, read_tree, shown
+from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig
 from protocols.nebulafl.hardware import Catalogue, HardwareType
 from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
-
-EXAMPLES = ("market", "scarce")
-"""Illustrative pairs of files that come with the protocol."""
-
 
 # --- rows ---
 
@@ -41,17 +38,18 @@ def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> 
         BadInput: names the setting or the entry of a file, its value and what is allowed.
     """
     if isinstance(name, HorizontalData):
-        raise BadInput(
-            "protocol: nebulafl cannot run over a federation yet: its centers are the catalogue's, not sites"
-        )
+        _refuse_paths(config)
     catalogue = read_catalogue(config.catalogue)
     centers = catalogue.first_centers(config.num_centers)
     read_network(config.network).require(centers)
-    made = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
-    _check_centers(config, name, made)
+    if isinstance(name, HorizontalData):
+        made = _at_sites(config, name, centers)
+    else:
+        made = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
+    _check_centers(config, made)
     _check_outages(config, dict(zip(centers, map(len, containers_of(config, made)), strict=True)))
     if made.task == "regression":
-        raise BadInput(f"data: {name} is not allowed: nebulafl trains classifiers")
+        raise BadInput(f"data: {made.name} is not allowed: nebulafl trains classifiers")
     name_of_model = model_name(config, made.shape)
     for center in centers:
         for hardware in catalogue.types_of(center):
@@ -94,18 +92,26 @@ def _named_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
     )
 
 
+def _refuse_paths(config: NebulaFLConfig) -> None:
+    """Refuse what a foreign site would open: over a federation the content of catalogue and network travels."""
+    for field in ("catalogue", "network"):
+        value = getattr(config, field)
+        if value not in EXAMPLES and "\n" not in value:
+            raise BadInput(f"{field}: {shown(value)} is not allowed over a federation: an example, or a file's content")
+
+
+def _at_sites(config: NebulaFLConfig, data: HorizontalData, centers: tuple[str, ...]) -> HorizontalData:
+    """Return the data of sites each of which is a center of the catalogue, with its own rows as its one container."""
+    if set(data.parties) != set(centers):
+        raise BadInput(
+            f"num_centers: {config.num_centers} is not allowed: over a federation the centers are the sites "
+            f"{', '.join(data.parties)}, and the first ones of the catalogue are {', '.join(centers)}"
+        )
+    return _of_files(config, replace(data, centers=data.parties), data.name)
+
+
 def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
-    for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
-        if count:
-            raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
-    if config.dirichlet not in (None, type(config).dirichlet):
-        raise BadInput(f"dirichlet: {config.dirichlet:g} is not allowed with own files: they say who holds which rows")
-    if config.algorithm == "fedhkt":
-        raise BadInput("algorithm: fedhkt is not allowed with own files: it needs public proxy rows of a named set")
-    own = load_own_as(path, HorizontalData)
-    if own.num_clients != config.num_containers:
-        raise BadInput(f"num_containers: {config.num_containers} is not allowed: {path} describes {own.num_clients}")
-    own.test()
+    own = _of_files(config, load_own_as(path, HorizontalData), str(path))
     for party, file in zip(own.parties, own.files, strict=True):
         if file.file.split_column is not None:
             raise BadInput(
@@ -114,7 +120,21 @@ def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
     return own
 
 
-def _check_centers(config: NebulaFLConfig, name: str, data: HorizontalData) -> None:
+def _of_files(config: NebulaFLConfig, own: HorizontalData, name: str) -> HorizontalData:
+    for field, count in (("num_validation", config.num_validation), ("num_training", config.num_training)):
+        if count:
+            raise BadInput(f"{field}: {count} is not allowed with own files: they say who holds which rows")
+    if config.dirichlet not in (None, type(config).dirichlet):
+        raise BadInput(f"dirichlet: {config.dirichlet:g} is not allowed with own files: they say who holds which rows")
+    if config.algorithm == "fedhkt":
+        raise BadInput("algorithm: fedhkt is not allowed with own files: it needs public proxy rows of a named set")
+    if own.num_clients != config.num_containers:
+        raise BadInput(f"num_containers: {config.num_containers} is not allowed: {name} describes {own.num_clients}")
+    own.test()
+    return own
+
+
+def _check_centers(config: NebulaFLConfig, data: HorizontalData) -> None:
     names = read_catalogue(config.catalogue).first_centers(config.num_centers)
     for party, center in zip(data.parties, data.centers, strict=bool(data.centers)):
         if center not in names:
@@ -125,7 +145,7 @@ def _check_centers(config: NebulaFLConfig, name: str, data: HorizontalData) -> N
     for center, held in zip(names, containers_of(config, data), strict=True):
         if len(held) < config.active_per_center:
             raise BadInput(
-                f"active_per_center: {config.active_per_center} is not allowed: {name} has {len(held)} clients at "
+                f"active_per_center: {config.active_per_center} is not allowed: {data.name} has {len(held)} clients at "
                 f"{center}"
             )
 
@@ -144,13 +164,17 @@ def _check_outages(config: NebulaFLConfig, sizes: Mapping[str, int]) -> None:
 
 
 def read_catalogue(name_or_path: str) -> Catalogue:
-    """Return the catalogue of an example (``market``, ``scarce``) or of a TOML file; a mistake is a `BadInput`."""
-    return _make_catalogue(_tree(name_or_path, "catalogue"), f"catalogue {name_or_path}")
+    """Return the catalogue of an example (``market``, ``scarce``), a TOML file or its content; or raise `BadInput`."""
+    return _make_catalogue(_tree(name_or_path, "catalogue"), _source("catalogue", name_or_path))
 
 
 def read_network(name_or_path: str) -> InterCenterNetwork:
-    """Return the network of an example (``market``, ``scarce``) or of a TOML file; a mistake is a `BadInput`."""
-    return _make_network(_tree(name_or_path, "network"), f"network {name_or_path}")
+    """Return the network of an example (``market``, ``scarce``), a TOML file or its content; or raise `BadInput`."""
+    return _make_network(_tree(name_or_path, "network"), _source("network", name_or_path))
+
+
+def _source(kind: str, given: str) -> str:
+    return kind if "\n" in given else f"{kind} {given}"
 
 
 def exchange_name(config: NebulaFLConfig) -> str:
@@ -228,6 +252,11 @@ def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:
     if name_or_path in EXAMPLES:
         text = files("protocols.nebulafl").joinpath("examples", name_or_path, f"{kind}.toml").read_text("utf-8")
         return tomllib.loads(text)
+    if "\n" in name_or_path:
+        try:
+            return tomllib.loads(name_or_path)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise BadInput(f"{kind}: not valid TOML: {first_line(error)}") from None
     if not Path(name_or_path).exists():
         raise BadInput(f"{kind}: {shown(name_or_path)} is neither an example ({', '.join(EXAMPLES)}) nor a file")
     tree: Mapping[str, Any] = read_tree(name_or_path, kind)

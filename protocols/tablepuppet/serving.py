@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -243,7 +242,7 @@ class PredictingTable(NewRowsMember, SecureSummand):
         rows = np.array([row for row, _, _, _ in lines], np.int64)
         ids = whole.select(self.called_by).take(rows).to_pydict() if self.called_by else {"row": rows.tolist()}
         write_predictions(
-            Path(order.to),
+            self.output(order.to),
             ids=ids,
             rows=np.flatnonzero([joined >= 0 for _, joined, _, _ in lines]),
             values=probabilities(self.part, outputs),

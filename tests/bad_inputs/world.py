@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from fedactors.command_line.main import main
-from protocols.nebulafl.data import EXAMPLES
+from protocols.nebulafl.config import EXAMPLES
 
 _ROWS = 60
 

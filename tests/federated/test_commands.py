@@ -9,8 +9,8 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.errors import BadInput
-from fedactors.runtime.federated.audit import check
-from fedactors.runtime.federated.folders import AUDIT, SiteFolder
+from fedactors.runtime.federated.audit import AUDIT, check
+from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.proposal import decide, decision, keep_proposal, make_proposal
 from tests.federated.world import BANK, SHOP, World
 
@@ -104,7 +104,14 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         ),
         (
             ("run", "nebulafl", "--federation", "BANK/federation.toml", "--data", "bank=patients,shop=cases"),
-            "protocol: nebulafl cannot run over a federation yet: its centers are the catalogue's, not sites",
+            "num_centers: 4 is not allowed: over a federation the centers are the sites bank, shop, and the first ones",
+        ),
+        (
+            (
+                *("run", "nebulafl", "--federation", "BANK/federation.toml"),
+                *("--data", "bank=patients,shop=cases", "catalogue=nowhere.toml"),
+            ),
+            "catalogue: 'nowhere.toml' cannot be read",
         ),
         (
             (
@@ -198,4 +205,4 @@ def test_a_certificate_of_another_kind_of_key_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^sites\.shop\.certificate: its key is no Ed25519 key$"):
         identity.read_certificate(identity.as_pem(other), "sites.shop.certificate")
     with pytest.raises(BadInput, match=r"^certificate: its key is no Ed25519 key$"):
-        identity.verify(other, b"", b"")
+        identity.key_of(other)

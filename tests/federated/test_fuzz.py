@@ -20,6 +20,7 @@ from fedactors.network.codec import encode_parts
 from fedactors.plugins import find_protocol
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.link import Connection
+from fedactors.runtime.federated.operations import Operations
 from fedactors.runtime.federated.pieces import HEAD, PIECE_BYTES, value_of
 from fedactors.runtime.federated.proposal import as_tree, make_proposal, read_proposal
 from fedactors.runtime.federated.site_run import SiteRun, errors_for
@@ -137,8 +138,8 @@ def test_what_is_no_proposal_and_no_cast_is_refused(lasting: World, tree: Any, a
         read_proposal({**as_tree(proposal), "data": tree})
 
     async def ask() -> None:
-        run = SiteRun(folder, proposal, protocol, config, LIMITS, lambda _: None)
-        for verb in ("prepare", "connect", "call", "snapshot", "end", "nothing"):
+        run = SiteRun(folder, proposal, protocol, config, LIMITS, Operations(folder, lambda _: None))
+        for verb in ("prepare", "connect", "call", "snapshot", "commit", "end", "nothing"):
             with pytest.raises(FedactorsError):
                 await run.control(verb, tuple(args))
 

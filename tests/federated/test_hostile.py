@@ -20,7 +20,7 @@ from fedactors.errors import FedactorsError, Refused
 from fedactors.network.codec import encode, encode_parts
 from fedactors.plugins import find_protocol
 from fedactors.runtime.federated import identity
-from fedactors.runtime.federated.folders import Member, SiteFolder
+from fedactors.runtime.federated.folders import Member, SiteFolder, federation_text
 from fedactors.runtime.federated.link import Connection, Hello, dial
 from fedactors.runtime.federated.pieces import ERROR, HEAD, PIECE_BYTES, REQUEST, Broken, read_piece
 from fedactors.runtime.federated.proposal import Proposal, as_tree, make_proposal
@@ -62,11 +62,10 @@ def signed(world: World, place: Path, name: str, *, by: Path, days: int = 9) -> 
     authority = identity.read_certificate(_federation(by).authority, "authority")
     request = (place / f"{name}.csr").read_bytes()
     _, made = identity.sign_request(request, identity.read_key(by / "authority.pem"), authority, days)
-    (place / "federation.toml").write_text((world.path / "credit" / "federation.toml").read_text())
-    folder = SiteFolder(place)
-    members = {**folder.federation.members, name: Member(name, "127.0.0.1", 1, made)}
-    folder.__dict__["federation"] = replace(folder.federation, members=members)
-    return folder
+    federation = _federation(world.path / "credit")
+    members = {**federation.members, name: Member(name, "127.0.0.1", 1, made)}
+    (place / "federation.toml").write_text(federation_text(replace(federation, members=members)))
+    return SiteFolder(place)
 
 
 def _federation(place: Path) -> Any:

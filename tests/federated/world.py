@@ -15,8 +15,8 @@ import numpy as np
 
 from fedactors.command_line.main import main
 from fedactors.errors import BadInput
-from fedactors.runtime.federated.audit import check
-from fedactors.runtime.federated.folders import AUDIT, SITE, SiteFolder
+from fedactors.runtime.federated.audit import AUDIT, check
+from fedactors.runtime.federated.folders import SITE, SiteFolder
 from fedactors.runtime.federated.pieces import Limits
 from fedactors.runtime.federated.proposal import decide, kept_proposals
 from fedactors.runtime.federated.site import SiteProcess
@@ -154,7 +154,11 @@ class World:
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
         self._loops[name] = loop, thread
-        process = SiteProcess(self.folder(name), limits=limits, tell=self.said[name].append, approval_seconds=30.0)
+
+        def say(line: dict[str, Any]) -> None:
+            self.said[name].append(line["text"])
+
+        process = SiteProcess(self.folder(name), limits=limits, tell=say, approval_seconds=30.0)
         self.processes[name] = process
         self._servers[name] = asyncio.run_coroutine_threadsafe(process.start(), loop).result(10)
 

@@ -1,26 +1,33 @@
 """What happened at a site, in a file that can only grow: each line holds the digest of the one before, signed.
 
 {"number": 7, "time": "...", "what": "refused", ..., "before": SHA-256 of line 6, "signature": of all of it}
+
+Where the site took a new key, a line signed with the old one (``turned``) names both, and the next is signed with the
+new one, so that what was written before is held by either.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedactors.errors import BadInput
-from fedactors.runtime.federated.identity import verify
+from fedactors.runtime.federated.identity import key_of, public_bytes, read_key, verify
 from fedactors.validation import one_line
 
+AUDIT = "audit.log"
 _FIRST = "0" * 64
+_TURNED = "turned"
 _LONGEST = 1000
 """Characters of a text, which others may have written."""
 
@@ -30,25 +37,56 @@ class AuditLog:
 
     Args:
         path: the file.
-        key: the site's, which signs each line.
+        key: file of the site's key, which signs each line.
     """
 
-    def __init__(self, path: Path, key: Ed25519PrivateKey) -> None:
+    def __init__(self, path: Path, key: Path) -> None:
         self._path = path
         self._key = key
+        read_key(key)
 
     def add(self, what: str, **facts: Any) -> None:
         """Add a line; it is on disk when this returns."""
+        with self._locked() as file:
+            before, number = _last(file)
+            _write(file, _line(read_key(self._key), what, facts, before, number)[0])
+
+    def turn(self, following: Path) -> None:
+        """Take the key of another file, which becomes the site's; again does nothing."""
+        with self._locked() as file:
+            if not following.exists():
+                return  # another process of the site was first
+            old, new = read_key(self._key), read_key(following)
+            before, number = _last(file)
+            facts = {"from": public_bytes(old.public_key()).hex(), "to": public_bytes(new.public_key()).hex()}
+            if json.loads(_last_line(file) or b"{}").get("key") == facts["to"]:  # a process was killed in between
+                os.replace(following, self._key)
+                return
+            turned, before = _line(old, _TURNED, facts, before, number)
+            follows, _ = _line(new, "certified", {"key": facts["to"]}, before, number + 1)
+            _write(file, turned + follows)
+            os.replace(following, self._key)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Any]:
         with open(self._path, "a+b", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             _drop_half_a_line(file)
-            before, number = _last(file)
-            said = {key: one_line(fact, _LONGEST) if isinstance(fact, str) else fact for key, fact in facts.items()}
-            line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **said, "before": before}
-            signature = self._key.sign(_content(line)).hex()
-            file.write(json.dumps({**line, "signature": signature}).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            yield file
+
+
+def _line(key: Ed25519PrivateKey, what: str, facts: Mapping[str, Any], before: str, number: int) -> tuple[bytes, str]:
+    """Return a signed line, and its digest."""
+    said = {name: one_line(fact, _LONGEST) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **said, "before": before}
+    raw = json.dumps({**line, "signature": key.sign(_content(line)).hex()}).encode()
+    return raw + b"\n", hashlib.sha256(raw).hexdigest()
+
+
+def _write(file: Any, lines: bytes) -> None:
+    file.write(lines)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -67,18 +105,35 @@ def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
     before, lines = _FIRST, []
     if not path.exists():
         return []
-    for number, raw in enumerate(path.read_bytes().splitlines(), start=1):
+    raws = path.read_bytes().splitlines()
+    now = key_of(certificate)
+    public = _first_key(raws) or now
+    for number, raw in enumerate(raws, start=1):
         try:
             line = json.loads(raw)
             signature = bytes.fromhex(line.pop("signature"))
             is_sound = (line["before"], line["number"]) == (before, number)
         except (ValueError, KeyError, TypeError, AttributeError):
             is_sound, line, signature = False, {}, b""
-        if not (is_sound and verify(certificate, signature, _content(line))):
+        if not (is_sound and verify(public, signature, _content(line))):
             raise BadInput(f"{path}: line {number} is not what the site wrote there")
         before = hashlib.sha256(raw).hexdigest()
         lines.append(line)
+        if line["what"] == _TURNED:
+            public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["to"]))
+    if public_bytes(public) != public_bytes(now) or (lines and lines[-1]["what"] == _TURNED):
+        raise BadInput(f"{path}: its last line is not signed with the key that the federation knows")
     return lines
+
+
+def _first_key(raws: Iterable[bytes]) -> Ed25519PublicKey | None:
+    """Return the key that a log began with, where it was turned since."""
+    for raw in raws:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            line = json.loads(raw)
+            if line["what"] == _TURNED:
+                return Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["from"]))
+    return None
 
 
 def _private(path: str, flags: int) -> int:
@@ -105,14 +160,19 @@ def _drop_half_a_line(file: Any) -> None:
 
 
 def _last(file: Any) -> tuple[str, int]:
-    """Return the digest of the last line and the number of the next; only the end of the file is read."""
+    """Return the digest of the last line and the number of the next."""
+    line = _last_line(file)
+    return (hashlib.sha256(line).hexdigest(), json.loads(line)["number"] + 1) if line else (_FIRST, 1)
+
+
+def _last_line(file: Any) -> bytes:
+    """Return the last line, none of an empty log; only the end of the file is read."""
     size = file.seek(0, os.SEEK_END)
-    if not size:
-        return _FIRST, 1
     length = 4096
-    while True:
+    while size:
         file.seek(max(0, size - length))
-        lines = file.read().splitlines()
+        lines: list[bytes] = file.read().splitlines()
         if len(lines) > 1 or length >= size:
-            return hashlib.sha256(lines[-1]).hexdigest(), json.loads(lines[-1])["number"] + 1
+            return lines[-1]
         length *= 4
+    return b""

@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from fedactors.runtime.federated.audit import check
-from fedactors.runtime.federated.folders import AUDIT, SiteFolder
+from fedactors.runtime.federated.audit import AUDIT, check
+from fedactors.runtime.federated.folders import SiteFolder
 
 
 def learned(folder: Path, run: str) -> list[dict[str, Any]]:

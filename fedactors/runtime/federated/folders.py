@@ -2,13 +2,12 @@
 
 federation.toml   name, authority, [sites.NAME] address and certificate, [seats] party = site; the same at all sites
 site.toml         name, listen, [data.NAME] with the keys of a party in a parties.toml; [data.NAME.task] with a label
-key.pem           the site's key; certificate.pem is taken from the federation's file
+key.pem           the site's key; certificate.pem is taken from the federation's file (`credentials`)
 """
 
 from __future__ import annotations
 
 import json
-import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,14 +23,15 @@ from fedactors.data.graph_files import read_files
 from fedactors.data.horizontal import HorizontalFile
 from fedactors.data.own import read_party, read_table, read_task
 from fedactors.errors import BadInput
-from fedactors.runtime.federated.audit import AuditLog
+from fedactors.runtime.federated.audit import AUDIT, AuditLog
 from fedactors.runtime.federated.audit import check as check_log
-from fedactors.runtime.federated.identity import as_pem, check_name, fingerprint, read_certificate, read_key, tls
+from fedactors.runtime.federated.credentials import KEY, Credentials
+from fedactors.runtime.federated.identity import as_pem, check_name, fingerprint, read_certificate
 from fedactors.runtime.federated.named_data import DataName, TaskFacts
 from fedactors.runtime.federated.policy import Amount, Policy
 from fedactors.validation import read_tree, shown
 
-FEDERATION, SITE, KEY, AUDIT = "federation.toml", "site.toml", "key.pem", "audit.log"
+FEDERATION, SITE = "federation.toml", "site.toml"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -39,6 +39,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 class _SiteEntry:
     address: str
     certificate: str
+    previous: str | None = None
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -55,6 +56,7 @@ class _SiteFile:
     listen: str
     data: dict[str, dict[str, Any]]
     policy: Policy = field(default_factory=Policy)
+    metrics: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,13 @@ class Member:
     host: str
     port: int
     certificate: x509.Certificate
+    previous: x509.Certificate | None = None
+    """The one before it, which it may show until it has the file with the new one."""
 
     @property
-    def fingerprint(self) -> str:
-        """SHA-256 of its certificate."""
-        return fingerprint(self.certificate)
+    def fingerprints(self) -> tuple[str, ...]:
+        """SHA-256 of its certificates."""
+        return tuple(fingerprint(one) for one in (self.certificate, self.previous) if one is not None)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Federation:
     def owner_of(self, certificate: bytes) -> str | None:
         """Return the site whose certificate (DER) this is."""
         shown_one = fingerprint(certificate)
-        return next((m.name for m in self.members.values() if m.fingerprint == shown_one), None)
+        return next((m.name for m in self.members.values() if shown_one in m.fingerprints), None)
 
 
 def _checked(kind: type[Any], path: Path, tree: Any) -> Any:
@@ -125,7 +129,10 @@ def read_federation(path: Path) -> Federation:
     for name, entry in found.sites.items():
         host, port = parse_address(entry.address, f"{path}: sites.{name}.address")
         certificate = read_certificate(entry.certificate, f"{path}: sites.{name}.certificate")
-        members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate)
+        previous = None
+        if entry.previous is not None:
+            previous = read_certificate(entry.previous, f"{path}: sites.{name}.previous")
+        members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous)
     for party, site in found.seats.items():
         if site not in members or party in members:
             raise BadInput(f"{path}: seats.{party}: {site!r} is not allowed: a party that is no site, and a site")
@@ -136,12 +143,15 @@ def _quoted(text: str) -> str:
     return '"""\n' + text + '"""' if "\n" in text else f'"{text}"'
 
 
-def federation_text(name: str, authority: str, sites: Mapping[str, tuple[str, str]], seats: Mapping[str, str]) -> str:
-    """Return a ``federation.toml``; `sites` are address and certificate (PEM) by name."""
-    lines = [f"name = {_quoted(name)}", f"authority = {_quoted(authority)}", ""]
-    for site, (address, certificate) in sites.items():
-        lines += [f'[sites."{site}"]', f"address = {_quoted(address)}", f"certificate = {_quoted(certificate)}", ""]
-    lines += ["[seats]", *(f'"{party}" = {_quoted(site)}' for party, site in seats.items()), ""]
+def federation_text(made: Federation) -> str:
+    """Return a ``federation.toml``."""
+    lines = [f"name = {_quoted(made.name)}", f"authority = {_quoted(made.authority)}", ""]
+    for site, member in made.members.items():
+        lines += [f'[sites."{site}"]', f"address = {_quoted(f'{member.host}:{member.port}')}"]
+        lines += [f"certificate = {_quoted(as_pem(member.certificate))}"]
+        lines += [] if member.previous is None else [f"previous = {_quoted(as_pem(member.previous))}"]
+        lines += [""]
+    lines += ["[seats]", *(f'"{party}" = {_quoted(site)}' for party, site in made.seats.items()), ""]
     return "\n".join(lines)
 
 
@@ -164,44 +174,43 @@ class SiteFolder:
         self.name = check_name(found.name, f"{file}: name")
         self.listen = parse_address(found.listen, f"{file}: listen")
         self.policy = found.policy
+        self.metrics = None if found.metrics is None else self.path / found.metrics
+        """File for Prometheus' node exporter."""
+        self.credentials = Credentials(self.path, self.path / FEDERATION, self._read_federation)
         self._data = found.data
         for name in self._data:
             check_name(name, f"{file}: data")
 
-    @cached_property
-    def federation(self) -> Federation:
-        """The federation; this site is in it."""
+    def _read_federation(self) -> tuple[Federation, x509.Certificate]:
         made = read_federation(self.path / FEDERATION)
         if self.name not in made.members:
             raise BadInput(f"{self.path / FEDERATION}: {self.name} is not among its sites: {', '.join(made.members)}")
+        return made, made.members[self.name].certificate
+
+    @property
+    def federation(self) -> Federation:
+        """The federation, as its file is now; this site is in it."""
+        made: Federation = self.credentials.standing().federation
         return made
 
     @cached_property
     def audit(self) -> AuditLog:
         """The site's log."""
-        return AuditLog(self.path / AUDIT, read_key(self.path / KEY))
+        return AuditLog(self.path / AUDIT, self.path / KEY)
 
     def log(self) -> list[dict[str, Any]]:
         """Return the lines of the site's log, after checking that each is its own."""
         return check_log(self.path / AUDIT, self.federation.members[self.name].certificate)
 
-    @cached_property
+    @property
     def server_tls(self) -> ssl.SSLContext:
-        """What this site demands of who dials it; see `identity.tls`."""
-        return self._tls(server=True)
+        """What this site demands of who dials it from now on; see `identity.tls`."""
+        return self.credentials.standing().server_tls
 
-    @cached_property
+    @property
     def client_tls(self) -> ssl.SSLContext:
-        """What this site demands of those that it dials; see `identity.tls`."""
-        return self._tls(server=False)
-
-    def _tls(self, *, server: bool) -> ssl.SSLContext:
-        read_key(self.path / KEY)
-        own, file = self.federation.members[self.name].certificate, self.path / "certificate.pem"
-        part = file.with_name(f".certificate.{os.getpid()}.part")
-        part.write_text(as_pem(own))
-        os.replace(part, file)
-        return tls(server=server, key=self.path / KEY, certificate=file, authority=self.federation.authority)
+        """What this site demands of those that it dials from now on; see `identity.tls`."""
+        return self.credentials.standing().client_tls
 
     def names(self) -> list[str]:
         """Return the names of the site's data."""

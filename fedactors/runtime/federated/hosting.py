@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from fedactors.errors import PayloadGone, Refused
@@ -32,6 +33,9 @@ class Site(Protocol):
     def note(self, error: Refused) -> None:
         """Hear that something was refused."""
 
+    def output(self, to: str) -> Path:
+        """Return where a file that the driver asked for goes."""
+
 
 class SiteContext(HostedContext):
     """One actor's side of the federated runtime.
@@ -52,6 +56,11 @@ class SiteContext(HostedContext):
         self._payloads: dict[int, tuple[Any, int, frozenset[str]]] = {}
         # a site answers others also while one of its actors computes
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
+
+    def output(self, to: str) -> Path:
+        """Return where a file that the driver asked for goes: in the site's own folder, by its bare name."""
+        with self._noting():
+            return self._site.output(to)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         with self._noting():

@@ -12,6 +12,7 @@ import re
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -160,21 +161,32 @@ def read_certificate(text: str, field: str) -> x509.Certificate:
     return made
 
 
+def public_bytes(key: Any) -> bytes:
+    """Return the 32 bytes of a public key."""
+    made: bytes = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return made
+
+
 def fingerprint(certificate: x509.Certificate | bytes) -> str:
     """Return the SHA-256 of a certificate (or of its DER bytes), in hexadecimal."""
     der = certificate if isinstance(certificate, bytes) else certificate.public_bytes(serialization.Encoding.DER)
     return hashlib.sha256(der).hexdigest()
 
 
-def verify(certificate: x509.Certificate, signature: bytes, data: bytes) -> bool:
-    """Say whether the holder of a certificate signed `data`.
+def key_of(certificate: x509.Certificate) -> Ed25519PublicKey:
+    """Return the public key of a certificate.
 
     Raises:
-        BadInput: its key is no Ed25519 key.
+        BadInput: it is no Ed25519 key.
     """
     public = certificate.public_key()
     if not isinstance(public, Ed25519PublicKey):
         raise BadInput("certificate: its key is no Ed25519 key")
+    return public
+
+
+def verify(public: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
+    """Say whether the holder of a key signed `data`."""
     try:
         public.verify(signature, data)
     except InvalidSignature:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -39,13 +41,21 @@ _LAST_WORDS = 1.0
 """Seconds within which a connection says what it still has to say, and closes."""
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
-VERSION = 1
+VERSION = 2
 REFUSED, TURNED_AWAY = "refused: ", "turned away: "
 """How the reason begins for which a connection is lost, if this side or the other did not keep to its rules."""
 
 
 Serve = Callable[[memoryview], Awaitable[Any]]
 """Does what a request asks and returns the value of the reply, or raises."""
+
+
+@dataclass
+class Traffic:
+    """Bytes that were written to, and read from, a site, inside of TLS."""
+
+    sent: int = 0
+    received: int = 0
 
 
 @dataclass(eq=False)
@@ -70,6 +80,9 @@ class Connection:
     errors: Callable[[BaseException], Parts]
     name: str = ""
     """What whoever serves it knows it by."""
+    traffic: Traffic = field(default_factory=Traffic)
+    clock_seconds: float = 0.0
+    """How far the other site's clock is ahead of this one's."""
     _pending: dict[int, tuple[asyncio.Future[Any], str]] = field(default_factory=dict)
     _made: int = 0
     _taken: int = 0
@@ -134,6 +147,7 @@ class Connection:
                     for piece, more in pieces_of(parts):
                         self.writer.write(HEAD.pack(len(piece), kind, more, number))
                         self.writer.write(piece)
+                        self.traffic.sent += HEAD.size + len(piece)
                         await self.writer.drain()
         except (OSError, ssl.SSLError) as error:
             self._end(_reason(error))
@@ -150,6 +164,7 @@ class Connection:
         try:
             while True:
                 kind, more, number, piece = await read_piece(self.reader, self.limits, is_within=bool(held))
+                self.traffic.received += HEAD.size + len(piece)
                 if held and (kind, number) != begun and (kind, number) != (ERROR, 0):  # the latter is the last word
                     raise Broken("begins a message before the one before it has ended")
                 if more and len(piece) < PIECE_BYTES:
@@ -275,6 +290,8 @@ class Hello:
     purpose: str
     run: str
     cast: str
+    clock: float | None = None
+    """Seconds since 1970, by whoever says it; None: when it is said."""
 
 
 async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits, **ends: Any) -> Connection:
@@ -295,7 +312,10 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
             der = writer.get_extra_info("ssl_object").getpeercert(True)
             if folder.federation.owner_of(der) != member.name:
                 raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
-            writer.write(_framed(encode_parts((VERSION, hello.federation, hello.purpose, hello.run, hello.cast))))
+            clock = time.time() if hello.clock is None else hello.clock
+            greeting = (VERSION, hello.federation, hello.purpose, hello.run, hello.cast, clock)
+            writer.write(_framed(encode_parts(greeting)))
+            asked = time.time()
             await writer.drain()
             try:
                 kind, _, _, body = await read_piece(reader, limits)
@@ -305,7 +325,13 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
                 raise Refused(member.name, text) from None
             if kind != REPLY:
                 raise error_in(body)
-        connection = Connection(peer=member.name, reader=reader, writer=writer, limits=limits, **ends)
+            theirs = value_of(body, member.name)
+            if type(theirs) is not float:
+                raise Refused(member.name, "does not say what time it is there")
+            clock = _ahead(theirs, (asked + time.time()) / 2, limits)
+        connection = Connection(
+            peer=member.name, reader=reader, writer=writer, limits=limits, clock_seconds=clock, **ends
+        )
     except Broken as error:
         raise Refused(member.name, str(error)) from None
     except ssl.SSLCertVerificationError as error:
@@ -376,10 +402,13 @@ async def accept(
             if found is None:
                 raise Broken("begins with no greeting")
             version, hello = found
-            if (version, hello.federation) != (VERSION, folder.federation.name):
-                raise Broken("speaks another version of the link, or for another federation")
+            if version != VERSION or hello is None:
+                raise Broken(f"speaks version {version} of the link, and {folder.name} version {VERSION}")
+            if hello.federation != folder.federation.name:
+                raise Broken("speaks for another federation")
+            clock = _ahead(hello.clock or 0.0, time.time(), limits)
             made = welcome(peer, hello)
-            writer.write(_framed(encode_parts(folder.name), REPLY))
+            writer.write(_framed(encode_parts(time.time()), REPLY))
             await writer.drain()
     except (Broken, Refused) as error:
         text = error.message if isinstance(error, Refused) else str(error)
@@ -399,21 +428,40 @@ async def accept(
         refused(who, text)
         await _close(writer)
         return None
-    connection = Connection(peer=peer, reader=reader, writer=writer, limits=limits, **made)
+    connection = Connection(peer=peer, reader=reader, writer=writer, limits=limits, clock_seconds=clock, **made)
     connection.start()
     return connection
 
 
-def _greeting(body: bytes) -> tuple[int, Hello] | None:
-    """Return the version of the link and the `Hello` of a first request; None: it is none."""
+def _ahead(theirs: float, ours: float, limits: Limits) -> float:
+    """Return by how many seconds another site's clock is ahead of this one's.
+
+    Raises:
+        Broken: by more than is allowed, or it is no time.
+    """
+    ahead = theirs - ours
+    if abs(ahead) <= limits.skew:
+        return ahead
+    if not math.isfinite(ahead):
+        raise Broken("says what is no time")
+    which = "ahead of" if ahead > 0 else "behind"
+    raise Broken(f"has a clock that is {abs(ahead):.0f} s {which} this site's: at most {limits.skew:g} s are allowed")
+
+
+def _greeting(body: bytes) -> tuple[int, Hello | None] | None:
+    """Return the version of the link and the `Hello` of a first request (None: another version's); None: it is none."""
     try:
         found = decode(body)
     except Exception:
         return None
-    if type(found) is not tuple or [type(part) for part in found] != [int, str, str, str, str]:
+    if type(found) is not tuple or not found or type(found[0]) is not int:
         return None
-    version, *texts = found
-    return None if max(map(len, texts)) > _LONGEST_WORD else (version, Hello(*texts))
+    version, *said = found
+    if version != VERSION:
+        return version, None
+    if [type(part) for part in said] != [str, str, str, str, float]:
+        return None
+    return None if max(map(len, said[:4])) > _LONGEST_WORD else (version, Hello(*said))
 
 
 def _told(error: BaseException) -> str:

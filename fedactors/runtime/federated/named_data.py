@@ -117,7 +117,8 @@ def parts_of(described: Described, site: str) -> list[Any]:
     """
     if isinstance(described, HorizontalData):
         index = described.parties.index(site)
-        return [described.part((index,)), *([described.part(test=True)] if index == 0 else [])]
+        measured = [described.part(test=True)] if index == 0 else []
+        return [described.part((index,)), *measured, described.part(), described.files[index]]
     if isinstance(described, RelationalData):
         return [*described.part(site), described.query]
     return [described.part(site)]

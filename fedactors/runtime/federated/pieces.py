@@ -39,6 +39,8 @@ class Limits:
     """For the answer to a call."""
     message: int = 256 * 1024 * 1024
     """Bytes of one message."""
+    skew: float = 60.0
+    """Between the clocks of two sites."""
 
 
 class Broken(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -9,9 +10,9 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -50,6 +51,11 @@ class Proposal:
     shared_seed: int | None
     budget: dict[str, Amount]
     """What the run will take at most of the sites' privacy budgets."""
+    purpose: Literal["train", "resume", "predict"] = "train"
+    earlier: str = ""
+    """The run that it goes on from, which the sites have their parts of."""
+    number: int = 0
+    """The checkpoint of that run, as all sites have it."""
 
     @property
     def digest(self) -> str:
@@ -96,12 +102,7 @@ def make_proposal(
     Raises:
         BadInput: `data` are something else, or the coordinator's data have no label.
     """
-    pairs: dict[str, str] = {}
-    for word in data.split(","):
-        site, equals, name = (part.strip() for part in word.partition("="))
-        if not (site and equals and name) or site in pairs:
-            raise BadInput(f"--data: {shown(data)} is not allowed: give SITE=NAME,SITE=NAME, each site once")
-        pairs[site] = name
+    pairs = _names(data)
     if folder.name not in pairs:
         raise BadInput(f"--data: the coordinator {folder.name} brings none: its data state the task")
     task = folder.task(pairs[folder.name])
@@ -122,6 +123,16 @@ def make_proposal(
     )
     check_proposal(read_proposal(as_tree(made)), folder)
     return made
+
+
+def _names(data: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for word in data.split(","):
+        site, equals, name = (part.strip() for part in word.partition("="))
+        if not (site and equals and name) or site in pairs:
+            raise BadInput(f"--data: {shown(data)} is not allowed: give SITE=NAME,SITE=NAME, each site once")
+        pairs[site] = name
+    return pairs
 
 
 def read_proposal(tree: Any) -> Proposal:
@@ -182,7 +193,13 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
     if getattr(config, "on_party_loss", "stop") != "stop":
         raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: 'stop'")
-    if folder.name in proposal.data:
+    if proposal.purpose != "train":
+        _check_earlier(proposal, folder)
+    classes_of(protocol, config, proposal.purpose)
+    if proposal.purpose == "predict":
+        if (name := proposal.data.get(folder.name, "")) and folder.budget(name) is not None:
+            raise BadInput(f"{folder.name}: data.{name}.budget: predictions of such data are not counted there yet")
+    elif folder.name in proposal.data:
         name = proposal.data[folder.name]
         facts, is_first = folder.task(name), folder.name == next(iter(proposal.data))
         if facts != proposal.task and (is_first or (facts is not None and facts.layout == "horizontal")):
@@ -196,10 +213,89 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     return protocol, config
 
 
+def classes_of(protocol: Protocol, config: Any, purpose: str) -> dict[str, type]:
+    """Return the kinds of actors that a proposal may cast, by the names of their classes.
+
+    Raises:
+        BadInput: the protocol does not say.
+    """
+    found = protocol.predictors if purpose == "predict" else protocol.actors
+    if found is None or (purpose == "predict" and protocol.predict is None):
+        raise BadInput(f"protocol: {protocol.name} cannot {purpose} over a federation: it names no actors for it")
+    return {cls.__name__: cls for cls in found(config).values()}
+
+
+def go_on(folder: SiteFolder, run: str, number: int, purpose: Literal["resume", "predict"], data: str = "") -> Proposal:
+    """Return what the coordinator of an earlier run asks for, to go on from it.
+
+    Args:
+        folder: the coordinator's.
+        run: the earlier one, as the sites know it.
+        number: of its checkpoint.
+        purpose: what for.
+        data: new rows, as in `make_proposal`; those of the earlier run by default.
+
+    Raises:
+        BadInput: the site knows no such run, or `data` are of other sites.
+    """
+    earlier = _earlier(folder, run)
+    names = earlier.data
+    if data:
+        pairs = _names(data)
+        if set(pairs) != set(names):
+            raise BadInput(f"--data: {shown(data)} is not allowed: give names of {', '.join(names)}")
+        names = {site: pairs[site] for site in names}
+    made: Proposal = replace(  # type: ignore[type-var]
+        earlier,
+        run=secrets.token_hex(8),
+        purpose=purpose,
+        earlier=run,
+        number=number,
+        data=names,
+        version=__version__,
+        source=source_digest(find_protocol(earlier.protocol)),
+    )
+    check_proposal(read_proposal(as_tree(made)), folder)
+    return made
+
+
+def _earlier(folder: SiteFolder, run: str) -> Proposal:
+    """Return the proposal of a run that went on here.
+
+    Raises:
+        BadInput: none did.
+    """
+    path = folder.path / PROPOSALS / f"{run}.json"
+    found = read_proposal(json.loads(path.read_text())) if RUN_ID.fullmatch(run) and path.exists() else None
+    if found is None or (answer := decision(folder, found)) is None or not answer[0]:
+        raise BadInput(f"{folder.name}: run {shown(run)} was never approved here, so nothing can go on from it")
+    return found
+
+
+def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
+    """Check that what goes on from an earlier run is of the same organisations, settings and task.
+
+    Raises:
+        BadInput: it is not, or the earlier run was never approved.
+    """
+    earlier = _earlier(folder, proposal.earlier)
+    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget"}
+    fixed |= {"data"} if proposal.purpose == "resume" else set()
+    for name in sorted(fixed):
+        if getattr(proposal, name) != getattr(earlier, name):
+            raise BadInput(f"{folder.name}: {name}: a run that goes on from {earlier.run} cannot have another one")
+    if list(proposal.data) != list(earlier.data):
+        raise BadInput(f"{folder.name}: data: the sites of {earlier.run} are {', '.join(earlier.data)}")
+
+
 def source_digest(protocol: Protocol) -> str:
     """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here."""
+    return _source_digest(protocol.Config.__module__.rpartition(".")[0])
+
+
+@functools.cache  # a process goes on with the code that it has loaded
+def _source_digest(package: str) -> str:
     digest = hashlib.sha256()
-    package = protocol.Config.__module__.rpartition(".")[0]
     for name in ("fedactors", package):
         spec = importlib.util.find_spec(name)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():

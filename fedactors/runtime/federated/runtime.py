@@ -19,6 +19,7 @@ from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, merged
 from fedactors.network.links import Network
 from fedactors.remote import DRIVER
+from fedactors.runtime import snapshot
 from fedactors.runtime.base import RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.federated.folders import SiteFolder
@@ -30,8 +31,9 @@ from fedactors.runtime.federated.site_run import errors_for, log_end
 from fedactors.runtime.hosted import WallClock
 
 T = TypeVar("T")
-_CLOSE_SECONDS = 10.0
 _TOTAL = [str, str, str, str, int, int]
+_OWN = "the checkpoint of the driver"
+_DIGEST_BYTES = 32
 
 
 class FederatedRuntime(Runtime):
@@ -79,6 +81,9 @@ class FederatedRuntime(Runtime):
         self._began: float | None = None
         self._end: float | None = None
         self._is_closing = False
+        self._number = 0
+        """Of the last checkpoint."""
+        self._offset = 0.0
 
     # --- the driver's side ---
 
@@ -152,9 +157,40 @@ class FederatedRuntime(Runtime):
         raise PartyLost(name, "a lost actor is not brought back over a federation yet")
 
     async def checkpoint(self, label: str = "last") -> None:
-        await self._all("snapshot", label)
+        self._num_checkpoints += 1
+        due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
+        if due or label != "last" or self._stop_code is not None:
+            self._number += 1
+            digests: dict[str, bytes] = {}
+            for site, found in (await self._all("snapshot", label, self._number)).items():
+                digests |= _digests(site, found, self._gate)
+            # all sites have it: from here on it is the one that is gone on from
+            if self.recorder is not None:
+                self._own_ledger.flush()
+                self.recorder.save_checkpoint(label, digests, self._capture_driver())
+            await self._all("commit", label)
         if self._stop_code is not None:
             raise Stopped(f"stopped at {self.clock.now():.1f} s; each site keeps its part", self._stop_code)
+
+    def _capture_driver(self) -> bytes:
+        return snapshot.seal(
+            {
+                "number": self._number,
+                "now": self.clock.now(),
+                "state": snapshot.pack(self.state, "the driver's state"),
+                "ledger": self._own_ledger.state(),
+                "spent": self.spent,
+            }
+        )
+
+    def _restore(self, resume: Snapshot) -> None:
+        content = snapshot.unseal(resume.driver, _OWN)
+        with snapshot.intact(_OWN):
+            self.resumed, self._offset = True, float(content["now"])
+            self._number, self.spent = int(content["number"]), float(content["spent"])
+            self.state = dict(snapshot.unpack(content["state"]))
+            self._own_ledger.restore(content["ledger"])
+        self.clock = WallClock(time.time(), self._offset)
 
     async def settle(self) -> None:
         self._drained = {site: _drained(site, found) for site, found in (await self._all("drain")).items()}
@@ -164,17 +200,20 @@ class FederatedRuntime(Runtime):
 
     def usage(self) -> Usage:
         end = self._end if self._end is not None else time.perf_counter()
-        seconds = end - self._began if self._began is not None else 0.0
+        seconds = (end - self._began if self._began is not None else 0.0) + self._offset
         return Usage(
             messages=self.ledger.messages(),
             bytes=self.ledger.bytes(),
             header_bytes=self.ledger.header_bytes(),
             seconds=seconds,
-            wall_seconds=seconds,
+            wall_seconds=seconds - self._offset,
             cpu_utilisation=0.0,  # the sites' machines are not the coordinator's to measure
             waiting_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
-            price=self.spent,
+            price=self.ledger.price(self.network.link) + self.spent,
         )
+
+    def use_network(self, network: Network) -> None:
+        self.network = network  # by which traffic is priced
 
     # --- life ---
 
@@ -186,7 +225,7 @@ class FederatedRuntime(Runtime):
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
         if resume is not None:
-            raise BadInput("--resume: a run over a federation cannot be resumed yet")
+            self._restore(resume)
         return asyncio.run(self._run(main))
 
     async def _run(self, main: Callable[[], Awaitable[T]]) -> T:
@@ -260,6 +299,34 @@ class FederatedRuntime(Runtime):
             self._failure = error
             if self._main is not None:
                 self._main.cancel()
+
+
+def checkpoint_number(driver: bytes) -> int:
+    """Return by which number the sites know the checkpoint of a driver.
+
+    Raises:
+        BadInput: it is damaged, or of another runtime's driver.
+    """
+    content = snapshot.unseal(driver, _OWN)
+    with snapshot.intact(_OWN):
+        return int(content["number"])
+
+
+def _digests(site: str, found: Any, gate: Gate) -> dict[str, bytes]:
+    """Return the digests of the states that a site wrote, by actor.
+
+    Raises:
+        Refused: it says something else, or speaks of actors that it does not host.
+    """
+    own = {name for name, place in gate.book.items() if place.site == site}
+    if isinstance(found, tuple) and all(
+        type(pair) is tuple and [type(part) for part in pair] == [str, bytes] and len(pair[1]) == _DIGEST_BYTES
+        for pair in found
+    ):
+        made = dict(found)
+        if set(made) == own:
+            return made
+    raise Refused(site, "does not say what it wrote in a checkpoint")
 
 
 def _drained(site: str, found: Any) -> tuple[Any, ...]:

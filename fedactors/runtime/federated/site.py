@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.link import REFUSED, Connection, Hello, accept
+from fedactors.runtime.federated.operations import EVERY_SECONDS, Operations
 from fedactors.runtime.federated.pieces import PIECE_BYTES, Limits, value_of
 from fedactors.runtime.federated.proposal import (
     RUN_ID,
@@ -20,12 +22,11 @@ from fedactors.runtime.federated.proposal import (
     keep_proposal,
     read_proposal,
 )
+from fedactors.runtime.federated.reach import CHECKING, answer_checks
 from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, SiteRun, errors_for
-from fedactors.validation import one_line
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
-_LINE = 1000
 
 
 class SiteProcess:
@@ -34,7 +35,7 @@ class SiteProcess:
     Args:
         folder: of the site.
         limits: of the links.
-        tell: says a line to whoever watches the site.
+        tell: says a line to whoever watches the site; see `operations.Operations`.
         approval_seconds: how long a proposal waits for an answer.
     """
 
@@ -43,21 +44,21 @@ class SiteProcess:
         folder: SiteFolder,
         *,
         limits: Limits | None = None,
-        tell: Callable[[str], None] = print,
+        tell: Callable[[dict[str, Any]], None] = lambda line: print(line["text"]),
         approval_seconds: float = 3600.0,
     ) -> None:
         self.folder = folder
         self.limits = limits or Limits()
         self.run: SiteRun | None = None
-        self._say = tell
+        self._operations = Operations(folder, tell)
+        self._tell = self._operations.tell
+        self._looking: asyncio.Task[None] | None = None
         self._approval_seconds = approval_seconds
         self._driving: Connection | None = None
         self._waiting: Proposal | None = None
+        self._proposed: Proposal | None = None
         self._asked: str | None = None
         """The run whose driver is connected; one at a time."""
-
-    def _tell(self, text: str) -> None:
-        self._say(one_line(text, _LINE))  # others wrote some of it
 
     async def start(self) -> asyncio.Server:
         """Listen; the server's `serve_forever` goes on until it is cancelled.
@@ -66,14 +67,35 @@ class SiteProcess:
             BadInput: nobody may listen there, or key, certificate and federation do not fit.
         """
         host, port = self.folder.listen
-        _ = self.folder.server_tls, self.folder.client_tls
+        _ = self.folder.server_tls
+        self._operations.begin()
         try:
             server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES)
         except OSError as error:
+            self._operations.end()
             raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
         self.folder.audit.add("started", site=self.folder.name, listen=f"{host}:{port}")
-        self._tell(f"{self.folder.name}: listens at {host}:{port}, in the federation {self.folder.federation.name}")
+        self._operations.look()
+        self._looking = asyncio.get_running_loop().create_task(self._look())
+        where = f"{host}:{port}, in the federation {self.folder.federation.name}"
+        self._tell("listens", f"{self.folder.name}: listens at {where}")
         return server
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            with contextlib.suppress(OSError):  # a full disk; the next look may find room
+                self._show()
+                self._operations.look()
+
+    def _show(self) -> None:
+        """Say what the site does, for whoever asks."""
+        self._operations.run = self.run
+        if (asked := self._proposed) is None or self._asked is None:
+            self._operations.does("idle" if self._asked is None else "asked")
+            return
+        about = {"run": asked.run, "protocol": asked.protocol, "coordinator": asked.coordinator}
+        self._operations.does("asked" if self.run is None else "running", **about)
 
     def stop(self) -> None:
         """End the run that is under way."""
@@ -81,6 +103,9 @@ class SiteProcess:
             self.run.end("stopped", "the site was stopped")
         if self._driving is not None:
             self._driving.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        self._operations.end()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello: list[tuple[str, Hello]] = []
@@ -96,14 +121,15 @@ class SiteProcess:
                 self._asked = None
             return
         peer, said = hello[0]
+        self._operations.met(connection)
         if said.purpose == DRIVING:
             self._driving = connection
-        elif self.run is not None:
+        elif said.purpose != CHECKING and self.run is not None:
             self.run.joined(peer, said.purpose, connection)
 
     def _refused(self, who: str, why: str) -> None:
         self.folder.audit.add("refused", party=who, why=why)
-        self._tell(f"refused: {who}: {why}")
+        self._tell("refused", f"refused: {who}: {why}")
 
     def _welcome(self, peer: str, hello: Hello) -> dict[str, Any]:
         if hello.purpose == DRIVING and RUN_ID.fullmatch(hello.run):
@@ -111,11 +137,16 @@ class SiteProcess:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
             self._asked = hello.run
             serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
-            return {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer), "name": hello.run}
+            ends = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            return {**ends, "name": hello.run, "traffic": self._operations.traffic(peer)}
+        if hello.purpose == CHECKING:
+            # no run's: what goes wrong with it is the asker's to see
+            ends = {"serve": answer_checks(peer), "lost": lambda *_: None, "errors": errors_for(self.folder.name, peer)}
+            return {**ends, "traffic": self._operations.traffic(peer)}
         run = self.run
         if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
             raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
-        return run.welcome(peer, hello.purpose, hello.cast)
+        return {**run.welcome(peer, hello.purpose, hello.cast), "traffic": self._operations.traffic(peer)}
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
@@ -125,7 +156,8 @@ class SiteProcess:
         waiting, run = self._waiting, self.run
         if run is not None:
             run.end("failed", f"the driver at {connection.peer} is gone: {why}")
-        self.run = self._driving = self._asked = self._waiting = None
+        self.run = self._driving = self._asked = self._waiting = self._proposed = None
+        self._show()
         if waiting is not None and decision(self.folder, waiting) is None:
             decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
@@ -146,7 +178,8 @@ class SiteProcess:
         try:
             answer = await run_here.control(verb, args)
             if verb == "end":
-                self.run = self._asked = None
+                self.run = self._asked = self._proposed = None
+                self._show()
             return answer
         except Exception as error:
             if verb in SiteRun.VERBS:
@@ -168,6 +201,7 @@ class SiteProcess:
         """
         if self.run is not None:
             raise self._note(Refused(peer, "proposes a second time"))
+        await asyncio.to_thread(_get_ready)
         try:
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
@@ -186,13 +220,15 @@ class SiteProcess:
         if self.folder.policy.approve == "policy" and proposal.shared_seed is None:
             decide(self.folder, proposal, approved=True, why="the policy allows it")
         said = "the policy allows it" if decision(self.folder, proposal) else f"fedactors site show {run}, then answer"
-        self._tell(f"run {run}: {peer} proposes {proposal.protocol}; {said}")
-        self._waiting = proposal
+        self._waiting = self._proposed = proposal
+        self._show()
+        self._tell("proposed", f"run {run}: {peer} proposes {proposal.protocol}; {said}")
         approved, why = await self._answer(proposal)
         self._waiting = None
         if not approved:
             raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
-        self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._tell)
+        self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        self._show()
 
     async def _answer(self, proposal: Proposal) -> tuple[bool, str]:
         try:
@@ -202,3 +238,10 @@ class SiteProcess:
         except TimeoutError:
             return False, f"nobody answered within {self._approval_seconds:g} s"
         return found
+
+
+def _get_ready() -> None:
+    """Import what computes, at the first proposal: it takes seconds, and memory that a site that idles does without."""
+    import torch
+
+    torch.set_num_threads(1)  # as in every process that computes: two give other last bits

@@ -10,47 +10,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import enum
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedactors.data.held_tables import Seat
-from fedactors.data.partitions import HorizontalPart, RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.errors import CallTimeout, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
+from fedactors.inspection import COUNTED, describe_protections
 from fedactors.network.codec import Parts
 from fedactors.network.ledger import Ledger
 from fedactors.plugins import Protocol
+from fedactors.records.metrics import json_line, jsonable
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.run_folder import RunFolder
 from fedactors.remote import DRIVER
-from fedactors.runtime import snapshot
 from fedactors.runtime.base import Casting
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, encode_error, without_words
+from fedactors.runtime.federated import kept_states
+from fedactors.runtime.federated.arguments import built_with
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.hosting import SiteContext
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Hello, Serve, dial
-from fedactors.runtime.federated.named_data import DataName, parts_of
+from fedactors.runtime.federated.operations import Operations
 from fedactors.runtime.federated.pieces import Limits, value_of
-from fedactors.runtime.federated.policy import ANY, Amount, as_logged, in_all, taken_by
-from fedactors.runtime.federated.proposal import Proposal
+from fedactors.runtime.federated.policy import as_logged
+from fedactors.runtime.federated.proposal import Proposal, classes_of
+from fedactors.runtime.federated.spending import ACCOUNT, Spending
 from fedactors.runtime.hosted import WallClock
 
 CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
-_CLOSE_SECONDS = 10.0
-_MEASURE_SECONDS = 1.0
-ACCOUNT = "account"
-"""The door at which actors write down what they have released; a site with a privacy budget asks by itself."""
-_PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
-"""What actors are told of data."""
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
 class Life(enum.IntEnum):
@@ -86,7 +82,7 @@ class SiteRun:
         proposal: what was approved.
         protocol, config: what it asks for.
         limits: of the links.
-        tell: says a line to whoever watches the site.
+        operations: what is told of the site.
     """
 
     def __init__(
@@ -96,7 +92,7 @@ class SiteRun:
         protocol: Protocol,
         config: Any,
         limits: Limits,
-        tell: Callable[[str], None],
+        operations: Operations,
     ) -> None:
         self.proposal = proposal
         self.life = Life.APPROVED
@@ -110,17 +106,23 @@ class SiteRun:
         self._protocol = protocol
         self._config = config
         self._limits = limits
-        self._tell = tell
+        self._operations = operations
+        self._tell = operations.tell
         self._out: dict[tuple[str, str], Connection] = {}
         self._in: dict[tuple[str, str], Connection | None] = {}
         self._recorder: FolderRecorder | None = None
         self._run_folder: RunFolder | None = None
+        self._earlier: kept_states.Earlier | None = None
+        """The run whose states this one takes."""
+        self._goes_on: kept_states.Earlier | None = None
+        """The same, where this one is its continuation."""
+        self._written: str | None = None
+        """Label of a checkpoint that is not yet counted on."""
+        self._released: list[Any] = []
+        """What predictions recorded of privacy."""
+        self._clock = WallClock(time.time())
         self._tasks: list[asyncio.Task[None]] = []
-        self._measuring = asyncio.Lock()
-        name = proposal.data.get(folder.name)
-        self._announced = None if name is None or folder.budget(name) is None else proposal.budget[folder.name]
-        """What the run may take of the data's privacy budget; None: they have none."""
-        self._taken: dict[str, Amount] = {}
+        self._spending = Spending(folder, proposal, self.actors, self._refuse)
         self._cpu_before = time.process_time()
         # known to this site alone, unless the run is a test
         self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
@@ -128,7 +130,7 @@ class SiteRun:
 
     # --- for the driver, whose site is the coordinator's ---
 
-    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot"})
+    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot", "commit"})
     """What the driver asks for that ends the run at this site if it fails."""
 
     async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
@@ -145,17 +147,14 @@ class SiteRun:
             case "load", ():
                 for context in self.actors.values():
                     await context.actor.load()
+                    if self._goes_on is not None:
+                        self._goes_on.restore(context)
                     context.loaded.set()
                 self.life = Life.LOADED
             case "open", ():
-                if self._announced is not None:  # on record before anything can leave
-                    facts = {
-                        "data": self.proposal.data[self._folder.name],
-                        "announced": as_logged({ANY: self._announced})[ANY],
-                    }
-                    self._folder.audit.add("opened", run=self.proposal.run, **facts)
+                self._spending.open()
                 self.life, start = Life.OPEN, time.time()
-                self._tasks = [asyncio.get_running_loop().create_task(self._measure_on())]
+                self._tasks = [asyncio.get_running_loop().create_task(self._spending.watch())]
                 for context in self.actors.values():
                     context.clock.begin(start)
                 for context in self.actors.values():
@@ -164,8 +163,13 @@ class SiteRun:
                 raise await asyncio.shield(self.failure)
             case "call", (receiver, method, value):
                 return await self.serve_call(self.proposal.coordinator, DRIVER, receiver, method, value)
-            case "snapshot", (str(label),):
-                self._snapshot(label)
+            case "snapshot", (str(label), int(number)):
+                return tuple(self._snapshot(label, number).items())
+            case "commit", (str(label),):
+                if self._written != label or self._run_folder is None:
+                    raise Refused(DRIVER, f"counts on a checkpoint {label[:40]!r} that was not just written")
+                kept_states.commit(self._run_folder, label)
+                self._written = None
             case "drain", ():
                 return self._drain()
             case "finish", ():
@@ -182,8 +186,7 @@ class SiteRun:
         is_cast = isinstance(castings, tuple) and all(type(one) is tuple and len(one) == 3 for one in castings)
         if not (is_cast and castings):
             raise Refused(DRIVER, "casts what are no actors")
-        assert self._protocol.actors is not None
-        classes = {cls.__name__: cls for cls in self._protocol.actors(self._config).values()}
+        classes = classes_of(self._protocol, self._config, proposal.purpose)
         pairs = [(name, cls) for name, cls, _ in castings]
         book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, seats))
         for name in book:
@@ -192,13 +195,18 @@ class SiteRun:
                 raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
         self.gate = Gate(me, proposal.coordinator, book)
         self.cast = hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
-        clock = WallClock(time.time())
+        earlier = None
+        if proposal.purpose != "train":
+            earlier = self._earlier = kept_states.find(self._folder, proposal.earlier, proposal.number)
+        if earlier is not None and proposal.purpose == "resume":
+            self._goes_on, self._seed = earlier, earlier.seed
+        clock = self._clock = WallClock(time.time(), 0.0 if self._goes_on is None else self._goes_on.now)
         self._open_records()
         for name, cls, frame in castings:
             if book[name].site != me:
                 continue
             try:
-                args, kwargs = self._arguments(name, frame)
+                args, kwargs = built_with(name, frame, self._folder, proposal, self._config, earlier)
                 casting = Casting(classes[cls], name, args, kwargs, classes[cls].resources)  # type: ignore[attr-defined]
                 self.actors[name] = context = SiteContext(self, casting, self._seed, clock)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -206,38 +214,12 @@ class SiteRun:
             context.failure.add_done_callback(self._failed)
         self.life = Life.PREPARED
 
-    def _arguments(self, name: str, frame: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what an actor is built with: plain values, the approved config, and its site's own data."""
-        folder, package = self._folder, type(self._config).__module__.rpartition(".")[0]
-        sites = (folder.name,) if folder.name in self.proposal.data else ()
-        as_asked, as_here = self.proposal.described(), self.proposal.described(folder)
-        parts = [pair for site in sites for pair in zip(parts_of(as_asked, site), parts_of(as_here, site), strict=True)]
-
-        def own(value: Any) -> Any:
-            if isinstance(value, type(self._config)):
-                if value != self._config:
-                    raise Refused(DRIVER, f"casts {name} with another configuration than the approved one")
-                return self._config
-            if type(value) in _PARTS:
-                found = next((mine for asked, mine in parts if asked == value), None)
-                if found is None:
-                    raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
-                return found
-            if type(value) in (tuple, list):
-                return tuple(own(item) for item in value)
-            if type(value) is dict:
-                return {key: own(item) for key, item in value.items()}
-            if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
-                return value
-            if _is_of(type(value), package) and dataclasses.is_dataclass(value) and not isinstance(value, type):
-                return _rebuilt(value, own)
-            raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
-
-        args, kwargs = own(value_of(frame, DRIVER, arguments=True))
-        return args, kwargs
-
     def _open_records(self) -> None:
-        proposal = self.proposal
+        proposal, parent = self.proposal, None if self._goes_on is None else self._goes_on.folder
+        if proposal.purpose == "predict":
+            if self._earlier is not None and self._is_counted():
+                self._earlier.folder.check_countable()
+            return
         data = proposal.data.get(self._folder.name, "none")
         described = {
             "schema_version": 1,
@@ -250,8 +232,13 @@ class SiteRun:
             "headline": {"name": self._protocol.headline.name, "mode": self._protocol.headline.mode},
             "config": proposal.config,
         }
-        self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described)
-        self._recorder = FolderRecorder(self._run_folder)
+        self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described, parent=parent)
+        self._recorder = FolderRecorder(self._run_folder, parent=parent)
+
+    def _is_counted(self) -> bool:
+        """Say whether predictions leave lines of the privacy ledger."""
+        found = describe_protections(self._protocol, self._config)
+        return any(one["on"] and one["kind"] in COUNTED for one in found)
 
     async def _connect(self) -> None:
         federation = self._folder.federation
@@ -259,21 +246,21 @@ class SiteRun:
         for site in sorted(others):
             for purpose in (CALLS, PAYLOADS):
                 hello = Hello(federation.name, purpose, self.proposal.run, self.cast)
-                ends = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
+                ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
+                ends["errors"] = errors_for(self._folder.name, site)
                 member = federation.members[site]
-                self._out[site, purpose] = await dial(self._folder, member, hello, self._limits, **ends)
+                made = self._out[site, purpose] = await dial(self._folder, member, hello, self._limits, **ends)
+                self._operations.met(made)
         self.life = Life.CONNECTED
 
-    def _snapshot(self, label: str) -> None:
-        if self.life is not Life.OPEN:
-            raise Refused(DRIVER, "asks for a checkpoint before the run is open")
-        frames = {
-            name: snapshot.seal({"state": snapshot.capture(c.actor, c.actor.state), "jobs": [], "timers": {}})
-            for name, c in self.actors.items()
-        }
+    def _snapshot(self, label: str, number: int) -> dict[str, bytes]:
+        if self.life is not Life.OPEN or self._recorder is None:
+            raise Refused(DRIVER, "asks for a checkpoint of a run that is not open, or trains nothing")
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,30}", label):
+            raise Refused(DRIVER, f"asks for a checkpoint called {label[:40]!r}")
         self._drain()
-        assert self._recorder is not None
-        self._recorder.save_checkpoint(label, frames, snapshot.seal({"site": self._folder.name}))
+        self._written = label
+        return kept_states.write(self._recorder, label, number, self._seed, self._clock.now(), self.actors)
 
     def _drain(self) -> tuple[Any, ...]:
         """Write what the actors recorded; return their totals, seconds of waiting, and processor seconds."""
@@ -285,6 +272,8 @@ class SiteRun:
                 for span in context.spans:
                     self._recorder.record_span(*span)
                 self._recorder.privacy(context.privacy)
+            else:
+                self._released.extend(context.privacy)
             for kept in (context.rows, context.spans, context.privacy):
                 kept.clear()
             total.extend(context.ledger.state())
@@ -293,12 +282,13 @@ class SiteRun:
 
     async def _finish(self) -> None:
         await self.unawaited.last_answers()
-        await self._measure()
+        await self._spending.measure()
         for context in self.actors.values():
             await context.actor.close()
         self.unawaited.check()
         if self.failure.done():
             raise self.failure.result()
+        self._spending.close()
         self.life = Life.CLOSED  # other sites may end before this one
 
     # --- for other sites ---
@@ -350,45 +340,14 @@ class SiteRun:
         except Refused as error:
             raise self._refuse(error) from None
         try:
-            async with self._measuring if door.name == ACCOUNT else contextlib.nullcontext():
+            async with self._spending.measuring if door.name == ACCOUNT else contextlib.nullcontext():
                 reply = await context.serve(sender, door, value)
             if sender == DRIVER:
-                await self._measure()
+                await self._spending.measure()
             self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         except Refused as error:
             raise self._refuse(error) from None
         return reply
-
-    async def _measure_on(self) -> None:
-        while self._announced is not None and self.life is Life.OPEN:
-            await asyncio.sleep(_MEASURE_SECONDS)
-            with contextlib.suppress(Refused):  # which has stopped the run
-                await self._measure()
-
-    async def _measure(self) -> None:
-        """Stop the run if the own actors have released more than it announced, by their own account, now."""
-        if self._announced is None or self.life is not Life.OPEN:
-            return
-        found: list[Any] = []
-        async with self._measuring:
-            for name, context in self.actors.items():
-                if name.partition("/")[0] == self._folder.name and ACCOUNT in context.doors.table:
-                    kept, context.privacy = context.privacy, []
-                    try:
-                        await context.actor.account()  # type: ignore[attr-defined]
-                    finally:
-                        found, context.privacy = found + context.privacy, kept
-        self._taken = taken_by(self._folder.name, found)
-        if not (taken := in_all(self._taken)).within(self._announced):
-            said = f"the run took {taken} of the budget of {self._folder.name} and had announced {self._announced}"
-            raise self._refuse(Refused(self.proposal.coordinator, said))
-
-    def _charged(self, status: str) -> dict[str, Amount]:
-        """Return what counts against the budget: what was measured, and of a run that broke off all it announced."""
-        if self._announced is None or self.life < Life.OPEN:
-            return {}
-        is_known = status == "finished" or not in_all(self._taken).within(self._announced)
-        return self._taken if is_known else {ANY: self._announced}
 
     def _serve_payload(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
@@ -410,12 +369,24 @@ class SiteRun:
         """Send a request to another site; return the future of its reply's bytes."""
         return self._out[site, purpose].request(parts, what)
 
+    def output(self, to: str) -> Path:
+        """Return where a file that the driver asked for goes.
+
+        Raises:
+            Refused: it asks for a place, not for a name.
+        """
+        if not _FILE.fullmatch(to):
+            raise Refused(DRIVER, f"asks for a file {to[:40]!r}: a name is allowed, no path")
+        place = self._folder.path / "predictions" / self.proposal.run
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return place / to
+
     # --- what goes wrong ---
 
     def note(self, error: Refused) -> None:
         """Write down that something was refused, here or by another site, and stop the run."""
         self._folder.audit.add("refused", run=self.proposal.run, party=error.party, why=error.message)
-        self._tell(f"refused: {error}")
+        self._tell("refused", f"refused: {error}")
         self.fail(error)
 
     def _refuse(self, error: Refused) -> Refused:
@@ -438,7 +409,7 @@ class SiteRun:
     def fail(self, error: BaseException) -> None:
         """Stop the run with its first failure."""
         if not self.failure.done() and self.life is not Life.ENDED:
-            self._tell(f"run {self.proposal.run}: {error}")
+            self._tell("error", f"run {self.proposal.run}: {error}")
             self.failure.set_result(error)
 
     def _failed(self, failure: asyncio.Future[BaseException]) -> None:
@@ -450,7 +421,7 @@ class SiteRun:
         if self.life is Life.ENDED:
             return
         self._drain()
-        charged = as_logged(self._charged(status))
+        charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
         self.life = Life.ENDED
         for task in self._tasks:
             task.cancel()
@@ -459,26 +430,15 @@ class SiteRun:
                 connection.close()
         for context in self.actors.values():
             context.close()
+        if self._released and self._earlier is not None:  # whether or not the prediction came to an end
+            self._earlier.folder.count([json_line(jsonable(record)) for record in self._released])
         if self._recorder is not None and self._run_folder is not None:
             if self.failure.done() and not self.failure.cancelled():
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
         log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged)
-        self._tell(f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
-
-
-def _is_of(cls: type, package: str) -> bool:
-    """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
-    return cls is Seat or cls.__module__.startswith(f"{package}.")
-
-
-def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
-    """Return a copy of a dataclass, each of its fields being what `own` makes of it."""
-    made = object.__new__(type(value))
-    for field in dataclasses.fields(value):
-        object.__setattr__(made, field.name, own(getattr(value, field.name)))
-    return made
+        self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
 
 
 def log_end(

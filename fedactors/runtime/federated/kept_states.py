@@ -1,0 +1,113 @@
+"""The checkpoints of a run at one site: numbered by the driver, and counted on once all sites have written theirs.
+
+    driver: snapshot 7 ──▶ each site writes 7, beside 6 ──▶ the driver writes its own 7 ──▶ commit 7: 6 may go
+
+So the driver's newest checkpoint is one that every site has, whoever is killed at whatever moment. What goes on from a
+run, a resumption or a prediction, asks for a number; a site looks for it among its own states only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedactors.errors import BadInput
+from fedactors.records.recorder import FolderRecorder
+from fedactors.records.run_folder import Checkpoint, RunFolder
+from fedactors.runtime import snapshot
+from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.hosting import SiteContext
+
+_PENDING = ".pending"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A run that another one goes on from, at this site.
+
+    Args:
+        folder: of the earlier run.
+        states: the actors' frames, by name.
+        seed: that the site had for its actors.
+        now: seconds of the run's clock at the checkpoint.
+        ledgers, waiting: totals of messages, and seconds of waiting, by actor.
+    """
+
+    folder: RunFolder
+    states: Mapping[str, bytes]
+    seed: int
+    now: float
+    ledgers: Mapping[str, Any]
+    waiting: Mapping[str, float]
+
+    def restore(self, context: SiteContext) -> None:
+        """Set a loaded actor, and what is counted of it, as they were.
+
+        Raises:
+            BadInput: the checkpoint has no state of it, or a damaged one.
+        """
+        if context.name not in self.states:
+            raise BadInput(f"the checkpoint has no state of {context.name} (of: {', '.join(sorted(self.states))})")
+        what = f"the checkpoint of {context.name}"
+        content = snapshot.unseal(self.states[context.name], what)
+        with snapshot.intact(what):
+            snapshot.apply(context.actor, content["state"])
+            context.ledger.restore(self.ledgers[context.name])
+            context.waiting_seconds = float(self.waiting[context.name])
+
+
+def write(
+    recorder: FolderRecorder, label: str, number: int, seed: int, now: float, actors: Mapping[str, SiteContext]
+) -> dict[str, bytes]:
+    """Write a checkpoint that is not yet counted on; return the SHA-256 of each actor's state."""
+    frames = {
+        name: snapshot.seal({"state": snapshot.capture(one.actor, one.actor.state), "jobs": [], "timers": {}})
+        for name, one in actors.items()
+    }
+    own = {
+        "number": number,
+        "label": label,
+        "seed": seed,
+        "now": now,
+        "ledgers": {name: one.ledger.state() for name, one in actors.items()},
+        "waiting": {name: one.waiting_seconds for name, one in actors.items()},
+    }
+    recorder.save_checkpoint(f"{label}{_PENDING}", frames, snapshot.seal(own))
+    return {name: hashlib.sha256(frame).digest() for name, frame in frames.items()}
+
+
+def commit(folder: RunFolder, label: str) -> None:
+    """Count on the checkpoint that was last written under a label: all sites have it."""
+    folder.relabel_checkpoint(f"{label}{_PENDING}", label)
+
+
+def find(site: SiteFolder, run: str, number: int) -> Earlier:
+    """Return what a site has of a run at a checkpoint.
+
+    Raises:
+        BadInput: it has not this run, or not this checkpoint, or it is damaged.
+    """
+    found = sorted((site.path / "runs").glob(f"*-{run}-0*"))
+    if not found:
+        raise BadInput(f"{site.name}: has no records of run {run}")
+    folder = RunFolder.open(found[0])
+    for entry in folder.manifest["checkpoints"]:
+        label = str(entry["label"])
+        checkpoint = folder.load_checkpoint(label)
+        own = _own(checkpoint)
+        if own["number"] != number:
+            continue
+        if label.endswith(_PENDING):  # all sites have it, and this one was not told
+            commit(folder, str(own["label"]))
+        numbers = own["ledgers"], own["waiting"]
+        return Earlier(folder, checkpoint.actors, int(own["seed"]), float(own["now"]), *map(dict, numbers))
+    raise BadInput(f"{site.name}: has no checkpoint {number} of run {run}")
+
+
+def _own(checkpoint: Checkpoint) -> dict[str, Any]:
+    what = f"the site's part of checkpoint {checkpoint.label}"
+    found = snapshot.unseal(checkpoint.driver, what)
+    with snapshot.intact(what):
+        return {**found, "number": int(found["number"])}

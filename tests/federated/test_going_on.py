@@ -1,0 +1,398 @@
+"""What goes on from a run between sites: a run whose sites or driver were killed, and predictions with its model."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedactors.command_line.main import main
+from fedactors.command_line.options import RunOptions
+from fedactors.errors import BadInput, Refused
+from fedactors.launch import restore_config
+from fedactors.launch_federated import prepare_prediction
+from fedactors.plugins import find_protocol
+from fedactors.prediction import Application
+from fedactors.records.run_folder import ROUND_METRICS, RunFolder
+from fedactors.runtime.federated import kept_states
+from fedactors.runtime.federated.folders import SITE
+from fedactors.runtime.federated.proposal import check_proposal, go_on, kept_proposals
+from fedactors.runtime.federated.site_run import SiteRun
+from fedactors.serving import StoredState
+from tests.federated.mischief import in_mid_run
+from tests.federated.test_runs import DATA, OTHERS, SMALL, VERTICAL, federated, last_line, simulated
+from tests.federated.world import BANK, SHOP, World
+
+pytestmark = pytest.mark.slow
+MANY = ("num_epochs=6", *SMALL[1:])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[World, Callable[[], subprocess.Popen[str]]]]:
+    """A bank that listens here, and what starts the shop as a process of its own."""
+    world, started = World(tmp_path), []
+    world.start(BANK)
+
+    def start() -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(world.path / SHOP)]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        made = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        started.append(made)
+        assert made.stdout is not None
+        assert "shop: listens at" in made.stdout.readline()
+        return made
+
+    yield world, start
+    world.stop()
+    for process in started:
+        process.kill()
+        process.wait(10)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def runs(world: World) -> list[Path]:
+    """The coordinator's run folders, in their order."""
+    found = world.path / "runs"
+    return sorted(path for path in found.iterdir() if "federated" in (path / "config.json").read_text())
+
+
+def after_rounds(world: World, count: int, act: Callable[[], None]) -> threading.Thread:
+    """Do something once the coordinator has recorded so many rounds and taken their checkpoints."""
+
+    def wait() -> None:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError, ValueError, IndexError, BadInput):
+                folder = RunFolder.open(runs(world)[-1])
+                lines = (folder.path / ROUND_METRICS).read_text().count("\n")
+                if lines >= count and folder.manifest["checkpoints"]:
+                    act()
+                    return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def resumed(world: World, run: Path, protocol: str = "pubsub-vfl") -> int:
+    file = str(world.path / BANK / "federation.toml")
+    answering = world.answer()
+    places = ("--federation", file, "--resume", str(run), "--out", str(world.path / "runs"))
+    code = main(["run", protocol, *places, "--format", "json", "--quiet"])
+    answering.join(30)
+    return code
+
+
+def rounds_of(run: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(run) / ROUND_METRICS).read_text().splitlines()]
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Metrics, each round's too, and traffic are those of a run that nobody cut."""
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    for one, other in zip(rounds_of(found["run"]), rounds_of(expected["run"]), strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+
+
+def test_a_site_that_was_killed_goes_on_exactly(
+    site: tuple[World, Callable[[], subprocess.Popen[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, start = site
+    words = (*MANY, "algorithm=vfl")
+    assert simulated(world, words) == 0
+    expected = last_line(capsys)
+    process = start()
+    killing = after_rounds(world, 2, lambda: process.send_signal(signal.SIGKILL))
+    assert federated(world, words, "--share-seed", "--seed", "7") == 3
+    killing.join(120)
+    told = capsys.readouterr().err
+    assert "its site shop was lost" in told
+    cut = runs(world)[-1]
+    assert f"go on with --resume {cut}" in told
+    assert 2 <= len(rounds_of(cut)) < 6
+    start()
+    assert resumed(world, cut) == 0, capsys.readouterr().err
+    same(last_line(capsys), expected)
+    # and each site's own records read as if nobody had cut them
+    (parent, child) = sorted((world.path / SHOP / "runs").iterdir(), key=lambda path: path.stat().st_ctime)
+    assert RunFolder.open(child).manifest["parent"] == parent.name
+
+
+def test_a_coordinator_that_was_killed_goes_on_exactly(
+    site: tuple[World, Callable[[], subprocess.Popen[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, _ = site
+    world.start(SHOP)
+    words = (*MANY, "algorithm=pubsub-vfl", "max_in_flight=1")
+    assert simulated(world, words) == 0
+    expected = last_line(capsys)
+    flags = ("--federation", str(world.path / BANK / "federation.toml"), "--data", f"{BANK}=customers,{SHOP}=orders")
+    told = ("--out", str(world.path / "runs"), "--quiet", "--share-seed", "--seed", "7")
+    answering = world.answer(seconds=60)
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "fedactors", "run", "pubsub-vfl", *flags, *told, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        killing = after_rounds(world, 3, lambda: driver.send_signal(signal.SIGKILL))
+        assert driver.wait(120) == -signal.SIGKILL
+        killing.join(10)
+        answering.join(60)
+    finally:
+        driver.kill()
+        driver.wait(10)
+    end = time.monotonic() + 30
+    while any(world.processes[name]._asked for name in (BANK, SHOP)) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert [line["status"] for line in world.audit(SHOP) if line["what"] == "ended"] == ["failed"]
+    assert resumed(world, runs(world)[-1]) == 0, capsys.readouterr().err
+    found = last_line(capsys)
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6)
+    for one, other in zip(rounds_of(found["run"]), rounds_of(expected["run"]), strict=True):
+        assert one["training/loss"] == pytest.approx(other["training/loss"], abs=1e-6)
+
+
+# --- a run that ended -----------------------------------------------------------------------------------------------
+
+NEW_ROWS = 30
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Path, Path]]:
+    """Two sites with new rows after a run; the coordinator's folder of it, and that of the simulated one."""
+    world = World(tmp_path_factory.mktemp("ended"))
+    rng = np.random.default_rng(6)
+    values = rng.normal(size=(NEW_ROWS, 4))
+    for name, file, columns, header in (
+        (BANK, "arrivals", values[:, :2], "id,income,age"),
+        (SHOP, "baskets", values[:, 2:], "id,orders,returns"),
+    ):
+        rows = [f"n{i},{one[0]:.4f},{one[1]:.4f}" for i, one in enumerate(columns)]
+        (world.path / name / f"{file}.csv").write_text("\n".join([header, *rows, ""]))
+        with (world.path / name / SITE).open("a") as text:
+            text.write(f'\n[data.{file}]\npath = "{file}.csv"\nid = "id"\n')
+    world.start(BANK)
+    world.start(SHOP)
+    assert federated(world, (*SMALL, "algorithm=vfl"), "--share-seed", "--seed", "7") == 0, world.said
+    assert simulated(world, (*SMALL, "algorithm=vfl")) == 0
+    (done,) = runs(world)
+    (other,) = (path for path in (world.path / "runs").iterdir() if path != done)
+    yield world, done, other
+    world.stop()
+
+
+def predicted(world: World, run: Path, *words: str, approved: bool = True) -> int:
+    answering = world.answer(approved)
+    places = ("--federation", str(world.path / BANK / "federation.toml"), "--to", "said.csv", "--format", "json")
+    code = main(["predict", str(run), *places, *words])
+    answering.join(30)
+    return code
+
+
+def test_new_rows_are_predicted_where_the_parts_of_the_model_are(
+    ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, run, other = ended
+    assert predicted(world, run, "--data", f"{BANK}=arrivals,{SHOP}=baskets") == 0, capsys.readouterr().err
+    told = last_line(capsys)
+    (entry,) = told["predictions"]
+    assert (entry["party"], entry["rows"], entry["predicted"]) == (BANK, NEW_ROWS, NEW_ROWS)
+    found = list(csv.DictReader((world.path / BANK / entry["to"]).read_text().splitlines()))
+    assert not (world.path / SHOP / "predictions").exists()  # they are the bank's
+    parties = world.path / "new.toml"
+    sides = ((BANK, "arrivals"), (SHOP, "baskets"))
+    own = [f'[parties.{name}]\npath = "{world.path / name / file}.csv"\nid = "id"' for name, file in sides]
+    task = '[task]\ntype = "binary"\nalignment = "already-aligned"'
+    own[0] += '\nlabel = "bad"'  # which says whose the predictions are
+    parties.write_text("\n".join([task, *own]))
+    local = world.path / "local.csv"
+    assert main(["predict", str(other), "--data", str(parties), "--to", str(local), "--runtime", "simulated"]) == 0
+    expected = list(csv.DictReader(local.read_text().splitlines()))
+    assert [line["id"] for line in found] == [line["id"] for line in expected]
+    for one, same in zip(found, expected, strict=True):
+        assert float(one["probability_1"]) == pytest.approx(float(same["probability_1"]), abs=1e-6)
+    # each site was asked, and has what crossed on its log
+    asked = [line for line in world.audit(SHOP) if line["what"] in ("proposed", "approved", "ended")][-3:]
+    assert [line["what"] for line in asked] == ["proposed", "approved", "ended"]
+    assert {entry["type"] for entry in asked[-1]["left"]} >= {"Contribution"}
+
+
+def test_who_says_no_predicts_nothing(ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    world, run, _ = ended
+    words = ("--data", f"{BANK}=arrivals,{SHOP}=baskets")
+    assert predicted(world, run, *words, approved=False) == 3
+    assert "rejected the run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--data", "bank=arrivals"), "give names of bank, shop"),
+        (("--data", "bank=nothing,shop=baskets"), "bank: has no data named 'nothing'"),
+        (("--data", "bank=arrivals,shop=baskets", "--to", "../x.csv"), "a name, for the folder of whoever owns them"),
+        (("--data", "bank=arrivals,shop=baskets", "--runtime", "simulated"), "--runtime: is not allowed"),
+    ],
+)
+def test_what_is_wrong_with_a_prediction_is_one_line(
+    ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    world, run, _ = ended
+    places = ("--federation", str(world.path / BANK / "federation.toml"))
+    capsys.readouterr()
+    assert main(["predict", str(run), *places, "--to", "said.csv", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert main(["predict", str(run), "--data", "bank=arrivals,shop=baskets"]) == 2
+    assert "the run was over a federation: give --federation" in capsys.readouterr().err
+    assert main(["export", str(run)]) == 2
+    assert "the parts of the model are at the sites" in capsys.readouterr().err
+
+
+def test_what_goes_on_from_a_run_is_of_the_same_approval(ended: tuple[World, Path, Path]) -> None:
+    world, run, _ = ended
+    folder = world.folder(SHOP)
+    number = RunFolder.open(run).load_checkpoint("final")
+    earlier = RunFolder.open(run).config["federation"]["run"]
+    made = go_on(world.folder(BANK), earlier, 1, "resume")
+    check_proposal(made, folder)
+    assert number.actors.keys() >= {"bank/worker-0", "shop/worker-0"}
+    wrong = {
+        "coordinator": replace(made, coordinator=SHOP),
+        "config": replace(made, config={**made.config, "num_epochs": 3}),
+        "data": replace(made, data={BANK: "customers", SHOP: "baskets"}),
+        "shared_seed": replace(made, shared_seed=8),
+    }
+    for name, one in wrong.items():
+        with pytest.raises(BadInput, match=rf"shop: {name}: a run that goes on from {earlier} cannot have another one"):
+            check_proposal(one, folder)
+    with pytest.raises(BadInput, match="was never approved here"):
+        check_proposal(replace(made, earlier="0" * 16), folder)
+    rejected = [one for one in kept_proposals(folder).values() if one.purpose == "predict"]
+    assert {one.earlier for one in rejected} <= {earlier}
+
+
+def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path, Path]) -> None:
+    from fedactors.network.codec import encode
+    from fedactors.runtime.federated.arguments import built_with
+
+    world, run, _ = ended
+    checkpoint = RunFolder.open(run).load_checkpoint("final")
+    proposal = go_on(
+        world.folder(BANK), RunFolder.open(run).config["federation"]["run"], _number(run), "predict",
+        "bank=arrivals,shop=baskets",
+    )  # fmt: skip
+    shop = world.folder(SHOP)
+    _, config = check_proposal(proposal, shop)
+    kept = kept_states.find(shop, proposal.earlier, proposal.number)
+    digest = checkpoint.actors["shop/worker-0"]
+
+    def cast(state: StoredState) -> Any:
+        frame = encode(((state,), {}), arguments=True)
+        return built_with(SHOP, frame, shop, proposal, config, kept)[0][0]
+
+    own = cast(StoredState(actor="shop/worker-0", frame=digest))
+    assert own.frame == kept.states["shop/worker-0"]
+    for wrong in (
+        StoredState(actor="bank/worker-0", frame=checkpoint.actors["bank/worker-0"]),
+        StoredState(actor="shop/worker-0", frame=b"\0" * 32),
+        StoredState(actor="shop/worker-0", frame=digest, where="/etc/passwd"),
+    ):
+        with pytest.raises(Refused, match=r"casts shop with a state of 'bank/worker-0' that|'shop/worker-0' that shop"):
+            cast(wrong)
+    with pytest.raises(BadInput, match=r"shop: has no checkpoint 99 of run"):
+        kept_states.find(shop, proposal.earlier, 99)
+
+
+def _number(run: Path) -> int:
+    from fedactors.runtime.federated.runtime import checkpoint_number
+
+    return checkpoint_number(RunFolder.open(run).load_checkpoint("final").driver)
+
+
+def test_a_site_that_was_not_told_counts_on_what_all_have_written(ended: tuple[World, Path, Path]) -> None:
+    world, run, _ = ended
+    shop, earlier, number = world.folder(SHOP), RunFolder.open(run).config["federation"]["run"], _number(run)
+    folder = kept_states.find(shop, earlier, number).folder
+    folder.relabel_checkpoint("final", "final.pending")  # the coordinator was killed before it told
+    found = kept_states.find(shop, earlier, number)
+    assert "final" in [entry["label"] for entry in found.folder.manifest["checkpoints"]]
+    assert set(found.states) == {"shop/worker-0"}
+
+
+@pytest.mark.parametrize("what", ["mtcd", "glasu", "horizontal", "rfl-admm"])
+def test_other_protocols_predict_what_the_simulated_run_predicts(
+    ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    world, _, _ = ended
+    protocol, words = OTHERS[what]
+    assert federated(world, words, "--share-seed", "--seed", "7", protocol=protocol) == 0, capsys.readouterr().err
+    run = Path(last_line(capsys)["run"])
+    assert simulated(world, words, protocol) == 0
+    other = last_line(capsys)["run"]
+    assert predicted(world, run, "--data", DATA.get(protocol, VERTICAL)) == 0, capsys.readouterr().err
+    found = last_line(capsys)["predictions"]
+    local = world.path / f"{what}.csv"
+    data = ("--data", str(world.path / f"{protocol}.toml"), "--to", str(local), "--runtime", "simulated")
+    assert main(["predict", other, *data, "--format", "json"]) == 0
+    expected = last_line(capsys)["predictions"]
+    assert [entry["party"] for entry in found] == [entry["party"] for entry in expected]
+    for entry, same_one in zip(found, expected, strict=True):
+        assert {**entry, "to": ""} == {**same_one, "to": ""}
+        one = list(csv.DictReader((world.path / entry["party"] / entry["to"]).read_text().splitlines()))
+        two = list(csv.DictReader(Path(same_one["to"]).read_text().splitlines()))
+        for line, other_line in zip(one, two, strict=True):
+            assert line.keys() == other_line.keys()
+            for key, value in line.items():
+                if key.startswith("probability") and value:
+                    assert float(value) == pytest.approx(float(other_line[key]), abs=1e-6)
+                else:
+                    assert value == other_line[key]
+
+
+def test_a_coordinator_names_files_and_checkpoints_and_no_places(ended: tuple[World, Path, Path]) -> None:
+    world, run, _ = ended
+    folder = RunFolder.open(run)
+    checkpoint, protocol = folder.load_checkpoint("final"), find_protocol("pubsub-vfl")
+    config = restore_config(protocol, folder, ())
+    options = RunOptions(federation=str(world.path / BANK / "federation.toml"), data=f"{BANK}=arrivals,{SHOP}=baskets")
+    prepared = prepare_prediction(protocol, config, folder, checkpoint.driver, options, 7)
+    runtime, predict = prepared.make(None), protocol.predict
+    assert predict is not None
+    found = {name: StoredState(actor=name, frame=digest) for name, digest in checkpoint.actors.items()}
+    asked = Application(stored=found, to="../../../stolen.csv")
+    answering = world.answer()
+    with pytest.raises(Refused, match=r"asks for a file '\.\./\.\./\.\./stolen\.csv': a name is allowed, no path"):
+        runtime.execute(lambda: predict(config, prepared.data, runtime, asked))
+    answering.join(30)
+    assert not list(world.path.rglob("stolen.csv"))
+    assert "a name is allowed, no path" in world.refusals(BANK)[-1]
+
+    def ask(one: SiteRun) -> None:
+        for label in ("../x", "a/b", "", "last.pending", "X"):
+            with pytest.raises(Refused, match="asks for a checkpoint called"):
+                one._snapshot(label, 1)
+        with pytest.raises(Refused, match="counts on a checkpoint 'other' that was not just written"):
+            one.control("commit", ("other",)).send(None)
+        asked_for.append(one.proposal.run)
+
+    asked_for: list[str] = []
+    asking = in_mid_run(world, SHOP, ask)
+    assert federated(world, SMALL) == 0, world.said
+    asking.join(30)
+    assert asked_for
