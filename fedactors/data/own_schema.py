@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import Field, TypeAdapter
 
-from fedactors.config import WIDEST, config
+from fedactors.config import WIDEST, config, from_table
 from fedactors.data.alignment import Alignment
 from fedactors.data.catalogue import Task
 from fedactors.data.files import CsvFormat
 from fedactors.data.pictures import Size
 from fedactors.data.preprocessing import ColumnRule
+from fedactors.errors import BadInput
+from fedactors.validation import shown
 
 ON_HOST = "a place on the party's host"
 Text = Annotated[str, Field(min_length=1)]
@@ -26,6 +29,7 @@ Place = Annotated[str, Field(min_length=1), ON_HOST]
 Columns = Literal["all"] | list[str]
 Weights = dict[str, Annotated[float, Field(gt=0, le=WIDEST)]]
 MOST_CLASSES = 65536
+_TABLES = {"columns", "csv"}
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -93,6 +97,8 @@ class HorizontalTask:
     """File of the server's public test rows."""
     class_weights: Weights = Field(default_factory=dict)
     """How much rows of a class count; a class without counts 1."""
+    columns: dict[str, ColumnRule] = Field(default_factory=dict)
+    """Rules of columns, the same for every client; nothing is measured."""
     shape: Annotated[list[Size], Field(min_length=3, max_length=3)] | None = None
     """Of samples that are images: channels, height, width."""
     peak: Annotated[float, Field(gt=0)] | None = None
@@ -243,6 +249,51 @@ LAYOUTS: dict[str, tuple[type[Any], type[Any]]] = {
     "graph-tables": (GraphTask, GraphParty),
 }
 """For each layout what stands in ``[task]``, and in each ``[parties.NAME]``."""
+
+
+def check_table(cls: type[Any], given: Any, where: str) -> None:
+    """Check the keys and the types of a table of the file; what has tables of its own is checked where it is read.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    later = _TABLES & {field.name for field in fields(cls)}
+    whole = isinstance(given, dict)
+    from_table(cls, {key: given[key] for key in given if key not in later} if whole else given, where)
+
+
+def rules_of(table: dict[str, Any], where: str) -> dict[str, ColumnRule]:
+    """Return what a table of the file says of columns, by name.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    given = table.get("columns", {})
+    if not isinstance(given, dict):
+        raise BadInput(f"{where}.columns: {shown(given)} is not allowed: give a table [{where}.columns]")
+    return {column: from_table(ColumnRule, rule, f"{where}.columns.{column}") for column, rule in given.items()}
+
+
+def public_rules(task: dict[str, Any], columns: tuple[str, ...] | None) -> dict[str, ColumnRule]:
+    """Return what a horizontal task says of columns: the same for every client, so that nothing may be measured.
+
+    Args:
+        task: the table.
+        columns: the features; None where each file tells them.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    rules = rules_of(task, "task")
+    for name, rule in rules.items():
+        if columns is None or name not in columns:
+            raise BadInput(f"task.columns: {name!r} is not allowed: list it under features, at every client")
+        if rule.measures:
+            raise BadInput(
+                f"task.columns.{name}: {rule.measures} is not allowed with layout=horizontal, for each client would "
+                "find its own: list categories, fill with a constant, give a range of days"
+            )
+    return rules
 
 
 def places(*, of_party: bool) -> frozenset[str]:
