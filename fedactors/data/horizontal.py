@@ -161,7 +161,7 @@ def _dealt(
 
 @plain
 class HorizontalFile:
-    """One client's own file: numeric columns and a label, the same at every client; or its own images."""
+    """One client's own file: columns and a label, the same at every client; or its own images."""
 
     file: FileSource
     classes: tuple[str, ...]
