@@ -21,10 +21,10 @@ from fedactors.actor import Actor
 from fedactors.data.blocks import Float32, PartyBlock, prepare_like
 from fedactors.data.partitions import VerticalData, VerticalPart
 from fedactors.data.predictions import Listing
-from fedactors.data.preprocessing import Preprocessing
+from fedactors.data.preprocessing import COLUMNS, Preprocessing
 from fedactors.data.relational import in_memory, rows_of
 from fedactors.errors import BadInput
-from fedactors.joined_rows import COLUMNS, MAPPER, RowHolder, RowMapper, is_alone, owners_of, seats_of
+from fedactors.joined_rows import MAPPER, RowHolder, RowMapper, is_alone, owners_of, seats_of
 from fedactors.joining import NewRowsMember
 from fedactors.network.codec import message
 from fedactors.remote import OWN_PARTY, SERVER, remote

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from fedactors.actor import Actor
 from fedactors.data.blocks import PartyBlock, check_block
@@ -42,7 +41,7 @@ from fedactors.data.held_tables import (
 )
 from fedactors.data.own import layout_of, load_own
 from fedactors.data.partitions import RelationalData, VerticalData, VerticalPart
-from fedactors.data.preprocessing import ColumnRule, FittedColumn
+from fedactors.data.preprocessing import COLUMNS, ColumnRule, FittedColumn
 from fedactors.data.sources import FileSource, HeldSource
 from fedactors.data.table_mapping import EmptyJoinError, partners_of
 from fedactors.errors import BadInput
@@ -211,9 +210,6 @@ class RowHolder(JoinMember):
             rules=tuple(rules.items()),
         )
         return source.block_of(columns, trained)
-
-
-COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
 
 
 def _column(rows: pa.Table, name: str, *, is_text: bool) -> Column:

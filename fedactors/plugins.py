@@ -29,7 +29,18 @@ from fedactors.errors import BadInput
 
 GROUP = "fedactors.protocols"
 PARTY_LOSS = ("stop", "continue", "restart")
-_OPTIONAL = ("messages", "actors", "load_data", "plan", "predict", "predictors", "export", "neighbours", "surface")
+_OPTIONAL = (
+    "messages",
+    "actors",
+    "load_data",
+    "plan",
+    "predict",
+    "predictors",
+    "export",
+    "network",
+    "neighbours",
+    "surface",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +66,8 @@ their trained states and gives `fedactors.prediction.Outcomes`; ``asked`` is a `
 Export = Callable[[Any, str, Mapping[str, bytes]], Any]
 """``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`, or its
 parts by name where it has several."""
+Network = Callable[[Any], Any]
+"""``network(part)``: a module of torch that applies a part whose models are none by themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +181,10 @@ class Protocol(typing.Protocol):
         """Its export of one party's part of the model, if it can."""
 
     @property
+    def network(self) -> Network | None:
+        """Makes of a part's arrays and settings a module of torch, where its models are none by themselves."""
+
+    @property
     def neighbours(self) -> Neighbours | None:
         """The neighbours that its privacy claims speak of; a protocol that claims a budget must have them."""
 
@@ -194,6 +211,7 @@ class LazyProtocol:
     predict_at: str | None = None
     predictors_at: str | None = None
     export_at: str | None = None
+    network_at: str | None = None
     neighbours_at: str | None = None
     surface_at: str | None = None
     party_loss: frozenset[str] = frozenset({"stop"})
@@ -260,6 +278,12 @@ class LazyProtocol:
     def export(self) -> Export | None:
         """Its export of one party's part."""
         made: Export | None = _optional(self.export_at)
+        return made
+
+    @property
+    def network(self) -> Network | None:
+        """Makes a module of torch of a part's arrays and settings."""
+        made: Network | None = _optional(self.network_at)
         return made
 
     @property

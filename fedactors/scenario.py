@@ -21,7 +21,7 @@ from typing import Any
 
 from fedactors.command_line.options import Parser, add_run_flags, run_options
 from fedactors.command_line.terminal import end_process, guarded
-from fedactors.plugins import Actors, Export, Headline, LoadData, Neighbours, Plan, Predict, Run, Surface
+from fedactors.plugins import Actors, Export, Headline, LoadData, Neighbours, Network, Plan, Predict, Run, Surface
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,7 @@ class Scenario:
     predict: Predict | None = None
     predictors: Actors | None = None
     export: Export | None = None
+    network: Network | None = None
     neighbours: Neighbours | None = None
     surface: Surface | None = None
     party_loss: frozenset[str] = frozenset({"stop"})

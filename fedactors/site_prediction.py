@@ -9,7 +9,9 @@ With a named data set the rows are those that belong to nobody, which the models
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.horizontal import HorizontalData, HorizontalFile, NewBlock, Rows
 from fedactors.data.predictions import write_predictions
+from fedactors.data.preprocessing import Preprocessing, columns_of, columns_text
 from fedactors.errors import BadInput
 from fedactors.learning.averaging import weighted_mean
 from fedactors.learning.losses import Task
@@ -36,11 +39,15 @@ _LONGEST = 86_400.0
     "of that center's rows than the mean that is predicted with"
 )
 class WholeModel:
-    """Its flat parameters (P, none where there is no model), the shape of a sample, and the number of classes."""
+    """Its flat parameters (P, none where there is no model), the shape of a sample, and the number of classes.
+
+    Where rules say what columns mean, `columns` are these, which every site has had from the start.
+    """
 
     parameters: NDArray[np.floating[Any]]
     inputs: tuple[int, ...]
     num_classes: int
+    columns: str = ""
 
 
 class ModelKeeper(Server):
@@ -69,7 +76,8 @@ class ModelKeeper(Server):
         if self.part is None:
             return WholeModel(np.zeros(0, np.float32), (), 0)
         model = self.part.models["bottom"]
-        return WholeModel(model.vector, model.spec.inputs, self.part.num_classes)
+        known = () if self.part.preprocessing is None else self.part.preprocessing.columns
+        return WholeModel(model.vector, model.spec.inputs, self.part.num_classes, columns_text(known))
 
 
 class PredictingSite(Client):
@@ -94,10 +102,6 @@ class PredictingSite(Client):
         """Return the model; a protocol says what it is."""
         raise TypeError(f"{type(self).__name__} does not say what the model is")
 
-    async def load(self) -> None:
-        """Load the own rows."""
-        self._new: NewBlock = self._rows.load_new()
-
     @remote(caller=DRIVER)
     async def predict(self, order: PredictOrder) -> Predicted:
         """Ask for the model, predict the own rows, and write the file."""
@@ -107,8 +111,9 @@ class PredictingSite(Client):
             raise BadInput("the checkpoint holds no model")
         mean = weighted_mean([one.parameters for one in kept], [1.0] * len(kept)) if len(kept) > 1 else None
         parameters = kept[0].parameters if mean is None else mean.astype(kept[0].parameters.dtype)
-        model = self.make_model(WholeModel(parameters, kept[0].inputs, kept[0].num_classes), self._task)
-        new, shape = self._new, self._new.features.shape[1:]
+        model = self.make_model(replace(kept[0], parameters=parameters), self._task)
+        new: NewBlock = self._rows.load_new(columns_of(kept[0].columns))
+        shape = new.features.shape[1:]
         if shape != model.spec.inputs:
             raise BadInput(
                 f"data: samples of shape {shape} are not allowed: the model was trained on {model.spec.inputs}"
@@ -127,14 +132,20 @@ class PredictingSite(Client):
             is_regression=self._task == "regression",
             reasons=new.unusable,
         )
-        reasons = (("missing values", len(new.unusable)),) if new.unusable else ()
-        return Predicted(len(new.ids), len(new.ids) - len(new.unusable), reasons)
+        told = tuple(sorted(Counter(new.unusable.values()).items()))
+        return Predicted(len(new.ids), len(new.ids) - len(new.unusable), told)
 
 
 def site_part(
-    party: str, model: TrainedModel, task: Task, num_classes: int, class_names: Sequence[str] = (), protocol: str = ""
+    party: str,
+    model: TrainedModel,
+    task: Task,
+    num_classes: int,
+    class_names: Sequence[str] = (),
+    protocol: str = "",
+    columns: str = "",
 ) -> Part:
-    """Return a whole model as a part: from samples as they are to outputs."""
+    """Return a whole model as a part: from samples as they are to outputs, or from columns that rules speak of."""
     return Part(
         protocol=protocol,
         party=party,
@@ -143,6 +154,7 @@ def site_part(
         class_names=tuple(class_names),
         parties=(party,),
         models={"bottom": model},
+        preprocessing=Preprocessing.unmeasured(columns_of(columns)) if columns else None,
     )
 
 

@@ -29,12 +29,12 @@ def may_watch() -> bool:
 
 @contextmanager
 def openers(paths: list[Path]) -> Iterator[dict[str, set[int]]]:
-    """Collect which processes open which of these files (by name) while the block runs."""
+    """Collect which processes open which of these files (by path) while the block runs."""
     descriptor, done = _begin(), os.eventfd(0)
     for path in paths:
         if _LIBC.fanotify_mark(descriptor, _ADD, ctypes.c_uint64(_OPEN), _HERE, str(path).encode()):
             raise OSError(ctypes.get_errno(), str(path))
-    found: dict[str, set[int]] = {path.name: set() for path in paths}
+    found: dict[str, set[int]] = {str(path.resolve()): set() for path in paths}
 
     def collect() -> None:
         while True:
@@ -44,7 +44,7 @@ def openers(paths: list[Path]) -> Iterator[dict[str, set[int]]]:
             events = os.read(descriptor, 65536)
             while events:
                 length, _, _, _, _, file, process = _EVENT.unpack_from(events)
-                found[Path(os.readlink(f"/proc/self/fd/{file}")).name].add(process)
+                found[os.readlink(f"/proc/self/fd/{file}")].add(process)
                 os.close(file)
                 events = events[length:]
 

@@ -1,24 +1,26 @@
-"""A party's process opens its own file and no other party's, whatever reads it: the kernel says who opened what.
+"""A party's process opens its own files and no other party's, whatever reads them: the kernel says who opened what.
 
-Python's own hooks do not see the files that Arrow, DuckDB or SQLite open, so that fanotify(7) watches the data files,
-for which a process needs CAP_SYS_ADMIN.
+Training, prediction and export from the command line, on Ray, where processes are real. Python's own hooks do not see
+the files that Arrow, DuckDB or SQLite open, so that fanotify(7) watches the data files, for which a process needs
+CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 
-from fedactors.config import build
-from fedactors.launch import load_data
-from fedactors.plugins import find_protocol
-from fedactors.prediction import Application
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.serving import StoredState
+from fedactors import launch
+from fedactors.command_line.main import main
+from fedactors.runtime.base import Runtime
+from tests import test_node_tables
 from tests.openers import may_watch, openers
 
 pytestmark = [
@@ -28,8 +30,11 @@ pytestmark = [
     pytest.mark.skipif(not may_watch(), reason="needs CAP_SYS_ADMIN"),
 ]
 
+Owners = dict[str, str]
+"""Files of a folder, by path, and whose they are."""
 
-def vertical(folder: Path) -> tuple[str, dict[str, str]]:
+
+def vertical(folder: Path) -> tuple[str, Owners]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 4))
     ids = np.arange(60)
@@ -42,7 +47,7 @@ def vertical(folder: Path) -> tuple[str, dict[str, str]]:
     return f'[task]\ntype = "binary"\nalignment = "hash"\n{parties}', {"bank.csv": "bank", "shop.csv": "shop"}
 
 
-def horizontal(folder: Path) -> tuple[str, dict[str, str]]:
+def horizontal(folder: Path) -> tuple[str, Owners]:
     rng = np.random.default_rng(0)
     names = ("a", "b", "c", "d")
     for name in (*names, "test"):
@@ -58,14 +63,14 @@ HELD = {"a.csv": "virginia", "b.csv": "oregon", "c.csv": "oregon", "d.csv": "vir
 """Clients' files and the centers that they name."""
 
 
-def centers(folder: Path) -> tuple[str, dict[str, str]]:
+def centers(folder: Path) -> tuple[str, Owners]:
     text, files = horizontal(folder)
     for file, center in HELD.items():
         text = text.replace(f'path = "{file}"', f'path = "{file}"\ncenter = "{center}"')
     return text, files
 
 
-def graph(folder: Path) -> tuple[str, dict[str, str]]:
+def graph(folder: Path) -> tuple[str, Owners]:
     split = {"train": np.arange(2), "validation": np.arange(2, 4), "test": np.arange(4, 6)}
     np.savez(folder / "nodes.npz", labels=np.array([0, 1, 0, 1, 0, 1]), **split)
     for name in ("bank", "shop"):
@@ -74,7 +79,7 @@ def graph(folder: Path) -> tuple[str, dict[str, str]]:
     return f'[task]\nlayout = "graph"\nnodes = "nodes.npz"\n{parties}', {"bank.npz": "bank", "shop.npz": "shop"}
 
 
-def relational(folder: Path) -> tuple[str, dict[str, str]]:
+def relational(folder: Path) -> tuple[str, Owners]:
     rng = np.random.default_rng(0)
     orders = np.c_[rng.integers(0, 5, 40), rng.integers(0, 5, 40), rng.normal(size=(40, 2))]
     np.savetxt(folder / "orders.csv", orders, delimiter=",", header="item,card,size,amount", comments="", fmt="%.6g")
@@ -89,64 +94,96 @@ def relational(folder: Path) -> tuple[str, dict[str, str]]:
     return task + parties, {f"{name}.csv": name for name in names}
 
 
-CASES: dict[str, Any] = {
-    "pubsub-vfl": (vertical, {"num_epochs": 1, "num_layers": 2, "batch_size": 16}),
-    "mtcd": (
-        vertical,
-        {"num_clients": 2, "num_rounds": 1, "topology": "complete", "num_tokens": 1, "relaxed_protocol": True},
-    ),
-    "horizontal": (horizontal, {"num_rounds": 1}),
-    "nebulafl": (
-        centers,
-        {
-            "num_containers": 4,
-            "num_centers": 2,
-            "active_per_center": 2,
-            "num_rounds": 1,
-            "rotation_interval": 1.0,
-            "evaluation_interval": 1.0,
-            "catalogue": "scarce",
-            "duration": 900.0,
-            "dirichlet": None,
-        },
-    ),
-    "glasu": (graph, {"num_clients": 2, "num_rounds": 1, "hidden_size": 4, "evaluate_every": 1}),
-    "tablepuppet": (relational, {"rounds": 1}),
-    "pubsub-vfl on a query": (relational, {"num_epochs": 1, "num_layers": 2, "batch_size": 16}),
+def databases(folder: Path) -> tuple[str, Owners]:
+    """The same tables, two of them in databases."""
+    text, _ = relational(folder)
+    with duckdb.connect(str(folder / "orders.duckdb")) as base:
+        base.execute(f"CREATE TABLE orders AS SELECT * FROM read_csv('{folder}/orders.csv')")
+    base = sqlite3.connect(folder / "items.db")
+    base.execute("CREATE TABLE items (item INTEGER, price REAL)")
+    base.executemany("INSERT INTO items VALUES (?, ?)", np.loadtxt(folder / "items.csv", delimiter=",", skiprows=1))
+    base.commit()
+    base.close()
+    text = text.replace("orders.csv", "orders.duckdb").replace("items.csv", "items.db")
+    return text, {"orders.duckdb": "orders", "items.db": "items", "cards.csv": "cards"}
+
+
+def node_tables(folder: Path) -> tuple[str, Owners]:
+    test_node_tables.make(folder)
+    of_shop = dict.fromkeys(("shop.csv", "friends.csv", "words.csv"), "shop")
+    return (folder / "graph.toml").read_text(), {"bank.csv": "bank", "transfers.csv": "bank", **of_shop}
+
+
+def images(folder: Path) -> tuple[str, Owners]:
+    """A folder of pictures at one client, arrays at the other."""
+    pictures = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    owners = {"b.npz": "b"}
+    for index in range(8):
+        name = f"a/{'cat' if index % 2 else 'dog'}/{index}.png"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pictures.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / name)
+        owners[name] = "a"
+    for name in ("b", "test"):
+        arrays = rng.integers(0, 256, (8, 3, 8, 8), np.uint8)
+        np.savez(folder / f"{name}.npz", images=arrays, labels=np.array(["cat", "dog"] * 4))
+    task = '[task]\nlayout = "horizontal"\ntype = "multiclass"\nclasses = ["cat", "dog"]\nshape = [3, 8, 8]\n'
+    return f'{task}test = "test.npz"\n[parties.a]\npath = "a"\n[parties.b]\npath = "b.npz"\n', owners
+
+
+MTCD = ["num_rounds=1", "topology=complete", "num_tokens=1", "relaxed_protocol=true"]
+PUBSUB = ["num_epochs=1", "num_layers=2", "batch_size=16"]
+GLASU = ["num_clients=2", "num_rounds=1", "hidden_size=4", "evaluate_every=1"]
+NEBULAFL = ["num_containers=4", "num_centers=2", "active_per_center=2", "num_rounds=1", "rotation_interval=1",
+            "evaluation_interval=1", "catalogue=scarce", "duration=900", "dirichlet=null"]  # fmt: skip
+CASES: dict[str, tuple[Callable[[Path], tuple[str, Owners]], list[str]]] = {
+    "pubsub-vfl": (vertical, PUBSUB),
+    "pubsub-vfl on a query": (relational, PUBSUB),
+    "mtcd": (vertical, [*MTCD, "num_clients=2"]),
+    "mtcd on a query": (databases, [*MTCD, "num_clients=3", "problem=ridge"]),
+    "horizontal": (horizontal, ["num_rounds=1"]),
+    "horizontal of images": (images, ["num_rounds=1", "model=mlp"]),
+    "nebulafl": (centers, NEBULAFL),
+    "glasu": (graph, GLASU),
+    "glasu on tables": (node_tables, GLASU),
+    "tablepuppet": (relational, ["rounds=1"]),
+    "tablepuppet on databases": (databases, ["rounds=1"]),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_partys_process_opens_its_own_file_alone(name, tmp_path):
-    make, settings = CASES[name]
+def test_a_partys_process_opens_its_own_files_alone(name, tmp_path, monkeypatch):
+    make, words = CASES[name]
     text, owners = make(tmp_path)
-    described = tmp_path / "parties.toml"
+    described, runs = tmp_path / "parties.toml", tmp_path / "runs"
     described.write_text(text)
-    protocol = find_protocol(name.partition(" ")[0])
-    config = build(protocol.Config, settings)
-    recorder = MemoryRecorder()
+    made: list[Any] = []
+    make_runtime = launch.make_runtime
 
-    def opened_by(use: Any) -> dict[str, set[str]]:
-        """Load the data and use them on Ray: by file, the parties whose processes opened it."""
+    def kept(*facts: Any) -> Runtime:
+        made.append(make_runtime(*facts))
+        return made[-1]
+
+    monkeypatch.setattr(launch, "make_runtime", kept)
+
+    def opened_by(command: list[str]) -> dict[str, set[str]]:
+        """Do what a command says; return by file the parties whose processes opened it."""
         with openers([tmp_path / file for file in owners]) as found:
-            data = load_data(protocol, config, str(described), 0)
-            runtime = RayRuntime(seed=0, recorder=recorder, call_timeout=60.0)
-            runtime.execute(lambda: use(data, runtime))
-        parties = {process: actor.partition("/")[0] for actor, process in runtime.processes.items()}
-        return {file: {parties.get(process, "driver") for process in processes} for file, processes in found.items()}
+            assert main(command) == 0
+        processes = {number: actor for runtime in made for actor, number in runtime.processes.items()}
+        assert os.getpid() not in processes
+        made.clear()
+        opened = {file: {processes.get(number, "driver") for number in found[str(tmp_path / file)]} for file in owners}
+        return {file: {actor.partition("/")[0] for actor in actors} for file, actors in opened.items()}
 
-    in_training = opened_by(lambda data, runtime: protocol.run(config, data, runtime))
+    flags = ["--data", str(described), "--runtime", "ray", "--quiet"]
+    in_training = opened_by(["run", name.partition(" ")[0], *flags, *words, "--out", str(runs)])
     holders = HELD if name == "nebulafl" else owners  # a center holds several clients' files
     assert in_training == {file: {holder} for file, holder in holders.items()}
+    (run,) = runs.iterdir()
 
-    if name.endswith("on a query"):
-        return  # its parts predict rows of files
-
-    states = list(recorder.checkpoints.values())[-1].actors
-    stored = {actor: StoredState(actor=actor, frame=frame) for actor, frame in states.items()}
-    asked = Application(stored=stored, to=str(tmp_path / "predictions.csv"))
-    predict = protocol.predict
-    assert predict is not None
-    in_prediction = opened_by(lambda data, runtime: predict(config, data, runtime, asked))
-    assert in_prediction == {file: {owner} for file, owner in owners.items()}
+    said = ["--data", str(described), "--runtime", "ray", "--to", str(tmp_path / "predictions.csv")]
+    assert opened_by(["predict", str(run), *said]) == {file: {owner} for file, owner in owners.items()}
     assert list(tmp_path.glob("predictions*.csv"))
+
+    assert not any(opened_by(["export", str(run), "--to", str(tmp_path / "model")]).values())

@@ -39,19 +39,18 @@ def submit_command(args: argparse.Namespace) -> int:
     from fedactors.runtime.ray.handback import wrapped
     from fedactors.runtime.ray.jobs import Jobs, last_json, sending
 
-    description = None if options.data is None or is_shared(options.data) else Path(options.data)
-    if description is not None and description.suffix == ".toml":
+    described = Path(options.data) if options.data and options.data.endswith(".toml") else None
+    description = None if described is None or is_shared(str(described)) else described
+    if description is not None:
         own_data.check_paths(description)
-    else:
-        description = None
     jobs = Jobs(args.address)
     with tempfile.TemporaryDirectory(prefix="fedactors-") as alone:
         given, data = args.working_dir or ("." if script else None), options.data
         if description is not None and given is None and run is None:
             given, data = alone, own_data.lay_out(description, Path(alone))
         folder, left_out, inside = sending(given, run)
-        if description is not None and given is not None:
-            left_out = [*left_out, *own_data.staying(description, Path(given))]
+        if described is not None and described.is_file() and given is not None:
+            left_out = [*left_out, *own_data.staying(described, Path(given))]
         out = "runs" if home else options.out
         sent = dataclasses.replace(options, out=out, resume=inside or options.resume, data=data)
         command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]

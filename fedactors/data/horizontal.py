@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from fedactors.data.catalogue import Task, describe
 from fedactors.data.images import load_images
 from fedactors.data.partitioners import IidPartitioner, Partitions, RowPartitioner
 from fedactors.data.pictures import Pictures, class_texts, read_labels, read_pictures
+from fedactors.data.preprocessing import FittedColumn
 from fedactors.data.sources import FileSource
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
@@ -79,7 +80,7 @@ class HorizontalSource:
             return self._load_images()
         return self._load_rows()
 
-    def load_new(self) -> NewBlock:
+    def load_new(self, columns: Sequence[FittedColumn] = ()) -> NewBlock:
         """Load these rows to predict them."""
         features = self.load().features
         return NewBlock(ids=np.arange(len(features)), features=features)
@@ -160,7 +161,7 @@ def _dealt(
 
 @plain
 class HorizontalFile:
-    """One client's own file: numeric columns and a label, the same at every client; or its own images."""
+    """One client's own file: columns and a label, the same at every client; or its own images."""
 
     file: FileSource
     classes: tuple[str, ...]
@@ -265,8 +266,11 @@ class HorizontalFile:
         check_labels(labels, where, "regression", 1)
         return labels.astype(np.float32)
 
-    def load_new(self) -> NewBlock:
+    def load_new(self, columns: Sequence[FittedColumn] = ()) -> NewBlock:
         """Read the file to predict its rows; it need not have labels.
+
+        Args:
+            columns: what they meant in training, where rules said so.
 
         Raises:
             BadInput: as `FileSource.load` or `read_pictures`.
@@ -274,9 +278,10 @@ class HorizontalFile:
         if self.pictures is not None and self.file.label is None:
             found = read_pictures(Path(self.file.path), self.file.party, self.pictures, is_new=True)
             return NewBlock(ids=found.ids, features=found.images, unusable=found.unusable)
-        block = dataclasses.replace(self.file, needs_label=False).load()
+        file = dataclasses.replace(self.file, needs_label=False, rules=() if columns else self.file.rules)
+        block = file.load(columns or None)
         missing = ~np.isfinite(block.features).all(axis=1)
-        unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values")
+        unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | dict(block.unusable)
         features = self._samples(np.nan_to_num(block.features))
         return NewBlock(ids=block.ids, features=features, unusable=unusable)
 
@@ -332,6 +337,8 @@ class HorizontalPart:
     num_classes: int
     shape: tuple[int, ...]
     """Shape of one row's features; empty when only the rows tell."""
+    columns: str = ""
+    """What the columns of own tables mean, where rules say so, the same for all clients (`columns_text`)."""
     clients: tuple[Rows, ...] = ()
     test: Rows | None = None
     public: HorizontalSource | None = None
@@ -353,6 +360,8 @@ class HorizontalData:
     num_clients: int
     shape: tuple[int, ...]
     """Shape of one row's features: (C, H, W) of an image; empty when only the files tell."""
+    columns: str = ""
+    """As of `HorizontalPart`."""
     partitioner: RowPartitioner | None = None
     public_size: int = 0
     validation_size: int = 0
@@ -375,6 +384,7 @@ class HorizontalData:
             task=self.task,
             num_classes=self.num_classes,
             shape=self.shape,
+            columns=self.columns,
             clients=tuple(self.client(index) for index in clients),
             validation=tuple(replace(self.files[index], part="validation") for index in clients if self.holds_out),
             test=self.test() if test else None,

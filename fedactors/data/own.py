@@ -32,7 +32,7 @@ from fedactors.data.catalogue import Task
 from fedactors.data.client_graphs import GraphArrays
 from fedactors.data.files import CsvFormat, value_text
 from fedactors.data.node_tables import EdgeFile, GraphTables
-from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES
+from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES, check_table, public_rules, rules_of
 from fedactors.data.partitions import (
     HorizontalData,
     HorizontalFile,
@@ -41,7 +41,7 @@ from fedactors.data.partitions import (
     VerticalData,
 )
 from fedactors.data.pictures import Pictures
-from fedactors.data.preprocessing import ColumnRule
+from fedactors.data.preprocessing import columns_text, fit_public
 from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
 from fedactors.data.sql import named_tables
@@ -68,8 +68,6 @@ _KINDS = {
     ".csv.gz": "csv",
 }
 
-
-_TABLES = ("columns", "csv")
 Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
 
 
@@ -240,6 +238,10 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         if names_of(party.get("features", "all"), f"parties.{name}.features") != columns:
             raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")
 
+    rules = public_rules(task, columns)
+    meant = fit_public(columns or (), rules) if rules else ()
+    width = len(columns or ()) if not rules else sum(len(one.names) for one in meant)
+
     centers = {name: text_of(p["center"], f"parties.{name}.center") for name, p in parties.items() if "center" in p}
     for name in parties:
         if centers and name not in centers:
@@ -253,7 +255,7 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         raise BadInput(f"parties.{name}.split: missing: every client names such a column, or none does")
 
     def file(name: str, party: dict[str, Any]) -> HorizontalFile:
-        source = _file(path, name, party, kind, 0, class_weights=counts)
+        source = replace(_file(path, name, party, kind, 0, class_weights=counts), rules=tuple(rules.items()))
         return HorizontalFile(file=source, classes=names, pictures=pictures)
 
     files = {name: file(name, party) for name, party in parties.items()}
@@ -270,7 +272,8 @@ def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind:
         task=kind,
         num_classes=len(names) or 1,
         num_clients=len(parties),
-        shape=pictures.shape if pictures is not None else () if columns is None else (len(columns),),
+        shape=pictures.shape if pictures is not None else () if columns is None else (width,),
+        columns=columns_text(meant),
         files=tuple(files.values()),
         parties=tuple(parties),
         centers=tuple(centers.values()),
@@ -304,6 +307,8 @@ def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
                     f"parties.{name}.{key}: {shown(party[key])} is not allowed for images that are no table: with a "
                     "table of pixels, name its label column"
                 )
+    if given and "columns" in task:
+        raise BadInput("task.columns: rules are not allowed for images")
     return from_table(Pictures, given, "task") if given else None
 
 
@@ -401,7 +406,7 @@ def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
         _known(task, {"layout"}, where)
         return {"layout": layout, "type": "multiclass", "classes": 0}
     check_table(LAYOUTS[layout][0], task, where)
-    for key in ("class_weights", *_PICTURES):
+    for key in ("class_weights", "columns", *_PICTURES):
         if key in task:
             raise BadInput(f"{where}: {key} is not allowed at a site")
     if layout == "horizontal":
@@ -430,9 +435,7 @@ def _file(
     where: str = "",
 ) -> FileSource:
     where = where or f"parties.{name}"
-    rules = party.get("columns", {})
-    if not isinstance(rules, dict):
-        raise BadInput(f"{where}.columns: {shown(rules)} is not allowed: give a table [{where}.columns]")
+    rules = rules_of(party, where)
     categorical = names_of(party.get("categorical", []), f"{where}.categorical") or ()
     for column in rules:
         if column in categorical:
@@ -446,9 +449,7 @@ def _file(
         features=names_of(party.get("features", "all"), f"{where}.features"),
         label=text_of(party["label"], f"{where}.label") if "label" in party else None,
         categorical=categorical,
-        rules=tuple(
-            (column, from_table(ColumnRule, rule, f"{where}.columns.{column}")) for column, rule in rules.items()
-        ),
+        rules=tuple(rules.items()),
         csv=from_table(CsvFormat, party.get("csv", {}), f"{where}.csv"),
         positive=None if positive is None or "label" not in party else value_text(positive),
         split_column=text_of(party["split"], f"{where}.split") if "split" in party else None,
@@ -478,12 +479,6 @@ def _task(task: dict[str, Any]) -> tuple[Task, int]:
             f"task.classes: {shown(classes)} is not allowed: give the number of classes, 2 to {MOST_CLASSES}"
         )
     return kind, count
-
-
-def check_table(cls: type[Any], given: Any, where: str) -> None:
-    """Check the keys and the types of a table of the file; what has tables of its own is checked where it is read."""
-    whole = isinstance(given, dict)
-    from_table(cls, {key: given[key] for key in given if key not in _TABLES} if whole else given, where)
 
 
 def _known(table: dict[str, Any], known: set[str], where: str) -> None:

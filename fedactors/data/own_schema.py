@@ -7,21 +7,29 @@ The same classes are the keys that errors name, the tables of the reference page
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import Field, TypeAdapter
 
-from fedactors.config import WIDEST, config
+from fedactors.config import WIDEST, config, from_table
 from fedactors.data.alignment import Alignment
 from fedactors.data.catalogue import Task
 from fedactors.data.files import CsvFormat
 from fedactors.data.pictures import Size
 from fedactors.data.preprocessing import ColumnRule
+from fedactors.errors import BadInput
+from fedactors.validation import shown
 
+ON_HOST = "a place on the party's host"
 Text = Annotated[str, Field(min_length=1)]
+Place = Annotated[str, Field(min_length=1), ON_HOST]
+"""A file or a folder, or an address in its stead."""
 Columns = Literal["all"] | list[str]
 Weights = dict[str, Annotated[float, Field(gt=0, le=WIDEST)]]
 MOST_CLASSES = 65536
+_TABLES = {"columns", "csv"}
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -49,7 +57,7 @@ class VerticalTask:
 class VerticalParty:
     """A party with some columns of the rows."""
 
-    path: Text
+    path: Place
     """File of the rows: CSV, Parquet or npy."""
     id: Text | None = None
     """Column by which rows are aligned."""
@@ -69,9 +77,9 @@ class VerticalParty:
     """At the party with the label: column that says how much each row counts."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """At the party with the label: what becomes of rows to train on without one."""
-    state: Text | None = None
+    state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Text | None = None
+    state_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -85,10 +93,12 @@ class HorizontalTask:
     """Other rows, the same columns."""
     classes: list[str | int | float] | None = None
     """The labels, because no client sees the others'."""
-    test: Text | None = None
+    test: Place | None = None
     """File of the server's public test rows."""
     class_weights: Weights = Field(default_factory=dict)
     """How much rows of a class count; a class without counts 1."""
+    columns: dict[str, ColumnRule] = Field(default_factory=dict)
+    """Rules of columns, the same for every client; nothing is measured."""
     shape: Annotated[list[Size], Field(min_length=3, max_length=3)] | None = None
     """Of samples that are images: channels, height, width."""
     peak: Annotated[float, Field(gt=0)] | None = None
@@ -103,7 +113,7 @@ class HorizontalTask:
 class HorizontalParty:
     """A client with some of the rows."""
 
-    path: Text
+    path: Place
     """File of its rows; of images also a folder."""
     features: Columns = "all"
     """Columns to learn from, the same for every client."""
@@ -143,7 +153,7 @@ class RelationalTask:
 class RelationalParty:
     """A party with a table, or a part of one."""
 
-    path: Text
+    path: Place
     """File, ``postgresql://...`` without a password, or ``env:VARIABLE``."""
     kind: Literal["csv", "duckdb", "parquet", "postgres", "sqlite"] | None = None
     """By the path's ending unless given."""
@@ -153,9 +163,9 @@ class RelationalParty:
     """Name of the table in the database."""
     id: Text | None = None
     """Column that names a row's predictions."""
-    state: Text | None = None
+    state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Text | None = None
+    state_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -181,15 +191,15 @@ class GraphTask:
 class GraphParty:
     """A party with some columns and some edges of the nodes."""
 
-    path: Text
+    path: Place
     """File of the nodes, a row each: CSV, Parquet or npy."""
     id: Text
     """Column of the nodes' ids."""
-    edges: Text
+    edges: Place
     """File of the edges, a row each: two ids."""
     ends: Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: ["source", "target"])
     """Columns of the edges' file with the ids of an edge's ends."""
-    sparse: Text | None = None
+    sparse: Place | None = None
     """File of sparse features: columns ``node``, ``feature`` and, unless all are 1, ``value``."""
     features: Columns = "all"
     """Columns to learn from."""
@@ -203,9 +213,9 @@ class GraphParty:
     """How the CSV files are written."""
     split: Text | None = None
     """At the party with the label: column that says train, validation or test, or nothing."""
-    state: Text | None = None
+    state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Text | None = None
+    state_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -215,7 +225,7 @@ class ArraysTask:
 
     layout: Literal["graph"]
     """Numbered nodes in ``.npz`` files."""
-    nodes: Text
+    nodes: Place
     """``.npz`` file of what all parties know: ``labels``, and ``train``, ``validation`` and ``test``."""
 
 
@@ -223,11 +233,11 @@ class ArraysTask:
 class ArraysParty:
     """A party with some feature columns and some edges of numbered nodes."""
 
-    file: Text
+    file: Place
     """``.npz`` file of ``edges`` (2, E) and ``features`` (N, F)."""
-    state: Text | None = None
+    state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Text | None = None
+    state_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -239,6 +249,63 @@ LAYOUTS: dict[str, tuple[type[Any], type[Any]]] = {
     "graph-tables": (GraphTask, GraphParty),
 }
 """For each layout what stands in ``[task]``, and in each ``[parties.NAME]``."""
+
+
+def check_table(cls: type[Any], given: Any, where: str) -> None:
+    """Check the keys and the types of a table of the file; what has tables of its own is checked where it is read.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    later = _TABLES & {field.name for field in fields(cls)}
+    whole = isinstance(given, dict)
+    from_table(cls, {key: given[key] for key in given if key not in later} if whole else given, where)
+
+
+def rules_of(table: dict[str, Any], where: str) -> dict[str, ColumnRule]:
+    """Return what a table of the file says of columns, by name.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    given = table.get("columns", {})
+    if not isinstance(given, dict):
+        raise BadInput(f"{where}.columns: {shown(given)} is not allowed: give a table [{where}.columns]")
+    return {column: from_table(ColumnRule, rule, f"{where}.columns.{column}") for column, rule in given.items()}
+
+
+def public_rules(task: dict[str, Any], columns: tuple[str, ...] | None) -> dict[str, ColumnRule]:
+    """Return what a horizontal task says of columns: the same for every client, so that nothing may be measured.
+
+    Args:
+        task: the table.
+        columns: the features; None where each file tells them.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    rules = rules_of(task, "task")
+    for name, rule in rules.items():
+        if columns is None or name not in columns:
+            raise BadInput(f"task.columns: {name!r} is not allowed: list it under features, at every client")
+        if rule.measures:
+            raise BadInput(
+                f"task.columns.{name}: {rule.measures} is not allowed with layout=horizontal, for each client would "
+                "find its own: list categories, fill with a constant, give a range of days"
+            )
+    return rules
+
+
+def places(*, of_party: bool) -> frozenset[str]:
+    """Return the keys, of any layout, that name a place on a party's host: in `[parties.NAME]`, or in `[task]`."""
+    return frozenset(key for tables in LAYOUTS.values() for key in _places_of(tables[of_party]))
+
+
+def _places_of(cls: type[Any]) -> Iterator[str]:
+    def is_place(kind: Any) -> bool:
+        return ON_HOST in getattr(kind, "__metadata__", ()) or any(map(is_place, get_args(kind)))
+
+    return (key for key, kind in get_type_hints(cls, include_extras=True).items() if is_place(kind))
 
 
 def json_schema() -> dict[str, Any]:

@@ -59,7 +59,9 @@ class ColumnRule:
     scaling: Literal["standard", "none", "range"] = "standard"
     """Numbers: as the protocol standardises (``standard``), as they are (``none``), or the public ``range`` to 0..1."""
     range: tuple[float, float] | None = None
-    """Smallest and largest value; what lies beyond is clipped."""
+    """Smallest and largest value, of a date in days since 1970; what lies beyond is clipped."""
+    categories: tuple[str, ...] = ()
+    """The known categories in their order, which are public then; those of the file unless given."""
     unknown: Literal["bucket", "refuse"] = "bucket"
     """A category that training did not see: in the bucket, or the row is not predicted."""
     rare: Annotated[int, Field(ge=1)] = 1
@@ -78,8 +80,9 @@ class ColumnRule:
             raise ValueError('range: give [smallest, largest] together with scaling = "range", and only with it')
         if self.range is not None and not self.range[0] < self.range[1]:
             raise ValueError(f"range: {list(self.range)} is not allowed: the first number is less than the second")
-        if self.type != "numeric" and self.scaling == "range":
-            raise ValueError(f"scaling: 'range' is not allowed for type={self.type}: it is for numbers")
+        if self.scaling == "range" and (self.is_category or (self.type == "datetime" and "days" not in self.parts)):
+            raise ValueError(f"scaling: 'range' is not allowed for type={self.type}: it is for numbers, or dates' days")
+        self._check_categories()
         if not self.parts:
             raise ValueError("parts: [] is not allowed: name at least one of days, month, weekday, hour")
         if self.missing == "constant" and self.type == "numeric" and isinstance(self.fill, str):
@@ -89,6 +92,37 @@ class ColumnRule:
                 parse_date(str(self.fill), self.format)
             except ValueError:
                 raise ValueError(f"fill: {self.fill!r} is not allowed: give a date as the column has it") from None
+
+    def _check_categories(self) -> None:
+        if not self.categories:
+            return
+        if not self.is_category:
+            raise ValueError(f"categories: {list(self.categories)} is not allowed for type={self.type}")
+        if self.rare > 1:
+            raise ValueError(f"rare: {self.rare} is not allowed with categories: nothing is counted")
+        if len(set(self.declared)) < len(self.declared):
+            raise ValueError(f"categories: {list(self.categories)} is not allowed: one is there twice")
+        if self.fill is not None and self.plain(value_text(self.fill)) not in self.declared:
+            raise ValueError(f"fill: {self.fill!r} is not allowed: it is none of the categories")
+
+    def plain(self, text: str) -> str:
+        """Return a text as it is compared with categories."""
+        return text.strip().casefold() if self.type == "text" else text
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The categories that the description gives, as values are compared with them; none where the file tells."""
+        known = tuple(map(self.plain, self.categories))
+        return (*known, MISSING) if known and self.missing == "indicator" else known
+
+    @property
+    def measures(self) -> str:
+        """What of it depends on rows, as it stands in a description; empty: nothing does."""
+        if self.is_category:
+            return "" if self.categories else "categories"
+        if self.fills_with:
+            return f"missing = {self.missing!r}"
+        return "days without a range" if self.type == "datetime" and "days" in self.parts and not self.range else ""
 
     @property
     def is_category(self) -> bool:
@@ -138,6 +172,7 @@ class FittedColumn:
         return ["" if name.endswith(" is missing") else self.rule.fills_with for name in self.names]
 
 
+COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
 _WAVES = {"sine": np.sin, "cosine": np.cos}
 
 
@@ -165,8 +200,8 @@ def fit(columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: s
     made = []
     for name, column in columns.items():
         rule = rules.get(name, ColumnRule())
-        if not rule.is_category:
-            made.append(FittedColumn(name=name, rule=rule))
+        if not rule.is_category or rule.declared:
+            made.append(FittedColumn(name=name, rule=rule, categories=rule.declared))
             continue
         texts = _texts(column, rule)
         if rule.type == "categorical":
@@ -181,6 +216,22 @@ def fit(columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: s
             )
         made.append(FittedColumn(name=name, rule=rule, categories=kept, bucket=len(kept) < len(values)))
     return tuple(made)
+
+
+def fit_public(names: Sequence[str], rules: Mapping[str, ColumnRule]) -> tuple[FittedColumn, ...]:
+    """Return columns of which nothing depends on rows (`ColumnRule.measures`); without a rule they are numbers."""
+    chosen = {name: rules.get(name, ColumnRule()) for name in names}
+    return tuple(FittedColumn(name=name, rule=rule, categories=rule.declared) for name, rule in chosen.items())
+
+
+def columns_text(columns: Sequence[FittedColumn]) -> str:
+    """Return columns as JSON; empty: none."""
+    return COLUMNS.dump_json(tuple(columns)).decode() if columns else ""
+
+
+def columns_of(text: str) -> tuple[FittedColumn, ...]:
+    """Return what `columns_text` gave."""
+    return COLUMNS.validate_json(text) if text else ()
 
 
 def encode(
@@ -260,21 +311,23 @@ def _encode_one(
             elif one.bucket and rule.unknown == "bucket":
                 made[row, len(place)] = 1
             elif rule.unknown == "refuse":
-                problems[row] = f"{text!r} was not there in training"
+                problems[row] = f"{text!r} is no category" if rule.declared else f"{text!r} was not there in training"
         return made, problems
     if rule.type == "datetime":
         made[:, : len(one.names)], missing = _dates(column, one, where)
+        if rule.range is not None:
+            days = one.names.index(f"{one.name} (days)")
+            made[:, days] = _in_range(made[:, days], rule.range)
     else:
         values = column.numbers(where, dtype)
         missing = np.isnan(values)
         if rule.range is not None:
-            low, high = rule.range
-            values = ((np.clip(values.astype(np.float64), low, high) - low) / (high - low)).astype(dtype)
+            values = _in_range(values, rule.range).astype(dtype)
         made[:, 0] = values
         if rule.missing == "constant":
             fill = float(rule.fill)  # type: ignore[arg-type]
             if rule.range is not None:
-                fill = (min(max(fill, rule.range[0]), rule.range[1]) - rule.range[0]) / (rule.range[1] - rule.range[0])
+                fill = float(_in_range(fill, rule.range))
             made[missing, 0] = fill
     if rule.missing == "indicator":
         made[:, -1] = missing
@@ -286,11 +339,15 @@ def _encode_one(
     return made, problems
 
 
+def _in_range(values: Any, limits: tuple[float, float]) -> Any:
+    """Return numbers clipped to a public range and brought to 0..1."""
+    low, high = limits
+    return (np.clip(np.asarray(values, np.float64), low, high) - low) / (high - low)
+
+
 def _texts(column: Column, rule: ColumnRule) -> list[str | None]:
-    texts = column.texts()
-    if rule.type == "text":
-        texts = [None if text is None else text.strip().casefold() for text in texts]
-    stand_in = {"indicator": MISSING, "constant": None if rule.fill is None else value_text(rule.fill)}
+    texts = [None if text is None else rule.plain(text) for text in column.texts()]
+    stand_in = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
     fill = stand_in.get(rule.missing)
     return texts if fill is None else [fill if text is None else text for text in texts]
 
@@ -374,12 +431,18 @@ class Preprocessing:
             made /= self.deviation
         return made
 
+    @classmethod
+    def unmeasured(cls, columns: Sequence[FittedColumn]) -> Preprocessing:
+        """Return what columns of which nothing was measured become: their numbers as they are."""
+        names = tuple(name for one in columns for name in one.names)
+        zeros = np.zeros(len(names), np.float32)
+        return cls(columns=tuple(columns), feature_names=names, fill=zeros, mean=zeros, deviation=zeros + 1)
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for a snapshot or JSON."""
-        adapter = TypeAdapter(tuple[FittedColumn, ...])
         arrays = {name: getattr(self, name) for name in ("fill", "mean", "deviation")}
         return {
-            "columns": adapter.dump_python(self.columns, mode="json"),
+            "columns": COLUMNS.dump_python(self.columns, mode="json"),
             "feature_names": list(self.feature_names),
             **({"double": True} if self.dtype == np.float64 else {}),
             **{name: [float(number) for number in array] for name, array in arrays.items()},
@@ -397,7 +460,7 @@ class Preprocessing:
             BadInput: it is something else.
         """
         try:
-            columns = TypeAdapter(tuple[FittedColumn, ...]).validate_python(given["columns"])
+            columns = COLUMNS.validate_python(given["columns"])
             names = tuple(str(name) for name in given["feature_names"])
             dtype = np.float64 if given.get("double") else np.float32
             arrays = {name: np.asarray(given[name], dtype) for name in ("fill", "mean", "deviation")}

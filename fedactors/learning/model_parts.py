@@ -33,6 +33,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.parameters import Array, as_tensor, load_vector
 from fedactors.named_code import is_code
+from fedactors.plugins import find_protocol
 from fedactors.records.storage import disk_errors
 from fedactors.validation import first_line, read_text, reading
 
@@ -83,6 +84,8 @@ class Part:
     """Parameters by name of what is no module of torch by itself, such as layers of a graph network."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What else tells how to apply them; plain values."""
+    code: tuple[str, ...] = ()
+    """Addresses of code, ``package.module:function``, that the settings name."""
     preprocessing: Preprocessing | None = None
     label_mean: float = 0.0
     """Of the training targets of a regression, at the party with the labels."""
@@ -103,6 +106,19 @@ class Part:
     def top(self) -> nn.Module:
         """The model over what was fused: (N, E of all) to (N, O)."""
         return self._module("top")
+
+    @property
+    def network(self) -> nn.Module:
+        """What the protocol makes of arrays and settings, such as a graph network, as a module with the parameters.
+
+        Raises:
+            BadInput: the protocol is not installed or has none, or the part is damaged.
+        """
+        made = find_protocol(self.protocol).network
+        if made is None:
+            raise BadInput(f"{self.party} has no network (it has {', '.join(self.models) or 'none'})")
+        found: nn.Module = made(self)
+        return found.eval()
 
     def _module(self, name: str) -> nn.Module:
         if name not in self.models:
@@ -209,6 +225,7 @@ class _Facts:
     models: dict[Literal["bottom", "top"], ModelSpec]
     arrays: tuple[str, ...]
     settings: dict[str, Any]
+    code: tuple[str, ...] = ()
     preprocessing: dict[str, Any] | None
     label_mean: float
     label_deviation: float
@@ -309,9 +326,10 @@ def read_part(path: str | Path, trust: Collection[str] = ()) -> Part:
         said = error.errors(include_url=False)[0]
         raise BadInput(f"{folder / _FACTS} is damaged: {'.'.join(map(str, said['loc']))}: {said['msg']}") from None
     models: dict[str, TrainedModel] = {}
+    for name in (*facts.code, *(spec.name for spec in facts.models.values())):
+        if is_code(name) and name not in trust:
+            raise BadInput(f"{folder} names code, {name}: give trust=({name!r},) if you know what it is")
     for name, spec in facts.models.items():
-        if is_code(spec.name) and spec.name not in trust:
-            raise BadInput(f"{folder} names code, {spec.name}: give trust=({spec.name!r},) if you know what it is")
         weights = folder / f"{name}.safetensors"
         with reading("part", weights):
             found = load(weights.read_bytes())

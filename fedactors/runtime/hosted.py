@@ -17,6 +17,7 @@ from fedactors.network.codec import freeze
 from fedactors.network.ledger import Ledger, Row
 from fedactors.remote import current_caller, doors
 from fedactors.runtime.base import Casting, Clock, Context, Job, Work
+from fedactors.runtime.batched import Batches, is_marked
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ class HostedContext(Context):
         self._computing_seconds = 0.0
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         """Where computes run, if not in the loop's own thread."""
+        self._batches = Batches()
 
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         # lets frames in that arrived meanwhile: the function may block this process
@@ -85,6 +87,9 @@ class HostedContext(Context):
         return result
 
     async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
+        if is_marked(function):
+            function, args = self._batches.add(function, args), ()
+            await asyncio.sleep(0)  # others that were asked for at once come along
         if self._thread is None:
             return self._timed(function, args)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, function, args)

@@ -83,7 +83,7 @@ class GraphClient(SecureSummand):
     """
 
     state: ClassVar[tuple[str, ...]] = (
-        "parameters", "moments", "best", "releases", "own_secret", "num_changes", "feature_factor",
+        "parameters", "moments", "best", "releases", "own_secret", "num_changes", "feature_factor", "num_features",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -107,6 +107,7 @@ class GraphClient(SecureSummand):
         self.releases = privacy.noised_releases(config)
         self.feature_factor = 1.0
         """What the own features were multiplied by, for predictions on others."""
+        self.num_features = 0
         self.num_changes = 0
         """Of the parameters so far."""
         self.own_secret = b""
@@ -124,8 +125,8 @@ class GraphClient(SecureSummand):
         self._own, self._remarks = load_client(config, blocks, self._position, common_seed)
         self.feature_factor = self._own.factor
         check_degrees(config, self._own)
-        num_features = self._own.features_NF.shape[1]
-        self._network = algorithm.network_of(config, num_features, self._own.num_classes, self._position)
+        self.num_features = self._own.features_NF.shape[1]
+        self._network = algorithm.network_of(config, self.num_features, self._own.num_classes, self._position)
         backbones.check_layers(self._network, [0])
         self.parameters = self._first_parameters(self._common_seed)
         if self._is_secret:

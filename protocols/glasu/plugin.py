@@ -21,6 +21,7 @@ PROTOCOL = LazyProtocol(
     predict_at=f"{_HERE}.serving:predict",
     predictors_at=f"{_HERE}.serving:predictors",
     export_at=f"{_HERE}.serving:part",
+    network_at=f"{_HERE}.exported:network_of",
     neighbours_at=f"{_HERE}.auditing:neighbours",
     surface_at=f"{_HERE}.auditing:surface",
     takes_nodes=True,

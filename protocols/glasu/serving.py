@@ -42,6 +42,7 @@ from protocols.glasu.aggregation import add, average, concatenate
 from protocols.glasu.backbones import Parameters, initial_parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import GraphSource, NewGraphPart, check_degrees, load_new_client, parts_of, renumber
+from protocols.glasu.exported import settings_of
 from protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
 
 _SERVER = "server"
@@ -304,17 +305,19 @@ def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
         kept = actor_state(states, holder)
         preprocessing = Preprocessing.of(kept["preprocessing"], party)
         names, more = tuple(kept["labels"].class_names), {"sparse_features": list(kept["vocabulary"])}
+    num_classes = len(parameters["classifier.bias"])
     return Part(
         protocol="glasu",
         party=party,
         task="multiclass",
-        num_classes=len(parameters["classifier.bias"]),
+        num_classes=num_classes,
         class_names=names,
         parties=(party,),
         preprocessing=preprocessing,
         models={},
         arrays={name: value.numpy() for name, value in parameters.items()},
-        settings={"feature_factor": state["feature_factor"], "backbone": config.own_layer or config.backbone, **more},
+        settings=settings_of(config, state["num_features"], num_classes, state["feature_factor"]) | more,
+        code=(config.own_layer,) if config.own_layer else (),
     )
 
 

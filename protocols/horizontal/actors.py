@@ -176,7 +176,7 @@ class Coordinator(Server):
         run_seed: seed of the run.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts")
+    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "columns")
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
@@ -187,6 +187,7 @@ class Coordinator(Server):
         """Clients of each site."""
         self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
         """Shape of a sample, task and number of classes: what a model is made for."""
+        self.columns = part.columns
         self.sites: Parties[Site] = Parties(
             self,
             sites,

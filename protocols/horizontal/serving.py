@@ -24,7 +24,9 @@ def make_part(config: HorizontalConfig, state: ActorState) -> Part:
     facts = state["facts"]
     vector = state["best"] if state["best"].size else state["model"]["vector"]
     model = TrainedModel(model_spec(config, **facts), vector)
-    return site_part(SERVER, model, facts["task"], facts["num_classes"], protocol="horizontal")
+    return site_part(
+        SERVER, model, facts["task"], facts["num_classes"], protocol="horizontal", columns=state["columns"]
+    )
 
 
 class Keeper(ModelKeeper):

@@ -207,6 +207,8 @@ def part(config: MtcdConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """
     state = actor_state(states, party)
     if party != SERVER:
+        if "theta" not in state:
+            raise NoPart(f"--party: {party!r} is not allowed: it is no client")  # it joined a query's rows, say
         return make_part(config, party, state)
     theta_0 = theta_0_of(state)
     if config.problem != "network" or not len(theta_0):

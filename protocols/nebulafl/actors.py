@@ -75,12 +75,13 @@ class NebulaCenter(DataCenter):
         site: where the center is among the others.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts")
+    state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts", "columns")
     jobs = (train, train_batched)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
         self.present = list(site.centers)
+        self.columns = part.columns
 
     async def load(self) -> None:
         """Learn what the containers hold, and build models, hardware and timers."""

@@ -143,8 +143,8 @@ class NebulaFLConfig:
     attestation: NamedCode = ""
     """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
     together: bool = False
-    """Simulated runtime: compute the trainings that are under way at the same time in batched calls, equal to rounding;
-    for many small models. With it a resumed run goes on equal to rounding, not to the bit."""
+    """For many small models: compute trainings that are under way at the same time in batched calls, on Ray those of a
+    center that wait for its processor. Equal to rounding, not to the bit; so is a run that is resumed."""
     device: Device = "cpu"
     """Where models are trained and measured: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -41,7 +41,7 @@ def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | N
         vector_P = state["parameters_P"]
     name = model_name(config, tuple(shape))
     model = TrainedModel(model_spec((name, tuple(shape), num_classes, config.normalisation)), vector_P)
-    return site_part(party, model, "multiclass", num_classes, protocol="nebulafl")
+    return site_part(party, model, "multiclass", num_classes, protocol="nebulafl", columns=state["columns"])
 
 
 class Keeper(ModelKeeper):

@@ -2,13 +2,15 @@
 
 import argparse
 import os
+import zipfile
 
 import pytest
+from ray._private.runtime_env.packaging import create_package
 
 from fedactors.command_line import main as cli
 from fedactors.command_line.commands import run_and_print
 from fedactors.command_line.options import RunOptions
-from fedactors.command_line.own_data import check_paths, lay_out, named_files, staying
+from fedactors.command_line.own_data import check_paths, lay_out, named_places, staying
 from fedactors.command_line.submission import _brought_home, is_shared
 from fedactors.errors import BadInput
 from tests.tiny_parties import PROTOCOL
@@ -56,7 +58,25 @@ def test_a_file_of_own_data_is_named_as_its_host_finds_it(tmp_path):
     with pytest.raises(BadInput, match=r"^parties.shop.path: 'data/shop.csv' is not allowed in a job: give the whole"):
         check_paths(described(tmp_path, shop="data/shop.csv"))
     address = described(tmp_path, shop="env:SHOP")
-    assert named_files(address) == {"parties.bank.path": "/data/bank.csv"}
+    assert named_places(address) == {"parties.bank.path": "/data/bank.csv"}
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ('edges = "transfers.csv"', "parties.shop.edges: 'transfers.csv'"),
+        ('sparse = "words.csv"', "parties.shop.sparse: 'words.csv'"),
+        ('state = "kept"', "parties.shop.state: 'kept'"),
+        ('state_key = "file:key"', "parties.shop.state_key: 'key'"),
+    ],
+)
+def test_so_is_whatever_else_a_description_names(tmp_path, more, named):
+    path = described(tmp_path)
+    path.write_text(path.read_text() + more)
+    with pytest.raises(BadInput, match=rf"^{named} is not allowed in a job"):
+        check_paths(path)
+    path.write_text(path.read_text().replace(more, 'state = "s3://bucket/kept"\nstate_key = "env:KEY"'))
+    check_paths(path)
 
 
 def test_a_relative_path_is_refused_before_the_cluster_is_asked(tmp_path, capsys):
@@ -67,15 +87,31 @@ def test_a_relative_path_is_refused_before_the_cluster_is_asked(tmp_path, capsys
 
 
 def test_the_description_goes_along_and_no_raw_file(tmp_path):
-    work, alone = tmp_path / "work", tmp_path / "alone"
-    for folder in (work / "data", alone):
+    """Of what Ray would pack; a file by another name or behind a link is the same file."""
+    work, alone, at_home = tmp_path / "work", tmp_path / "alone", tmp_path / "home"
+    for folder in (work / "data", work / "data1", alone, at_home / "photos"):
         folder.mkdir(parents=True)
-    raw = work / "data" / "bank.csv"
-    raw.write_text("secret")
-    path = described(work, bank=str(raw))
+    raw = work / "data" / "#bank [1]*.csv"
+    photo = at_home / "photos" / "1.png"
+    for file in (raw, photo, work / "data" / "key", work / "my_experiment.py", work / "data1" / "bank 1.csv"):
+        file.write_text("secret")
+    (work / "again.csv").symlink_to(raw)
+    (work / "twin.csv").hardlink_to(raw)
+    (work / "linked").symlink_to(at_home)
+    path = described(work, bank=str(raw), shop=str(photo.parent))
+    path.write_text(path.read_text() + f'state_key = "file:{work}/data/key"\n')
     assert lay_out(path, alone) == "parties.toml"
     assert [file.name for file in alone.iterdir()] == ["parties.toml"]
-    assert list(staying(path, work)) == ["/data/bank.csv"]
+
+    def packed(*patterns: str) -> set[str]:
+        package = tmp_path / f"{len(patterns)}.zip"
+        create_package(str(work), package, include_gitignore=True, excludes=list(patterns))
+        with zipfile.ZipFile(package) as sent:
+            return {name for name in sent.namelist() if not name.endswith("/")}
+
+    left = {"parties.toml", "my_experiment.py", "data1/bank 1.csv"}
+    assert packed(*staying(path, work)) == left
+    assert len(packed()) == len(left) + 5
 
 
 def test_places_that_can_be_shared():

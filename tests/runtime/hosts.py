@@ -103,6 +103,15 @@ class Hosts:
             raise
 
     @property
+    def own(self) -> Path:
+        """The folder that is another one on each host."""
+        return self.temp / "own"
+
+    def own_of(self, index: int) -> Path:
+        """Where a host's own folder is found from here."""
+        return self.temp / f"own-{index}"
+
+    @property
     def dashboard(self) -> str:
         return f"http://{self.net}.1:8265"
 
@@ -135,9 +144,12 @@ class Hosts:
             ]
         else:
             words += [f"--address={self.net}.1:6379"]
-            # each host has its own disk for what Ray unpacks: two hosts in one folder would clear away each other's
-            own = f"mkdir -p {self.temp}/ray-{index} && mount --bind {self.temp}/ray-{index} {self.temp}/ray"
-            words = ["sh", "-c", f'{own} && exec "$@"', "sh", *words]
+        # each host has its own disk: for its own files, and for what Ray unpacks, since two hosts in one folder would
+        # clear away each other's
+        owned = ["own"] if index == 0 else ["own", "ray"]
+        mounted = [f"mkdir -p {self.temp}/{name}-{index} {self.temp}/{name}" for name in owned]
+        mounted += [f"mount --bind {self.temp}/{name}-{index} {self.temp}/{name}" for name in owned]
+        words = ["sh", "-c", f'{" && ".join(mounted)} && exec "$@"', "sh", *words]
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             # Ray gives a host 30 seconds, which a starved machine may not have

@@ -1,5 +1,7 @@
 """Calls of a marked function wait for the first result that is needed, and are then computed in one."""
 
+import asyncio
+
 import pytest
 
 from fedactors.actor import Actor
@@ -32,21 +34,26 @@ def _none_so_far():
     CALLS.clear()
 
 
+def taken(batch, number):
+    result = batch.add((number,))
+    assert result is not None
+    return result
+
+
 def test_a_batch_is_computed_at_its_first_result():
     assert is_marked(square)
     batch = Batch(square)
-    results = [batch.add((number,)) for number in (2, 3, 4)]
+    results = [taken(batch, number) for number in (2, 3, 4)]
     assert CALLS == []
-    assert not batch.is_computed
     assert results[1]() == 9
-    assert batch.is_computed
+    assert batch.add((5,)) is None
     assert [result() for result in results] == [4, 9, 16]
     assert CALLS == [[2, 3, 4]]
 
 
 def test_a_call_that_fails_fails_alone():
     batch = Batch(square)
-    results = [batch.add((number,)) for number in (2, -3, 4)]
+    results = [taken(batch, number) for number in (2, -3, 4)]
     assert (results[0](), results[2]()) == (4, 16)
     with pytest.raises(ValueError, match="-3 is negative"):
         results[1]()
@@ -66,6 +73,42 @@ class Worker(Actor):
     async def work(self, given: Number) -> Number:
         """Return its square."""
         return Number(await self.compute(square, given.value, work=Work("square", float(given.value))))
+
+
+class Several(Actor):
+    """Computes three squares at once, then one; says in how many calls."""
+
+    jobs = (square,)
+
+    @remote(caller=DRIVER)
+    async def work(self) -> Number:
+        """Return the calls as a number's digits: how many squares each computed."""
+        work = Work("square", 0.01)
+        CALLS.clear()
+        assert await asyncio.gather(*(self.compute(square, n, work=work) for n in (2, 3, 4))) == [4, 9, 16]
+        jobs = [self.begin(f"square {n}", square, n, work=work) for n in (5, 6)]
+        assert [await job for job in jobs] == [25, 36]
+        assert await self.compute(square, 7, work=work) == 49
+        with pytest.raises(ValueError, match="-1 is negative"):
+            await self.compute(square, -1, work=work)
+        return Number(int("".join(str(len(call)) for call in CALLS)))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("emulated", [False, True], ids=["as it comes", "emulated"])
+def test_computes_that_wait_for_an_actors_processor_on_ray_are_one_call(emulated, ray_cluster):
+    """Emulated, computes have a thread of their own."""
+    from fedactors.runtime.ray.runtime import RayRuntime
+
+    runtime = RayRuntime(seed=0, emulate=emulated, scale=0.01)
+
+    async def main():
+        runtime.use_costs(Costs({"square": (0.0, 1.0)}))
+        actor = runtime.spawn(Several, "several")
+        await runtime.start()
+        return (await actor.work()).value
+
+    assert runtime.execute(main) == 3211
 
 
 def test_computes_that_overlap_in_virtual_time_are_one_call():

@@ -4,6 +4,7 @@ One cluster serves all tests of this file; the last one cuts a host off.
 """
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from fedactors.network.ledger import DRIVER
 from fedactors.records.ledger_log import read_ledger
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
+from tests import test_node_tables
 from tests.openers import openers
 from tests.runtime.hosts import Hosts, whether_possible
 from tests.test_docs import ON_HEAD, blocks, name_of
@@ -118,8 +120,24 @@ def test_own_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sent
         result = submit(hosts, *words)["result"]
     assert result["rounds"] == 2
     # one process each: nobody read a file to send it
-    assert [len(processes) for processes in found.values()] == [1, 1]
-    assert found["bank.csv"] != found["shop.csv"]
+    bank, shop = found.values()
+    assert len(bank) == len(shop) == 1
+    assert bank != shop
+
+
+def test_a_graph_whose_files_only_the_host_of_their_party_has(hosts, tmp_path):
+    """Nobody else has them, not even who submits."""
+    test_node_tables.make(tmp_path)
+    for index, names in enumerate((("bank", "transfers"), ("shop", "friends", "words"))):
+        for name in names:
+            shutil.copy(tmp_path / f"{name}.csv", hosts.own_of(index))
+    described = test_node_tables.TASK + test_node_tables.PARTIES.format(f"{hosts.own}/")
+    (hosts.folder / "graph.toml").write_text(described)
+    words = ["glasu", "num_clients=2", "num_rounds=1", "hidden_size=4", "--data", "graph.toml"]
+    words += ["--out", str(hosts.folder / "shared"), "--place", "bank=site-a"]
+    assert submit(hosts, *words, "--place", "shop=site-b")["result"]["rounds"] == 1
+    lost = submit(hosts, *words, "--place", "shop=site-c", code=2)["log"]
+    assert "shop.csv is not a file" in lost.splitlines()[-1]
 
 
 def traffic(run: Path) -> dict[tuple[str, str, str], tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedactors.runtime.base import CostModel, MissingCost, Work
-from fedactors.runtime.batched import Batch, computed, is_marked
+from fedactors.runtime.batched import Batches, computed, is_marked
 from fedactors.runtime.simulation.pool import Pool
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Cores:
         self.free_at: dict[str, list[float]] = {}
         self._runtime = runtime
         self._shared = dict(shared)
-        self._batches: dict[Callable[..., Any], Batch] = {}
+        self._batches = Batches()
 
     def start(
         self, actor: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work
@@ -59,10 +59,7 @@ class Cores:
             return self.pool.submit(function, args).result
         if not is_marked(function):
             return computed(function, args)
-        batch = self._batches.get(function)
-        if batch is None or batch.is_computed:
-            batch = self._batches[function] = Batch(function)
-        return batch.add(args)
+        return self._batches.add(function, args)
 
     def capacity(self) -> int:
         """Return the cores that have been used at all."""

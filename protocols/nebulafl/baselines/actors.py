@@ -238,7 +238,7 @@ async def agreed_model(exchange: DataCenter, config: NebulaFLConfig, part: Horiz
 class FlatExchange(DataCenter):
     """The coordinator of a flat baseline, with its messages."""
 
-    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at", "model_facts")
+    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at", "model_facts", "columns")
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
@@ -247,6 +247,7 @@ class FlatExchange(DataCenter):
             center: range(first, end) for center, first, end in zip(site.centers, ends[:-1], ends[1:], strict=True)
         }
         self.model_facts: Model | None = None
+        self.columns = part.columns
         self.wake: float | None = None
         self.began_at = 0.0
 
@@ -371,7 +372,8 @@ class RoundExchange(DataCenter):
     """Rounds over the centers."""
 
     state: ClassVar[tuple[str, ...]] = (
-        "present", "round", "parameters_P", "called", "called_at", "results", "began_at", "model_facts", "centers",
+        "present", "round", "parameters_P", "called", "called_at", "results", "began_at", "centers",
+        "model_facts", "columns",
     )  # fmt: skip
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
@@ -379,6 +381,7 @@ class RoundExchange(DataCenter):
         self._method = center_method(config)
         self.called_at = 0.0
         self.model_facts: Model | None = None
+        self.columns = part.columns
         self.parameters_P = np.zeros(0, np.float32)
         self.present = list(site.centers)
         self.round = 0

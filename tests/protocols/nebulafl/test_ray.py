@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+import numpy as np
 import pytest
 
 from fedactors.errors import Stopped
@@ -13,6 +14,7 @@ from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.serving import actor_state
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.run import run
@@ -65,6 +67,20 @@ def test_a_synchronous_baseline_gives_the_simulation_s_numbers():
     runtime = RayRuntime(seed=0, recorder=recorder, emulate=True, scale=0.005)
     result = runtime.execute(lambda: run(config, data, runtime))
     assert result.metrics["test/accuracy"] == expected.metrics["test/accuracy"]
+
+
+def test_trainings_of_a_center_in_one_call_give_the_numbers_of_one_after_the_other():
+    found = []
+    for together in (False, True):
+        config = dataclasses.replace(
+            SMALL, algorithm="fedavg-hierarchical", num_rounds=1, duration=1e5, model="linear", together=together
+        )
+        _, recorder, _ = play(config)
+        state = actor_state(list(recorder.checkpoints.values())[-1].actors, "exchange")
+        found.append(state["parameters_P"])
+    alone, at_once = found
+    np.testing.assert_allclose(at_once, alone, atol=1e-5)
+    assert not np.array_equal(at_once, alone)  # it is another order of additions
 
 
 def test_a_killed_center_comes_back(monkeypatch):
