@@ -115,7 +115,7 @@ def test_bad_networks_are_named_in_one_line(tmp_path, old, new, message):
 
 def test_a_file_that_is_not_there():
     with pytest.raises(
-        BadInput, match=r"catalogue: 'nowhere\.toml' is neither an example \(market, scarce\) nor a file"
+        BadInput, match=r"catalogue: 'nowhere\.toml' is neither an example \(market, scarce, cloud\) nor a file"
     ):
         read_catalogue("nowhere.toml")
 
