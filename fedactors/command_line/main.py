@@ -163,9 +163,11 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     report.add_argument("--figures", metavar="DIR", help="also write every curve as SVG, PDF and CSV into this folder")
     add_format_flag(report)
 
-    plan = add("plan", "choose settings from the parties' profiles and predict what they cost")
+    plan = add("plan", "choose settings by what parties, links and graph are like, and predict what they cost")
     plan.add_argument("protocol", metavar="PROTOCOL")
-    plan.add_argument("--profile", nargs="+", action="extend", required=True, metavar="FILE", help=".toml or .json")
+    plan.add_argument(
+        "--profile", nargs="+", action="extend", default=[], metavar="FILE", help=".toml or .json: what a party has"
+    )
     add_words(plan)
     add_format_flag(plan)
 

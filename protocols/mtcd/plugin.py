@@ -21,6 +21,7 @@ PROTOCOL = LazyProtocol(
     load_data_at=f"{_HERE}.data:load_data",
     takes_queries=True,
     neighbours_at=f"{_HERE}.privacy:neighbours",
+    plan_at=f"{_HERE}.planning:plan",
     predict_at=f"{_HERE}.serving:predict",
     predictors_at=f"{_HERE}.serving:predictors",
     export_at=f"{_HERE}.serving:part",

@@ -99,7 +99,7 @@ class NebulaCenter(DataCenter):
         self.model_facts = self.trainings.model
         start_P = initial_parameters(self.model_facts, self._site.run_seed)
         planets = [start_P] * config.active_per_center
-        self.models = CenterModels(planets, start_P, config.rotation_interval, config.paper_literal)
+        self.models = CenterModels(planets, start_P, config.rotation_interval, config.paper_literal, config.planet_rule)
         self.timer = RotationTimer(config.rotation_interval, paper_literal=config.paper_literal)
 
     async def open(self) -> None:
@@ -133,7 +133,7 @@ class NebulaCenter(DataCenter):
             self.trainings.ask(Request(planet, self.models.planets[planet]))
 
     def _trained(self, assignment: Assignment, request: Request, trained: Trained) -> None:
-        self.models.trained(request.slot, trained[0], self.trainings.now)
+        self.models.trained(request.slot, trained[0], self.trainings.now, request.parameters)
         self.models.planets[request.slot].setflags(write=False)
         self._ask(request.slot)
 

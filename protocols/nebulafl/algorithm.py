@@ -28,6 +28,8 @@ Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 MIN_PLANET_WEIGHT = 5.0
 """Least weight of a planet against the stellar model (Equation 2)."""
+SHIFT = 0.5
+"""Share of the difference between a master that arrives and the own one by which planets are shifted (``shifted``)."""
 LEAST_REWARD = 1e-6
 """What a reward is raised to, so that an idle container can always be chosen."""
 LEAST_FACTOR = 0.1
@@ -157,7 +159,10 @@ def run_time(mean: float, spread: float, generator: np.random.Generator) -> floa
 
 
 def cost_factors(prices_R: Numbers) -> Numbers:
-    """Return F_cost = (price - mean price) / max price over the available types (Equation 8)."""
+    """Return F_cost = (price - mean price) / max price over the available types (Equation 8).
+
+    The print prices hours; by what a training costs (price x RTime) hardware that is dear and quick can be the cheaper.
+    """
     dearest = prices_R.max()
     return np.asarray((prices_R - prices_R.mean()) / dearest) if dearest > 0 else np.zeros_like(prices_R)
 
@@ -184,7 +189,7 @@ def assign(
     """Return the type with the least F_cost + F_time (ResAssign); the cheaper, then the first, at a tie.
 
     Args:
-        prices_R: dollars an hour of the available types.
+        prices_R: dollars of the available types, an hour's or a training's.
         times_R: RTime of the container on them, in seconds.
         gap: version gap of the planet.
         use_cost: count F_cost.

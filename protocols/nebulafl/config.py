@@ -19,12 +19,14 @@ Ablation = Literal[
     "none", "random", "random-resource", "random-container", "without-cost", "without-time", "aggregation"
 ]
 ResourcePolicy = Literal["nebulafl", "random", "cheapest", "fastest"]
+PlanetRule = Literal["paper", "received", "shifted"]
+PriceRule = Literal["hour", "training"]
 BY_CENTER = ("fedavg-hierarchical", "fedhisyn", "fedhkt")
 """Baselines that aggregate center by center; the others send every container's model across."""
 SUMMED = ("fedavg-hierarchical", "fedhisyn")
 """Those of them whose exchange averages one model of each center, in one go."""
-EXAMPLES = ("market", "scarce")
-"""Illustrative pairs of catalogue and network that come with the protocol."""
+EXAMPLES = ("market", "scarce", "cloud")
+"""Pairs of catalogue and network that come with the protocol: two illustrative ones, and one of cited numbers."""
 _MOST_INSTANTS = 1e6
 """Measurements, rotations or aggregations in one run."""
 
@@ -41,6 +43,8 @@ class Rules:
     """Count the cost factor in NebulaFL's assignment."""
     use_time: bool
     """Count the time factor in NebulaFL's assignment."""
+    price: PriceRule = "hour"
+    """What is dear: an hour, or a training."""
     rotate: bool
     """Rotate masters; otherwise average them at one place and send the mean back to all centers."""
 
@@ -98,6 +102,16 @@ class NebulaFLConfig:
     """How a container gets hardware: NebulaFL's assignment, or random, cheapest or fastest of what is free."""
     ablation: Ablation = "none"
     """Which part of NebulaFL is taken away (Table III and Figure 5)."""
+    planet_rule: PlanetRule = "paper"
+    """What a planet is pulled to when it was trained: the stellar model from the start, though untrained (``paper``,
+    Equation 2); only once one was received (``received``); its own center's master of that moment, while a master that
+    arrives shifts all planets by half of its difference to the own one (``shifted``)."""
+    price_rule: PriceRule = "hour"
+    """What NebulaFL's assignment and ``cheapest`` call dear: an hour of a unit (Equation 8), or a training on it."""
+    bytes_factor: float = Field(default=1.0, gt=0, le=1e9)
+    """Links take and charge as if every message had so many times its bytes: what a larger model would do to them."""
+    work_factor: float = Field(default=1.0, gt=0, le=1e9)
+    """Hardware takes as if every sample were so many times the work."""
     paper_literal: bool = False
     """Use the printed equations where they contradict the text (Equations 4, 5, 6, 9; rotation at time 0)."""
     num_epochs: int = Field(default=5, ge=1)
@@ -132,6 +146,8 @@ class NebulaFLConfig:
     """Exponent of the discount for staleness (FedAsync, FedBuff, Pisces)."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Report when, and for how many dollars and bytes, ``test/accuracy`` first was this high."""
+    stop_at_target: bool = False
+    """End the run with the first measurement that reaches `target_accuracy`."""
     checkpoint_interval: int = Field(default=1, ge=0)
     """Measurements between two checkpoints; 0 for none but the last."""
     on_party_loss: Literal["stop", "continue", "restart"] = "restart"
@@ -181,6 +197,8 @@ class NebulaFLConfig:
             raise ValueError(
                 f"ablation: {self.ablation!r} is not allowed with algorithm={self.algorithm}, only nebulafl"
             )
+        if self.stop_at_target and self.target_accuracy is None:
+            raise ValueError("stop_at_target: true is not allowed without target_accuracy")
         try:
             self.container_outages()
         except ValueError:
@@ -240,6 +258,7 @@ class NebulaFLConfig:
             use_cost=ablation != "without-cost",
             use_time=ablation != "without-time",
             rotate=ablation != "aggregation",
+            price=self.price_rule,
         )
 
     def with_contents(self) -> NebulaFLConfig:

@@ -23,6 +23,7 @@ from fedactors.data.own import load_own_as
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, model_for
 from fedactors.learning.own_models import check_model
+from fedactors.network.links import HostCapacity
 from fedactors.validation import first_line, party_name, read_tree, shown
 from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig
 from protocols.nebulafl.hardware import Catalogue, HardwareType
@@ -220,7 +221,7 @@ def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
 
 
 def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
-    _no_other_keys(tree, {"illustrative", "hub", "links"}, source)
+    _no_other_keys(tree, {"illustrative", "hub", "links", "capacity"}, source)
     entries = tree.get("links")
     if not isinstance(entries, list) or not entries:
         raise BadInput(f"{source}: links: missing; give at least one [[links]] table")
@@ -245,7 +246,20 @@ def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
     hub = tree.get("hub")
     if hub is not None and not any(hub in link.ends for link in made):
         raise BadInput(f"{source}: hub: {hub!r} has no link")
-    return InterCenterNetwork(made, hub=hub)
+    return InterCenterNetwork(made, hub, _capacities(tree, {end for link in made for end in link.ends}, source))
+
+
+def _capacities(tree: Mapping[str, Any], places: set[str], source: str) -> dict[str, HostCapacity]:
+    """Return what each place can send and receive in all; a place that is not named has no limit but its lines'."""
+    made = {}
+    for name, entry in _table(tree, "capacity", source).items() if "capacity" in tree else ():
+        place = f"{source}: capacity.{name}"
+        if name not in places:
+            raise BadInput(f"{place}: no link ends there (places: {', '.join(sorted(places))})")
+        _no_other_keys(entry, {"egress_mbit", "ingress_mbit"}, place)
+        limits = {key: _number(value, f"{place}.{key}", above=0.0) * 1e6 / 8 for key, value in entry.items()}
+        made[name] = HostCapacity(**{key.removesuffix("_mbit"): value for key, value in limits.items()})
+    return made
 
 
 def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:

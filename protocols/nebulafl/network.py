@@ -1,20 +1,20 @@
 """The network between centers: lines between places, and the link that a model takes over the quickest way.
 
 A model that passes several lines is stored and forwarded: it takes the sum of their latencies and of bytes / bandwidth,
-and costs the sum of their egress prices.
+and costs the sum of their egress prices. A place may have a capacity, which all that it sends, or receives, shares.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import networkx as nx
 
 from fedactors.errors import BadInput
 from fedactors.network.ledger import CLIENT_SERVER
-from fedactors.network.links import LOCAL, Link, Network
+from fedactors.network.links import LOCAL, HostCapacity, Link, Network
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,32 @@ class InterCenterLink:
 class InterCenterNetwork:
     """The lines between places; the hub is where the methods that aggregate do so."""
 
-    def __init__(self, links: Iterable[InterCenterLink], hub: str | None = None) -> None:
+    def __init__(
+        self,
+        links: Iterable[InterCenterLink],
+        hub: str | None = None,
+        capacity: Mapping[str, HostCapacity] | None = None,
+    ) -> None:
         self.hub = hub
+        self.capacity = dict(capacity or {})
         self.graph = nx.Graph()
         for link in links:
             self.graph.add_edge(*link.ends, link=link)
+
+    def heavier(self, factor: float) -> InterCenterNetwork:
+        """Return the network as it is for messages of `factor` times their bytes."""
+        links = [edge["link"] for _, _, edge in self.graph.edges(data=True)]
+        return InterCenterNetwork(
+            [
+                dataclasses.replace(link, bandwidth=link.bandwidth / factor, egress_price=link.egress_price * factor)
+                for link in links
+            ],
+            self.hub,
+            {
+                place: HostCapacity(egress=found.egress / factor, ingress=found.ingress / factor)
+                for place, found in self.capacity.items()
+            },
+        )
 
     def require(self, centers: Sequence[str]) -> None:
         """Check that every two of `centers` (and the hub) can reach each other.
@@ -82,4 +103,4 @@ class InterCenterNetwork:
             hosts[exchange] = self.hub
             places.append(self.hub)
         links = {ends: self.link(*ends, num_bytes) for ends in combinations(places, 2) if ends[0] != ends[1]}
-        return Network(links=links, by_kind={CLIENT_SERVER: LOCAL}, hosts=hosts)
+        return Network(links=links, by_kind={CLIENT_SERVER: LOCAL}, hosts=hosts, capacity=self.capacity)

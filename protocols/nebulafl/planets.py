@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from protocols.nebulafl.algorithm import (
+    SHIFT,
     Floats,
     master_model,
     planet_update,
@@ -14,6 +17,7 @@ from protocols.nebulafl.algorithm import (
     version_gap,
     version_offset,
 )
+from protocols.nebulafl.config import PlanetRule
 
 
 @dataclasses.dataclass
@@ -31,6 +35,8 @@ class CenterModels:
     """t_c in seconds."""
     paper_literal: bool = False
     """Keep the printed sign of the version offset."""
+    rule: PlanetRule = "paper"
+    """What a planet is pulled to, and what a rotation does to planets; see `NebulaFLConfig.planet_rule`."""
     versions: list[int] = dataclasses.field(default_factory=list)
     """v_1 ... v_J, trainings counted so far."""
     stellar_version: float = 0.0
@@ -39,6 +45,8 @@ class CenterModels:
     """v_avg, mean version of this center at its last rotation."""
     rotated_at: float = 0.0
     """When the stellar model was last replaced."""
+    has_received: bool = False
+    """Whether the stellar model is a trained one."""
 
     def __post_init__(self) -> None:
         self.versions = self.versions or [0] * len(self.planets)
@@ -53,11 +61,21 @@ class CenterModels:
         offset = version_offset(self.sent_version, self.stellar_version)
         return version_gap(self.versions[planet], self.mean_version, offset, paper_literal=self.paper_literal)
 
-    def trained(self, planet: int, parameters_P: Floats, now: float) -> None:
-        """Take a trained planet back: PlanetUpdate with the stellar model, then version += 1."""
+    def trained(self, planet: int, parameters_P: Floats, now: float, handed_out_P: Floats | None = None) -> None:
+        """Take a trained planet back: PlanetUpdate with what the rule pulls it to, then version += 1.
+
+        `handed_out_P` is the model that the training began with: what rotations have shifted the planet by since then
+        (``shifted``) is added to what was trained.
+        """
         decay = stellar_decay(now, self.rotated_at, self.rotation_interval)
-        version = self.versions[planet]
-        self.planets[planet] = planet_update(parameters_P, self.stellar, version, self.stellar_version, decay)
+        version, pull_P, pull_version = self.versions[planet], self.stellar, self.stellar_version
+        if self.rule == "shifted":
+            pull_P, pull_version = self.master(), self.mean_version
+            if handed_out_P is not None and handed_out_P is not self.planets[planet]:
+                parameters_P = parameters_P + (self.planets[planet] - handed_out_P)
+        elif self.rule == "received" and not self.has_received:
+            decay = 0.0
+        self.planets[planet] = planet_update(parameters_P, pull_P, version, pull_version, decay)
         self.versions[planet] = version + 1
 
     def master(self) -> Floats:
@@ -74,7 +92,12 @@ class CenterModels:
 
         It is the master of another center, in the self turn one's own, with aggregation the mean of all masters.
         """
-        self.stellar, self.stellar_version, self.rotated_at = master_P, version, now
+        if self.rule == "shifted":
+            shift_P = np.float32(SHIFT) * (master_P - self.master())
+            self.planets = [planet_P + shift_P for planet_P in self.planets]
+            for planet_P in self.planets:
+                planet_P.setflags(write=False)
+        self.stellar, self.stellar_version, self.rotated_at, self.has_received = master_P, version, now, True
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
@@ -85,12 +108,13 @@ class CenterModels:
             "stellar_version": self.stellar_version,
             "sent_version": self.sent_version,
             "rotated_at": self.rotated_at,
+            "has_received": self.has_received,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
-        for name in ("planets", "stellar", "versions", "stellar_version", "sent_version", "rotated_at"):
-            setattr(self, name, state[name])
+        for name, value in state.items():
+            setattr(self, name, value)
         self.planets, self.versions = list(self.planets), list(self.versions)
 
 

@@ -42,7 +42,7 @@ from protocols.nebulafl.messages import (
 )
 from protocols.nebulafl.training import TRAINING, Site, make_module, run_model
 
-EVALUATION_SECONDS = 1.0
+EVALUATION_SECONDS = 0.0
 MODEL_MESSAGES = (
     "MasterModel", "SharedModel", "TrainingOrder", "TrainingResult", "RoundOrder", "RoundResult", "ClusterLogits",
     "Masked",
@@ -86,10 +86,14 @@ async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) ->
     async for number in rounds:
         due = min(number * config.evaluation_interval, end)
         await runtime.clock.sleep_until(state.began_at + due, key="measurement")
-        if due >= end or await federation.finished():
+        is_over = due >= end or await federation.finished()
+        if is_over:
             await federation.finish()
             rounds.stop()
         rounds.record(await measure(federation, runtime, state))
+        if not is_over and has_reached(config, state):
+            await federation.finish()
+            rounds.stop()
     return await rounds.result(*await conclude(config, federation, runtime, catalogue, state))
 
 
@@ -105,10 +109,12 @@ def prepare(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, cata
     model = run_model(config, data, (columns,))
     units = catalogue.centers[centers[0]]
     speed = sum(units[kind.name] * kind.samples_per_second(model[0]) for kind in catalogue.types_of(centers[0]))
-    costs = {EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, 1.0 / speed), UNMASKING: (0.0, 1e-8)}
+    distillation = config.work_factor / speed
+    costs = {EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, distillation), UNMASKING: (0.0, 1e-8)}
     runtime.use_costs(Costs({TRAINING: (0.0, 1.0), **costs}))
     num_bytes = 4 * num_parameters(make_module, model)
-    runtime.use_network(read_network(config.network).links(centers, exchange_name(config), num_bytes))
+    network = read_network(config.network).heavier(config.bytes_factor)
+    runtime.use_network(network.links(centers, exchange_name(config), num_bytes))
 
 
 def end_of_run(config: NebulaFLConfig) -> float:
@@ -116,6 +122,11 @@ def end_of_run(config: NebulaFLConfig) -> float:
     if config.algorithm != "nebulafl" or config.num_rounds is None:
         return config.duration
     return min(config.duration, config.num_rounds * config.rotation_interval)
+
+
+def has_reached(config: NebulaFLConfig, state: State) -> bool:
+    """Say whether the last measurement ends the run."""
+    return config.stop_at_target and state.curve[-1][0] >= (config.target_accuracy or math.inf)
 
 
 def measured_split(config: NebulaFLConfig) -> Split:

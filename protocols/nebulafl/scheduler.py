@@ -176,6 +176,7 @@ class Scheduler:
         sizes: samples of each container.
         model: name of the model, for the throughput.
         num_epochs: local epochs, for the predicted time.
+        work_factor: how many times the work of a sample of that model a sample here is.
         spread: relative deviation of a run time.
         rules: which rules hold.
         paper_literal: keep printed signs.
@@ -190,13 +191,14 @@ class Scheduler:
         *,
         model: str,
         num_epochs: int,
+        work_factor: float = 1.0,
         spread: float,
         rules: Rules,
         paper_literal: bool,
         generator: np.random.Generator,
     ) -> None:
         self.types = tuple(types)
-        speeds_R = np.array([hardware.samples_per_second(model) for hardware in types])
+        speeds_R = np.array([hardware.samples_per_second(model) / work_factor for hardware in types])
         self.table = ContainerTable(predicted_times(sizes, num_epochs, speeds_R))
         self.pool = HardwarePool(counts)
         self.requests: dict[int, Request] = {}
@@ -244,11 +246,12 @@ class Scheduler:
     def _assign(self, slot: int, container: int, gap: float, now: float) -> Assignment:
         rules = self._rules
         places = [self._place_of[name] for name in self.pool.available()]
+        prices_R, times_R = self._prices_R[places], self.table.times(container)[places]
         chosen = places[
             choose_type(
                 rules.resource_policy,
-                self._prices_R[places],
-                self.table.times(container)[places],
+                prices_R * times_R if rules.price == "training" else prices_R,
+                times_R,
                 gap,
                 self._generator.random(),
                 use_cost=rules.use_cost,

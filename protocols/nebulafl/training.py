@@ -251,6 +251,7 @@ class Trainings:
             self.sizes,
             model=self.model[0],
             num_epochs=config.num_epochs,
+            work_factor=config.work_factor,
             spread=catalogue.spread,
             rules=config.rules,
             paper_literal=config.paper_literal,

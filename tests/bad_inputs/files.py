@@ -506,6 +506,11 @@ def _market() -> list[Case]:
         market(replace(network, "[[links]]", "hub = 3\n[[links]]"), "hub"),
         market(replace(network, "[[links]]", "[links]"), "links"),
         market(write(network, "links = []"), "links"),
+        *(market(replace(network, "", f"capacity.x.egress_mbit = {value}\n"), "capacity.x.egress_mbit") for value in
+          ("0", "-1", "nan", '"x"')),
+        *(market(replace(network, "", f"{entry}\n"), "capacity") for entry in
+          ("capacity = 3", "capacity.z.egress_mbit = 1", "capacity.x = 1", "capacity.x.mbit = 1")),
+        run("nebulafl", f"{words} stop_at_target=true", "stop_at_target", flags=["--data", "digits"], base="market"),
         market(write(network, "links = [1]"), "link 1"),
         run("nebulafl", f"{words} outages=x/0@1-2,y/0@1-2", "outages", flags=["--data", "digits"], base="market"),
         run("nebulafl", f"{words} outages=z/0@1-2", "outages", "z", flags=["--data", "digits"], base="market"),

@@ -2,7 +2,6 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.nebulafl.config import EXAMPLES
 from protocols.nebulafl.data import load_data, read_catalogue, read_network
 from protocols.nebulafl.run import run
 from tests.protocols.nebulafl.runs import SMALL, changed, own_files
@@ -58,7 +57,23 @@ def test_a_network_in_seconds_bytes_and_dollars(tmp_path):
     assert link.price(10**7) == pytest.approx(0.0005)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_cited_example_holds_what_its_sources_say():
+    made = read_catalogue("cloud")
+    assert not made.illustrative
+    assert {name: kind.price for name, kind in made.types.items()} == {
+        "rtx-3090": 0.22, "rtx-4090": 0.34, "a100": 1.19, "h100": 1.99,
+    }  # fmt: skip
+    images = {"rtx-3090": 513, "rtx-4090": 721, "a100": 1014, "h100": 1197}  # ResNet-50 on one card
+    for name, kind in made.types.items():
+        assert kind.samples_per_second("resnet18") == pytest.approx(images[name] * 4.1e9 / 0.555e9, rel=1e-3)
+    network, centers = read_network("cloud"), made.first_centers(8)
+    network.require(centers)
+    assert network.link("oregon", "tokyo", 1).latency == pytest.approx(0.0891 / 2, rel=1e-2)
+    for place in (*centers, "exchange"):
+        assert network.capacity[place].egress == network.capacity[place].ingress == 5e9 / 8
+
+
+@pytest.mark.parametrize("name", ["market", "scarce"])
 def test_examples_are_marked_and_complete(name):
     made = read_catalogue(name)
     assert made.illustrative
@@ -116,7 +131,7 @@ def test_bad_networks_are_named_in_one_line(tmp_path, old, new, message):
 
 def test_a_file_that_is_not_there():
     with pytest.raises(
-        BadInput, match=r"catalogue: 'nowhere\.toml' is neither an example \(market, scarce\) nor a file"
+        BadInput, match=r"catalogue: 'nowhere\.toml' is neither an example \(market, scarce, cloud\) nor a file"
     ):
         read_catalogue("nowhere.toml")
 

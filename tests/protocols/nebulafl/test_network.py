@@ -2,6 +2,8 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.network.ledger import CLIENT_SERVER, INTER_DATA_CENTER
+from fedactors.network.links import HostCapacity, SharedTransfers
+from protocols.nebulafl.config import EXAMPLES
 from protocols.nebulafl.data import read_network
 from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
 
@@ -38,7 +40,7 @@ def test_an_unreachable_center_is_bad_input():
         network.require(["a", "e"])
 
 
-@pytest.mark.parametrize("name", ["market", "scarce"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_two_centers_of_an_example_are_joined(name):
     centers = ["oregon", "virginia", "frankfurt", "singapore", "tokyo", "sydney", "mumbai", "saopaulo"]
     network = read_network(name)
@@ -46,3 +48,25 @@ def test_every_two_centers_of_an_example_are_joined(name):
     link = network.link("saopaulo", "sydney", 10**6)
     assert link.seconds(10**6) > 0
     assert link.price(10**6) > 0
+
+
+def test_what_a_place_sends_at_once_shares_its_capacity():
+    capacity = {"h": HostCapacity(egress=1e3), "b": HostCapacity(ingress=500.0)}
+    network = InterCenterNetwork([link("a", "h", 1, 1e3), link("b", "h", 1, 1e3)], hub="h", capacity=capacity)
+    made = network.links(["a", "b"], "exchange", 1000)
+    assert made.is_shared("exchange", "a")
+    assert not made.is_shared("a", "exchange")
+    transfers = SharedTransfers(made)
+    for key in range(20):
+        transfers.start(0.0, key, "h", "a", made.link("exchange", "a", INTER_DATA_CENTER), 1000)
+    assert transfers.next_end() == pytest.approx(20.0)
+
+
+def test_heavier_messages_take_and_cost_as_many_times_more():
+    capacity = {"a": HostCapacity(egress=1e3)}
+    light = InterCenterNetwork([link("a", "b", 0.5, 1e3, 2.0)], capacity=capacity)
+    heavy = light.heavier(10.0)
+    assert heavy.link("a", "b", 100).seconds(100) == pytest.approx(0.5 + 10 * 0.1)
+    assert heavy.link("a", "b", 100).price(100) == pytest.approx(2000.0)
+    assert heavy.capacity["a"].egress == 100.0
+    assert light.heavier(1.0).link("a", "b", 100) == light.link("a", "b", 100)

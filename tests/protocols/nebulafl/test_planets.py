@@ -83,3 +83,36 @@ def test_a_center_that_comes_back_counts_like_the_others():
     lost.catch_up(35.0)
     assert stayed.due_at() == lost.due_at() == 40.0
     assert stayed.take(40.0) == lost.take(40.0) == 3
+
+
+def test_received_pulls_to_nothing_until_a_trained_model_has_come():
+    models = CenterModels([vector(0)] * 2, vector(9), 1000.0, rule="received")
+    models.trained(0, vector(1), now=10.0)
+    np.testing.assert_array_equal(models.planets[0], vector(1))  # the paper's rule would give (5 + 9 d) / (5 + d)
+    models.receive(vector(7), 1.0, now=20.0)
+    models.trained(0, vector(1), now=20.0)
+    np.testing.assert_allclose(models.planets[0], (5 * 1 + 7) / 6, rtol=1e-6)
+
+
+def test_shifted_moves_planets_by_half_of_the_difference_and_pulls_to_the_own_master():
+    models = CenterModels([vector(0), vector(0)], vector(0), 1000.0, rule="shifted")
+    models.versions, models.planets = [1, 1], [vector(2), vector(4)]
+    handed_out = models.planets[0]
+    models.receive(vector(9), 5.0, now=0.0)  # own master 3: all planets move by 3
+    np.testing.assert_allclose(models.planets, [vector(5), vector(7)])
+    # a training that began before the shift gave 2 -> 3: its progress of 1 is kept on top of the shifted planet
+    models.trained(0, vector(3), now=0.0, handed_out_P=handed_out)
+    own_master = 6.0
+    np.testing.assert_allclose(models.planets[0], (5 * 6.0 + own_master) / 6, rtol=1e-6)
+    # one that began after it counts as it is
+    models.trained(1, vector(8), now=1000.0, handed_out_P=models.planets[1])
+    master = (2 * 6.0 + 1 * 7.0) / 3  # versions 2 and 1
+    np.testing.assert_allclose(models.planets[1], (5 * 8 + 0.5 * master) / 5.5, rtol=1e-6)
+
+
+def test_a_snapshot_keeps_what_was_received():
+    first, second = (CenterModels([vector(0)], vector(0), 1000.0, rule="received") for _ in range(2))
+    first.receive(vector(5), 1.0, now=1.0)
+    second.load_state_dict(first.state_dict())
+    second.trained(0, vector(1), now=1.0)
+    np.testing.assert_allclose(second.planets[0], 10 / 6, rtol=1e-6)

@@ -139,7 +139,36 @@ def test_no_row_is_in_any_message(whole):
         assert t.bytes / t.messages - (4 * num_parameters if t.type == "MasterModel" else 0) < 64
 
 
+def test_a_heavier_model_costs_egress_and_more_work_costs_rent():
+    config = changed(duration=1300.0)
+    plain, heavy, hard = (
+        play(changed(config, **more))[0] for more in ({}, {"bytes_factor": 50.0}, {"work_factor": 2.0})
+    )
+    egress = [sum(bill["egress"] for bill in done.extra["centers"].values()) for done in (plain, heavy)]
+    assert egress[1] == pytest.approx(50 * egress[0], rel=1e-6)
+    assert heavy.metrics["center_bytes"] == plain.metrics["center_bytes"]  # what was sent is what was sent
+    assert hard.metrics["trainings"] < 0.7 * plain.metrics["trainings"]
+
+
+def test_a_run_may_end_with_its_target():
+    config = changed(target_accuracy=0.5, evaluation_interval=130.0, batch_size=20, learning_rate=0.1)
+    whole, stopped = (play(changed(config, stop_at_target=stop))[0] for stop in (False, True))
+    assert stopped.metrics["time_to_target"] == whole.metrics["time_to_target"] < whole.metrics["hours"] * 3600
+    assert stopped.metrics["hours"] * 3600 == pytest.approx(stopped.metrics["time_to_target"])
+    assert stopped.extra["curve"] == whole.extra["curve"][: len(stopped.extra["curve"])]
+
+
 # --- resume ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["received", "shifted"])
+def test_other_rules_for_planets_train_and_resume_exactly(rule):
+    config = changed(planet_rule=rule, price_rule="training", duration=1950.0)
+    _, recorder, _ = play(config)
+    first, snapshot = cut(config, 5)
+    assert rounds(first) + rounds(play(config, resume=snapshot)[1]) == rounds(recorder)
+    assert rounds(recorder) != rounds(play(changed(config, planet_rule="paper"))[1])
 
 
 @pytest.mark.slow
@@ -183,7 +212,7 @@ def test_bad_input_is_one_line(values, words):
 @pytest.mark.parametrize(
     "values",
     [{"active_per_center": 5}, {"rotation_interval": 0.0}, {"dirichlet": 0.0}, {"outages": "oregon@5"},
-     {"resource_policy": "dearest"}],
+     {"resource_policy": "dearest"}, {"stop_at_target": True}, {"bytes_factor": 0.0}, {"work_factor": -1.0}],
 )  # fmt: skip
 def test_the_config_refuses(values):
     with pytest.raises(ValueError, match=next(iter(values))):

@@ -1,0 +1,164 @@
+"""Chooses how far to rely on the server: method, tokens, hops and walk, for a graph and what its links cost.
+
+    fedactors plan mtcd topology=path num_clients=40 link_cost_ratio=10 target_gap=1e-2
+
+    the server in every step   svfl | many small clusters | ... | one cluster | stcd   no server at all
+
+What a round sends is known before it runs; how far it comes is not: that is the data's doing, which no planner sees. So
+every candidate runs, simulated, on generated data of the configured shape (`problem`, `num_samples`, `num_features`)
+until `target_gap` (1e-2 unless given), and the bytes that it sent are weighed as the paper weighs them: those of a
+client-server link times `link_cost_ratio` (Section 5.1). A candidate ends once it has cost more than the best one, so
+that an extreme may have no cost. All else (local steps, step size) is as configured, for every candidate the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import networkx as nx
+
+from fedactors.errors import BadInput, Diverged, FedactorsError
+from fedactors.sweeps.runs import CurveRecorder, run_once
+from protocols.mtcd.config import MtcdConfig
+from protocols.mtcd.plugin import PROTOCOL
+from protocols.mtcd.roaming import Roaming, make_graph, plan_roaming
+
+DEFAULT_GAP = 1e-2
+MOST_ROUNDS = 5000
+_SEED = 0
+
+
+def plan(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return the settings that reach the gap at the least weighted cost, that cost, and those of the two extremes.
+
+    Costs are weighted bytes; an extreme that cannot run here, or was given up, has None.
+
+    Raises:
+        BadInput: settings that cannot be planned with, or no candidate reaches the gap.
+    """
+    _check(config, profiles)
+    gap = config.target_gap or DEFAULT_GAP
+    # small clusters are for the run that follows to warn of, once
+    base = dataclasses.replace(config, target_gap=gap, measure_gap=True, record_every=1, min_cluster_size=1)
+    costs: dict[str, float | None] = {"svfl": None, "stcd": None}
+    best: tuple[float, MtcdConfig, int] | None = None
+    num_tried = 0
+    for candidate in candidates(base):
+        num_tried += 1
+        found = _pilot(candidate, math.inf if best is None else best[0])
+        _tell(candidate, found)
+        if found is None:
+            continue
+        cost, rounds = found
+        if candidate.algorithm in costs:
+            costs[candidate.algorithm] = cost
+        if best is None or cost < best[0]:
+            best = (cost, candidate, rounds)
+    if best is None:
+        raise BadInput(
+            f"target_gap: {base.target_gap:g} is not allowed: no candidate reaches it within {MOST_ROUNDS} rounds on "
+            "generated data; give a larger one"
+        )
+    cost, chosen, rounds = best
+    return {
+        "algorithm": chosen.algorithm,
+        "num_tokens": chosen.num_tokens,
+        "num_hops": chosen.num_hops,
+        "walk": chosen.walk,
+        "rounds": rounds,
+        "weighted_cost": cost,
+        "weighted_cost_of_svfl": costs["svfl"],
+        "weighted_cost_of_stcd": costs["stcd"],
+        "tried": num_tried,
+    }
+
+
+def _check(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]]) -> None:
+    if profiles:
+        raise BadInput("--profile: mtcd's planner takes none: link_cost_ratio says what links cost")
+    for name, is_wrong, why in (
+        ("problem", config.problem == "network", "only of generated linear problems is the minimum known"),
+        ("mode", config.mode != "token-per-cluster", "it plans one token for each cluster"),
+        ("clusters", config.clusters != "auto", "it cuts the graph itself"),
+        ("algorithm", config.algorithm != "mtcd", "it chooses that itself; leave it out"),
+        ("schedule", config.schedule != "constant", "a candidate that is given up must not have stepped otherwise"),
+    ):
+        if is_wrong:
+            raise BadInput(f"{name}: {getattr(config, name)} is not allowed with plan: {why}")
+
+
+def candidates(config: MtcdConfig) -> Iterator[MtcdConfig]:
+    """Yield what can run on the graph, from the server in every step to no server at all.
+
+    There are K / 2 clusters of two clients, K / 4 of four, ... and at last one; a token sweeps its cluster once where a
+    route allows it, or walks lazily for as many hops or twice as many.
+    """
+    graph = make_graph(config, _SEED)
+    num_clients = config.num_clients
+    with_server, with_edges = bool(config.server_links), graph.number_of_edges() > 0
+    if with_server:
+        yield dataclasses.replace(config, algorithm="svfl", num_tokens=None, walk="lazy")
+    counts = [max(1, num_clients // 2)]
+    while counts[-1] > 1:
+        counts.append(counts[-1] // 2)
+    # sweeps first: they mostly are the cheaper ones, and what is dearer ends sooner
+    walks: tuple[tuple[Literal["sweep", "lazy"], int], ...] = (("sweep", 1), ("lazy", 1), ("lazy", 2))
+    for walk, share in walks if with_server and with_edges else ():
+        for num_tokens in counts:
+            num_hops = share * math.ceil(num_clients / num_tokens) - 1
+            made = dataclasses.replace(config, num_tokens=num_tokens, walk=walk, num_hops=num_hops)
+            if _fits(made, graph):
+                yield made
+    if with_edges and nx.is_connected(graph):
+        hops = num_clients - 1
+        yield dataclasses.replace(config, algorithm="stcd", num_hops=hops, num_tokens=1, walk="lazy", start="uniform")
+
+
+def _fits(config: MtcdConfig, graph: nx.Graph) -> bool:
+    """Say whether tokens can roam so: a sweep needs a route, a cluster a link to the server."""
+    try:
+        roaming = Roaming(plan_roaming(config, graph, _SEED))
+        if config.walk == "sweep":
+            for client in range(config.num_clients):
+                roaming.links(client, [str(other) for other in range(config.num_clients)])
+    except BadInput:
+        return False
+    return True
+
+
+class _Dearer(FedactorsError):
+    """What was sent so far has cost more than the best candidate in all."""
+
+
+class _Purse(CurveRecorder):
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        super().record_round(index, metrics)
+        if metrics["weighted_cost"] > self._limit:
+            raise _Dearer("dearer than another")
+
+
+def _tell(config: MtcdConfig, found: tuple[float, int] | None) -> None:
+    how = f"{config.tokens} tokens, {config.num_hops} hops, {config.walk}" if config.tokens else "no tokens"
+    said = "dearer than the best so far, or never there" if found is None else f"{found[0]:.4g} in {found[1]} rounds"
+    print(f"plan: {config.algorithm}, {how}: {said}", file=sys.stderr)
+
+
+def _pilot(config: MtcdConfig, limit: float) -> tuple[float, int] | None:
+    """Return the weighted cost and the rounds to the gap; None where it is not reached, or not for so much."""
+    settings = {**dataclasses.asdict(config), "num_rounds": MOST_ROUNDS}
+    try:
+        done = run_once(PROTOCOL, settings, "synthetic", _SEED, recorder=_Purse(limit))
+    except (Diverged, _Dearer):
+        return None
+    metrics = done.result.metrics
+    if not metrics["gap"] <= config.target_gap:
+        return None
+    return float(metrics["weighted_cost"]), len(done.recorder.rounds) - 1
