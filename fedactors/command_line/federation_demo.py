@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.command_line.terminal import format_value, print_json, print_table
+from fedactors.command_line.terminal import print_json, print_metrics, print_table
 from fedactors.errors import BadInput, CallTimeout, PartyFailed
 from fedactors.plugins import discover, resolve_address
 from fedactors.records.progress import format_bytes
@@ -92,7 +92,8 @@ def demo(folder: Path, form: str) -> int:
         told = {"run": run, "metrics": found["metrics"], "parts": parts, "logs_agree": agree(places, run)}
         print_json({**told, "learned": crossed, "start_seconds": round(took, 1)})
         return 0
-    print(f"\n{format_value(found['metrics'])}")
+    print()
+    print_metrics("model", found["metrics"])
     for name, entries in crossed.items():
         print(f"\nWhat {name} learned from outside, by its own signed log ({folder / name / 'audit.log'})\n")
         rows = [[e["from"], e["sender"], e["type"], str(e["messages"]), format_bytes(e["bytes"])] for e in entries]
