@@ -21,8 +21,8 @@ PROTOCOL_NAMES = sorted(p.name for p in (ROOT / "protocols").iterdir() if (p / "
 ALGORITHMS = [p for p in PROTOCOLS if p.name == "algorithm.py"]
 SAME = {"__init__", "plugin", "config", "messages", "data", "algorithm", "actors", "run"}
 """Files that every protocol has."""
-WHERE_NEEDED = {"serving", "baselines", "privacy"}
-"""Where a trained model can be used, and where a baseline is more than a setting."""
+WHERE_NEEDED = {"serving", "baselines", "privacy", "planner"}
+"""Where a trained model can be used, a baseline is more than a setting, settings can be planned."""
 MOST_ROOMS = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}
 """Modules of mathematics and of facts."""

@@ -12,7 +12,7 @@ from fedactors.command_line.main import main
 from fedactors.errors import BadInput
 from fedactors.sweeps.runs import run_once
 from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.planning import MOST_ROUNDS, candidates, plan
+from protocols.mtcd.planner import MOST_ROUNDS, candidates, plan
 from protocols.mtcd.plugin import PROTOCOL
 
 SMALL = MtcdConfig(topology="path", num_clients=6, num_samples=40, num_features=24, target_gap=1e-2)
