@@ -58,6 +58,8 @@ class Subject:
     """Whether its metrics do not depend on timing, so that they are those of a run to which nothing happened."""
     batches: tuple[int, int] = (0, 0)
     """Batches of an epoch and passive workers' parties, where batches are handed out."""
+    emulate: float | None = None
+    """As `--emulate`, where a run on a cluster that is joined would take hours otherwise."""
     spared: tuple[str, ...] = ()
     """Classes of those whose loss in training the run survives, unless its policy is ``stop``."""
 
@@ -100,6 +102,7 @@ SUBJECTS = {
             ("stop", "continue", "restart"),
             15,
             repeats=False,
+            emulate=0.002,
             spared=("NebulaCenter",),
         ),
         Subject(
@@ -200,6 +203,8 @@ class Start:
         words = ["run", subject.name, *subject.words, f"on_party_loss={policy}"]
         if resume is not None:
             words = ["run", subject.name, "--resume", str(resume)]
+        elif place.address is not None and subject.emulate is not None:
+            words += ["--emulate", f"{subject.emulate:g}"]
         words += ["--lease", f"{lease:g}"]
         joined = [] if place.address is None else ["--address", place.address]
         self.began = time.monotonic()
