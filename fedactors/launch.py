@@ -373,7 +373,7 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
             trackers = open_trackers(options.track, folder.path, as_dict(config))
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
             runtime = make(recorder)
-            recorder.usage, runtime.tell = runtime.usage, progress.phase
+            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, _way_on(folder)
             runtime.watched = progress.watch(partial(_look, runtime, recorder))
             signals.runtime = runtime
             if options.state:
@@ -416,7 +416,11 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
         recorder.abandon()
     folder.release()
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
-        error.add_note(f"go on with --resume {folder.place}")
+        error.add_note(_way_on(folder))
+
+
+def _way_on(folder: RunFolder) -> str:
+    return f"go on with --resume {folder.place}"
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@
 code   meaning
 =====  ==============================================
 0      success
-1      internal error
+1      internal error; or Ray's library ended the process,
+       which a line of its reaper says
 2      bad input
 3      a party failed, was lost, or did not answer
 4      data missing

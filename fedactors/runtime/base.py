@@ -365,6 +365,8 @@ class Runtime(Caller):
         self.spent = 0.0
         self.tell: Callable[[str], None] = lambda text: None
         """Takes what is under way, in words, for whoever watches."""
+        self.way_on = ""
+        """A line that says how to go on once there is a checkpoint, where one is kept."""
         self.watched = False  # whether the records of other processes are wanted every second, not only every round
         self._castings: dict[str, Casting] = {}
         self._new: list[str] = []

@@ -2,6 +2,7 @@
 
     python -m tests.campaign --number 40 --seed 1 --seconds 480 --out docs/results/reliability.parquet
     python -m tests.campaign --only mtcd --processes raylet,GCS --faults stop --number 6 --out found.parquet
+    python -m tests.campaign --training --policies restart,continue --number 40 --out found.parquet
 
 Rows are added to the table that is there. No story is begun once the seconds are over; another seed goes on.
 """
@@ -27,16 +28,16 @@ from tests.campaign.table import append_rows
 _FAULTS_OF_A_STORY = 4
 
 
-def draw_faults(kinds: tuple[str, ...], wanted: list[str], draw: random.Random) -> Iterator[Fault]:
-    """Draw faults without end: every kind of process in turn, now and then the whole host."""
+def draw_faults(kinds: tuple[str, ...], wanted: list[str], draw: random.Random, first: float = 0.0) -> Iterator[Fault]:
+    """Draw faults without end: every kind of process in turn, now and then the whole host; no moment before `first`."""
     signals = [one for one in wanted if one in FAULTS]
     others = [one for one in wanted if one not in FAULTS]
     while True:
         for process in draw.sample(kinds, len(kinds)) if signals else ():
-            moment = draw.uniform(0.2, 1) if process == "actor" else draw.uniform(0, 2)
+            moment = draw.uniform(0.2, 1) if process == "actor" else draw.uniform(first, 2)
             yield Fault(draw.choice(signals), process, moment)
         for what in others:
-            yield Fault(what, "host", draw.uniform(0, 2))
+            yield Fault(what, "host", draw.uniform(first, 2))
 
 
 def main() -> int:
@@ -46,6 +47,7 @@ def main() -> int:
     parser.add_argument("--processes", default="", help="kinds of processes (default: all)")
     parser.add_argument("--faults", default="kill -9,kill -9,stop,terminate,link down,disk full", help="with weights")
     parser.add_argument("--policies", default="", help="loss policies (default: all that the protocol supports)")
+    parser.add_argument("--training", action="store_true", help="no fault happens before a round is recorded")
     parser.add_argument("--number", type=int, default=40, help="of faults")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no story is begun")
     parser.add_argument("--seed", type=int, default=0)
@@ -60,21 +62,23 @@ def main() -> int:
         if why is not None and kind in wanted:
             print(f"no {kind}: {why}", flush=True)
             wanted = [one for one in wanted if one != kind]
-    names = args.only.split(",")
+    asked = args.policies.split(",") if args.policies else []
+    policies = {n: [p for p in SUBJECTS[n].policies if not asked or p in asked] for n in args.only.split(",")}
+    names = [name for name, allowed in policies.items() if allowed]
     draw.shuffle(names)
     paces = {name: _pace(name, args.out, cluster=args.cluster) for name in names}
     drawn = {}
     for name in names:
-        own = (*SUBJECTS[name].kinds, *(one for one in PROCESSES if not (args.cluster and one in ("raylet", "GCS"))))
+        left_out = (["raylet", "GCS"] if args.cluster else []) + (["actor"] if args.training else [])
+        own = [*SUBJECTS[name].kinds, *(one for one in PROCESSES if one not in left_out)]
         kinds = tuple(one for one in own if not args.processes or one in args.processes.split(","))
-        drawn[name] = draw_faults(kinds, wanted, draw)
+        drawn[name] = draw_faults(kinds, wanted, draw, 1.0 if args.training else 0.0)
     turns = itertools.islice(itertools.cycle(names), max(1, args.number // _FAULTS_OF_A_STORY))
     stories = []
     for name in turns:
-        allowed = [one for one in SUBJECTS[name].policies if not args.policies or one in args.policies.split(",")]
         count = min(args.number, _FAULTS_OF_A_STORY)
         faults = [next(drawn[name]) for _ in range(count)]
-        stories.append((name, draw.choice(allowed), faults, random.Random(draw.random())))
+        stories.append((name, draw.choice(policies[name]), faults, random.Random(draw.random())))
 
     def go(name: str, policy: str, faults: list[Fault], own: random.Random) -> None:
         if time.monotonic() - began < args.seconds:
@@ -100,11 +104,11 @@ def _pace(name: str, out: Path, *, cluster: bool) -> Pace:
 
 
 def _shown(row: Row) -> str:
-    wrong = row.ended in ("hung", "internal") or row.left_processes or row.left_files or row.lost or not row.resumed
+    left = f"{row.left_processes}+{row.left_files}"
     return (
-        f"{'BAD' if wrong else 'ok '} {row.protocol}/{row.policy}: {row.fault} {row.process} @{row.moment:.2f}: "
-        f"{row.ended} ({row.code}) after {row.seconds:.1f} s, left {row.left_processes}+{row.left_files}, "
-        f"other lines {row.other_lines} {row.lost} {row.said if wrong else ''}"
+        f"{'BAD' if row.is_bad else 'ok '} {row.protocol}/{row.policy}: {row.fault} {row.process} @{row.moment:.2f}: "
+        f"round {row.round}, {row.ended} ({row.code}) after {row.seconds:.1f} s, left {left}, "
+        f"other lines {row.other_lines} {row.lost} {row.said if row.is_bad else ''}"
     )
 
 

@@ -2,8 +2,9 @@
 
     python -m tests.campaign.memory pubsub-vfl 1800 num_epochs=100000 batch_size=64
 
-One line of JSON each ten seconds: megabytes of all processes (what is shared is counted once), of shared memory alone,
-of temporary files; at last how much the mean of the last third is above that of the second.
+One line of JSON each ten seconds: megabytes of each kind of process and of all (libraries left out, of which the other
+programs of the machine hold a part), of shared memory (counted once) and of temporary files; at last the means of the
+second and of the last third.
 """
 
 from __future__ import annotations
@@ -13,25 +14,30 @@ import signal
 import statistics
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 from tests.campaign.places import Place
 
 _EVERY = 10.0
+_KINDS = ("driver", "actor", "GCS", "raylet", "agent")
 
 
 def weigh(place: Place) -> dict[str, float]:
     """Return megabytes of memory and of temporary files that a place's runs hold."""
-    sums = {"Pss": 0, "Pss_Shmem": 0}
-    for pid in place.processes():
+    sums: Counter[str] = Counter()
+    for pid, kind in place.processes().items():
         with suppress(OSError):
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
                 name, _, value = line.partition(":")
-                if name in sums:
-                    sums[name] += int(value.split()[0])
+                if name == "Pss_Anon":
+                    sums[kind if kind in _KINDS else "others of Ray's"] += int(value.split()[0])
+                elif name == "Pss_Shmem":
+                    sums["shared"] += int(value.split()[0])
+    found = {name: kilobytes / 1024 for name, kilobytes in sums.items()}
     files = sum(f.stat().st_blocks * 512 for f in place.temporary.rglob("*") if f.is_file() and not f.is_symlink())
-    return {"memory": sums["Pss"] / 1024, "shared": sums["Pss_Shmem"] / 1024, "files": files / 2**20}
+    return {**found, "all": sum(found.values()), "files": files / 2**20}
 
 
 def main(protocol: str, seconds: float, *words: str) -> int:
@@ -50,8 +56,10 @@ def main(protocol: str, seconds: float, *words: str) -> int:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         third = len(found) // 3
-        for name in ("memory", "shared", "files"):
-            means = [statistics.fmean(one[name] for one in part) for part in (found[third:-third], found[-third:])]
+        for name in list(found[-1])[2:]:
+            means = [
+                statistics.fmean(one.get(name, 0.0) for one in part) for part in (found[third:-third], found[-third:])
+            ]
             print(json.dumps({"what": name, "second third": means[0], "last third": means[1]}), flush=True)
         return process.returncode
     finally:

@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import ray
+
+from tests import forked_workers
 
 ROOT = Path(__file__).parents[2]
 DISK_MEGABYTES = 64
@@ -65,6 +67,8 @@ class Place:
         self.address: str | None = None
         self._services: set[int] = set()
         self._cluster = _short_folder() if cluster else None
+        self._workers: dict[str, str] = {}
+        self._open = ExitStack()
         if cluster:
             self._start_cluster()
 
@@ -72,7 +76,8 @@ class Place:
         with socket.socket() as taken:
             taken.bind(("", 0))
             port = taken.getsockname()[1]
-        words = [str(Path(sys.executable).with_name("ray")), "start", "--head"]
+        self._workers = self._open.enter_context(forked_workers.server())
+        words = [sys.executable, "-m", "tests.campaign.head", "start", "--head"]
         words += [f"--port={port}", "--num-cpus=8", "--object-store-memory=200000000", "--include-dashboard=false"]
         words += ["--disable-usage-stats", f"--temp-dir={self._cluster}"]
         words = [*self._inside(), *words]
@@ -99,7 +104,7 @@ class Place:
         }
         environment.pop("RAY_ADDRESS", None)
         if self._cluster is not None:
-            environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 2 * self.mark}
+            environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 2 * self.mark, **self._workers}
         return environment
 
     def start(self, pids: Path, *words: str) -> subprocess.Popen[str]:
@@ -178,6 +183,7 @@ class Place:
         """Remove every trace."""
         self._services, self.address = set(), None
         self.end_all()
+        self._open.close()
         if self._has_disk:
             _run("umount", "-l", str(self.out), check=False)
         if self.network:

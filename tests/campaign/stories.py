@@ -39,6 +39,8 @@ _TRIES = 4
 _NOT_STARTED = "Ray did not start on this machine"
 """Nothing that was done here: Ray gives itself 30 seconds, which a busy machine may not have."""
 _CODES = {2, 3, 4, 130, 143}
+_RAYS_END = "(exit code 1)"
+"""In the line of those that Ray's own library ended, with a code of its own."""
 _EXPECTED = re.compile(r"^(fedactors: |details: |go on with --resume |warning: |.*; (a fresh process|the run goes on))")
 
 
@@ -56,6 +58,10 @@ class Subject:
     """Whether its metrics do not depend on timing, so that they are those of a run to which nothing happened."""
     batches: tuple[int, int] = (0, 0)
     """Batches of an epoch and passive workers' parties, where batches are handed out."""
+    emulate: float | None = None
+    """As `--emulate`, where a run on a cluster that is joined would take hours otherwise."""
+    spared: tuple[str, ...] = ()
+    """Classes of those whose loss in training the run survives, unless its policy is ``stop``."""
 
 
 SUBJECTS = {
@@ -69,6 +75,7 @@ SUBJECTS = {
             30,
             repeats=False,
             batches=(11, 1),
+            spared=("ActiveWorker", "PassiveWorker"),
         ),
         Subject(
             "glasu",
@@ -76,6 +83,7 @@ SUBJECTS = {
             ("GraphClient", "AggregationServer"),
             ("stop", "continue"),
             25,
+            spared=("GraphClient",),
         ),
         Subject(
             "mtcd",
@@ -84,6 +92,7 @@ SUBJECTS = {
             ("TokenClient", "TokenServer"),
             ("stop", "continue"),
             40,
+            spared=("TokenClient",),
         ),
         Subject(
             "nebulafl",
@@ -93,6 +102,8 @@ SUBJECTS = {
             ("stop", "continue", "restart"),
             15,
             repeats=False,
+            emulate=0.002,
+            spared=("NebulaCenter",),
         ),
         Subject(
             "tablepuppet",
@@ -107,6 +118,7 @@ SUBJECTS = {
             ("Site", "Coordinator"),
             ("stop", "continue"),
             25,
+            spared=("Site",),
         ),
     )
 }  # fmt: skip
@@ -156,6 +168,19 @@ class Row:
     other_lines: int = 0
     """Lines on standard error that are none of ours."""
 
+    @property
+    def is_spared(self) -> bool:
+        """Whether the policy promises that the run goes on: a party was lost in training, and not the only server."""
+        spared = self.process in SUBJECTS[self.protocol].spared
+        return spared and self.round >= 0 and self.policy != "stop" and self.fault in FAULTS
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it came to what must not be."""
+        left = self.left_processes or self.left_files
+        ended = self.ended in ("hung", "internal") or (self.is_spared and self.ended != "finished")
+        return bool(ended or left or self.lost or not self.resumed)
+
 
 @dataclass
 class Pace:
@@ -178,6 +203,8 @@ class Start:
         words = ["run", subject.name, *subject.words, f"on_party_loss={policy}"]
         if resume is not None:
             words = ["run", subject.name, "--resume", str(resume)]
+        elif place.address is not None and subject.emulate is not None:
+            words += ["--emulate", f"{subject.emulate:g}"]
         words += ["--lease", f"{lease:g}"]
         joined = [] if place.address is None else ["--address", place.address]
         self.began = time.monotonic()
@@ -295,15 +322,17 @@ def tell(
                 rows.append(row)
             code = start.end(_LIMIT)
             row.seconds = time.monotonic() - struck if struck else 0.0
-            judge(row, code, start, fault)
-            if code is None or row.ended == "internal":
-                keep_evidence(start, row)
             if code is None:
+                keep_evidence(start, row)
                 place.end_all()
             if place.network:
                 place.link(up=True)
             place.empty()
-            count_left(row, place)
+            left = count_left(row, place)
+            judge(row, code, start, fault)  # by now whoever speaks for a driver that ended at once has spoken
+            if row.ended == "internal":
+                keep_evidence(start, row)
+            row.said = f"{row.said} {left}".strip()[:600]
             folder = start.folder
             if row.ended == "finished":
                 row.lost, row.resumed, parent = lacks(start, subject, policy, pace, row), True, None
@@ -372,21 +401,26 @@ def judge(row: Row, code: int | None, start: Start, fault: Fault) -> None:
         row.ended = "killed"
     elif fault.to == "driver" and fault.what == "terminate" and code == -signal.SIGTERM:
         row.ended = "killed"  # before Python could listen to signals
-    elif code in _CODES and len(ours) == 1 and not any("Traceback" in line for line in lines):
+    elif (
+        (code in _CODES or (code == 1 and ours and _RAYS_END in ours[0]))
+        and len(ours) == 1
+        and not any("Traceback" in line for line in lines)
+    ):
         row.ended = "line"
     else:
         row.ended, row.said = "internal", " | ".join(lines[-4:])[-300:]
 
 
-def count_left(row: Row, place: Place) -> None:
-    """Count what is left after a while."""
+def count_left(row: Row, place: Place) -> str:
+    """Count what is left after a while; return what it is."""
     until = time.monotonic() + LEFT_SECONDS
     while any(left := place.left()) and time.monotonic() < until:
         time.sleep(0.25)
     row.left_processes, row.left_files = len(left[0]), len(left[1])
-    if any(left):
-        row.said = f"{row.said} LEFT {left}"[:600]
-        place.end_all()
+    if not any(left):
+        return ""
+    place.end_all()
+    return f"LEFT {left}"
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -42,7 +42,10 @@ _PROCESSES = {"driver": "driver", "raylet": "raylet", "GCS": "GCS", "actor": "an
 
 
 def rendered(rows: Sequence[Row]) -> str:
-    """Return tables as Markdown: what was done to which kind of process, and to which protocol under which policy."""
+    """Return tables as Markdown: what was done to which kind of process, to which protocol under which policy, where.
+
+    The last one tells of parties that were lost in training, where the policy promises that the run goes on.
+    """
     by_fault: dict[tuple[str, ...], list[Row]] = {}
     by_cluster: dict[tuple[str, ...], list[Row]] = {}
     by_protocol: dict[tuple[str, ...], list[Row]] = {}
@@ -51,7 +54,20 @@ def rendered(rows: Sequence[Row]) -> str:
         by_cluster.setdefault((row.cluster, row.fault), []).append(row)
         by_protocol.setdefault((row.protocol, row.policy), []).append(row)
     tables = (("fault", "process"), by_fault), (("protocol", "policy"), by_protocol), (("cluster", "fault"), by_cluster)
-    return "\n".join(_table(names, groups, rows) for names, groups in tables)
+    return "\n".join([*(_table(names, groups, rows) for names, groups in tables), _spared(rows)])
+
+
+def _spared(rows: Sequence[Row]) -> str:
+    lines = [
+        "| protocol | policy | parties lost in training | the run went on and finished |\n| --- | --- | --- | --- |\n"
+    ]
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.is_spared:
+            groups.setdefault((row.protocol, row.policy), []).append(row)
+    for (protocol, policy), group in sorted(groups.items()):
+        lines.append(f"| {protocol} | {policy} | {len(group)} | {sum(row.ended == 'finished' for row in group)} |\n")
+    return "".join(lines)
 
 
 def _table(names: tuple[str, str], groups: dict[tuple[str, ...], list[Row]], rows: Sequence[Row]) -> str:

@@ -35,3 +35,12 @@ def test_the_page_says_what_the_table_holds() -> None:
     rows = read_rows(RESULTS / "reliability.parquet")
     assert {row.protocol for row in rows} == set(SUBJECTS)
     assert {(row.protocol, row.policy) for row in rows} <= {(n, p) for n, s in SUBJECTS.items() for p in s.policies}
+
+
+def test_the_table_holds_enough_and_nothing_that_must_not_be() -> None:
+    rows = read_rows(RESULTS / "reliability.parquet")
+    assert [row for row in rows if row.is_bad] == []
+    assert sum(row.fault == "kill -9" for row in rows) >= 100
+    assert sum(row.fault == "stop" for row in rows) >= 40
+    promised = {(name, policy) for name, one in SUBJECTS.items() if one.spared for policy in one.policies}
+    assert {(row.protocol, row.policy) for row in rows if row.is_spared} == {p for p in promised if p[1] != "stop"}

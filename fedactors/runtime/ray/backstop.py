@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,10 +30,12 @@ class Backstop:
 
     Args:
         folder: of the embedded cluster that is being started.
+        has_spoken: is told that this process says itself why it ends.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, has_spoken: Callable[[], None] = lambda: None) -> None:
         self._folder = folder
+        self._has_spoken = has_spoken
         self._services: Mapping[str, str] = {}
         self._dismissed = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -64,6 +66,7 @@ class Backstop:
 
     def _end(self, text: str) -> None:
         if not self._dismissed.is_set():
+            self._has_spoken()
             print(f"fedactors: {text}", file=sys.stderr, flush=True)
             os._exit(PartyLost.exit_code)
 

@@ -51,7 +51,7 @@ class Joined:
     folder: Path | None = None
     """Of an embedded cluster."""
     reaper: Reaper | None = None
-    """Who removes what is left here when this process is killed."""
+    """Who says a line and removes what is left here when this process ends at once."""
     backstop: Backstop | None = None
     """Who ends this process where Ray holds it for ever."""
 
@@ -76,8 +76,9 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         leftovers.remove_leftovers()
         make_own_token()
         folder = make_folder("ray")
-        backstop = Backstop(folder)
-        joined = Joined(ours=True, folder=folder, reaper=Reaper(folder), backstop=backstop)
+        reaper = Reaper(folder)
+        backstop = Backstop(folder, reaper.be_silent)
+        joined = Joined(ours=True, folder=folder, reaper=reaper, backstop=backstop)
         try:
             with _loopback_only(), _own_signals():
                 ray.init(
@@ -89,9 +90,9 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
                     logging_level=logging.ERROR,
                     _temp_dir=str(folder),
                 )
-        except Exception as error:
+        except BaseException as error:
             leave(joined, (), is_sick=True)
-            if isinstance(error, Stopped):
+            if isinstance(error, Stopped) or not isinstance(error, Exception):
                 raise
             raise NotStarted(
                 f"Ray did not start on this machine: {first_line(error)} (a busy machine may need a second try)"
@@ -103,15 +104,17 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
     check_token(address)
     # a failure is told in one line below; Ray's own client would print each of its attempts
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    reaper = Reaper(None)
     try:
         with _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except Stopped:
-        raise
-    except Exception as error:  # Ray has no class of its own for a start that took too long
+    except BaseException as error:  # Ray has no class of its own for a start that took too long
+        reaper.dismiss()
+        if isinstance(error, Stopped) or not isinstance(error, Exception):
+            raise
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
-    return Joined(ours=True, reaper=Reaper(None))
+    return Joined(ours=True, reaper=reaper)
 
 
 @contextlib.contextmanager
@@ -269,28 +272,33 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
         actors: that are left.
         is_sick: whether services of the cluster are gone, so that Ray would wait for them.
     """
-    if joined.backstop is not None:
-        joined.backstop.dismiss()
-    if is_sick and joined.folder is not None:
-        leftovers.end_processes_of(joined.folder)
+    try:
+        if joined.backstop is not None:
+            joined.backstop.dismiss()
+        if is_sick and joined.folder is not None:
+            leftovers.end_processes_of(joined.folder)
 
-    def in_peace() -> None:
-        if not is_sick:
-            for actor in actors:
-                ray.kill(actor, no_restart=True)
-        if joined.ours:
-            ray.shutdown()
+        def in_peace() -> None:
+            if not is_sick:
+                for actor in actors:
+                    ray.kill(actor, no_restart=True)
+            if joined.ours:
+                ray.shutdown()
 
-    # Ray waits without a limit for services that are gone
-    leaving = threading.Thread(target=in_peace, daemon=True)
-    leaving.start()
-    leaving.join(_SICK_LEAVE_SECONDS if is_sick else _LEAVE_SECONDS)
-    if leaving.is_alive():
-        held.set()
-        atexit.unregister(ray.shutdown)  # it would wait again
-    if joined.folder is not None:
-        leftovers.end_processes_of(joined.folder)
-        shutil.rmtree(joined.folder, ignore_errors=True)
-        leftovers.remove_leftovers()  # the sockets of actors that ended before they could say where they are
+        # Ray waits without a limit for services that are gone
+        leaving = threading.Thread(target=in_peace, daemon=True)
+        leaving.start()
+        leaving.join(_SICK_LEAVE_SECONDS if is_sick else _LEAVE_SECONDS)
+        if leaving.is_alive():
+            held.set()
+            atexit.unregister(ray.shutdown)  # it would wait again
+        if joined.folder is not None:
+            leftovers.end_processes_of(joined.folder)
+            shutil.rmtree(joined.folder, ignore_errors=True)
+            leftovers.remove_leftovers()  # the sockets of actors that ended before they could say where they are
+    except BaseException:
+        if joined.reaper is not None:  # it clears up, and the error is told here
+            joined.reaper.be_silent()
+        raise
     if joined.reaper is not None:
         joined.reaper.dismiss()

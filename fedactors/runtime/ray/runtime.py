@@ -40,6 +40,7 @@ from fedactors.runtime.ray.backstop import Backstop
 from fedactors.runtime.ray.gauges import RunGauges
 from fedactors.runtime.ray.lanes import Lanes
 from fedactors.runtime.ray.placement import labelled
+from fedactors.runtime.ray.reaper import Reaper
 from fedactors.runtime.ray.settings import Settings
 from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first, watch_services, within
 
@@ -126,8 +127,9 @@ class RayRuntime(Runtime):
         self._main: asyncio.Task[Any] | None = None
         self._closing = False
         self._is_sick = False
-        self._backstop: Backstop | None = None
         """Whether Ray's own services are gone."""
+        self._backstop: Backstop | None = None
+        self._reaper: Reaper | None = None
         self._resume: Snapshot | None = None
         self._offset = 0.0
         self._draining = asyncio.Lock()
@@ -207,6 +209,8 @@ class RayRuntime(Runtime):
             self._last_snapshot = Snapshot(await self._processes.snapshots(), self._capture_driver(label))
             if self.recorder is not None:
                 self.recorder.save_checkpoint(label, self._last_snapshot.actors, self._last_snapshot.driver)
+                if self._reaper is not None and self.way_on:
+                    self._reaper.advise(self.way_on)
             await self._processes.drop(self.states.replaced(label, self._last_snapshot.actors))
         if self._stop_code is not None:
             raise Stopped(f"stopped at {self.clock.now():.1f} s; a checkpoint is written", self._stop_code)
@@ -299,7 +303,7 @@ class RayRuntime(Runtime):
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if address else None
         try:
-            self._backstop = joined.backstop
+            self._backstop, self._reaper = joined.backstop, joined.reaper
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:

@@ -124,7 +124,8 @@ class Processes:
             PartyLost, CallTimeout: naming the process that did not come up.
         """
         options = await self._placed(castings) if among is None else self._elsewhere(castings, among)
-        hosting = ray.remote(concurrency_groups={LEASE: 1})(ActorProcess)
+        # Ray's control service would keep an event of each of the last 100,000 calls, and grow with them
+        hosting = ray.remote(concurrency_groups={LEASE: 1}, enable_task_events=False)(ActorProcess)
         for casting in castings:
             remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name])
             key = self._keys[casting.name] = secrets.token_bytes(32)
