@@ -363,10 +363,8 @@ class Runtime(Caller):
         """Which parties keep their states themselves; set before the run is executed."""
         self.privacy_records: list[Any] = []
         self.spent = 0.0
-        self.tell: Callable[[str], None] = lambda text: None
-        """Takes what is under way, in words, for whoever watches."""
-        self.way_on = ""
-        """A line that says how to go on once there is a checkpoint, where one is kept."""
+        self.tell: Callable[[str], None] = lambda text: None  # takes what is under way, in words
+        self.way_on = ""  # how to go on from a checkpoint that is kept, in a line
         self.watched = False  # whether the records of other processes are wanted every second, not only every round
         self._castings: dict[str, Casting] = {}
         self._new: list[str] = []
