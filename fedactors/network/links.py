@@ -75,6 +75,8 @@ class Network:
     by_kind: Mapping[str, Link] = field(default_factory=dict)
     capacity: Mapping[str, HostCapacity] = field(default_factory=dict)
     hosts: Mapping[str, str] = field(default_factory=dict)
+    unshared: frozenset[str] = frozenset()
+    """Kinds of traffic that take no part of any host's capacity, such as that of whoever only watches."""
 
     def host(self, actor: str) -> str:
         """Return the host of an actor: what `hosts` says of it or of its party, else its party."""
@@ -89,10 +91,10 @@ class Network:
         found = self.links.get((source, target)) or self.links.get((target, source))
         return found or self.by_kind.get(kind) or self.default
 
-    def is_shared(self, sender: str, receiver: str) -> bool:
+    def is_shared(self, sender: str, receiver: str, kind: str = "") -> bool:
         """Say whether the capacity of either host limits a transfer between two actors on different hosts."""
         source, target = self.host(sender), self.host(receiver)
-        if source == target or not self.capacity:
+        if source == target or not self.capacity or kind in self.unshared:
             return False
         return math.isfinite(self._egress(source)) or math.isfinite(self._ingress(target))
 

@@ -103,4 +103,5 @@ class InterCenterNetwork:
             hosts[exchange] = self.hub
             places.append(self.hub)
         links = {ends: self.link(*ends, num_bytes) for ends in combinations(places, 2) if ends[0] != ends[1]}
-        return Network(links=links, by_kind={CLIENT_SERVER: LOCAL}, hosts=hosts, capacity=self.capacity)
+        free = frozenset({CLIENT_SERVER})
+        return Network(links=links, by_kind={CLIENT_SERVER: LOCAL}, hosts=hosts, capacity=self.capacity, unshared=free)

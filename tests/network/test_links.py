@@ -99,6 +99,9 @@ def test_only_finite_capacity_between_hosts_is_shared() -> None:
     assert network.is_shared("hub", "a")
     assert not network.is_shared("a", "hub")
     assert not network.is_shared("hub/ps", "hub/worker-0")
+    watched = Network(capacity=network.capacity, unshared=frozenset({"client-server"}))
+    assert watched.is_shared("hub", "a", "inter-data-center")
+    assert not watched.is_shared("hub", "a", "client-server")
 
 
 def test_seconds_and_price() -> None:

@@ -109,7 +109,7 @@ class Wire:
             route = (kind, runtime.network.local, False)
         else:
             network = runtime.network
-            shared = bool(network.capacity) and network.is_shared(sender, receiver)
+            shared = bool(network.capacity) and network.is_shared(sender, receiver, kind)
             route = (kind, network.link(sender, receiver, kind), shared)
         self.routes[(sender, receiver)] = route
         return route

@@ -4,8 +4,9 @@ from fedactors.errors import BadInput
 from fedactors.network.ledger import CLIENT_SERVER, INTER_DATA_CENTER
 from fedactors.network.links import HostCapacity, SharedTransfers
 from protocols.nebulafl.config import EXAMPLES
-from protocols.nebulafl.data import read_network
+from protocols.nebulafl.data import read_catalogue, read_network
 from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
+from tests.protocols.nebulafl.runs import changed, play
 
 
 def link(a: str, b: str, latency: float, bandwidth: float, price: float = 0.0) -> InterCenterLink:
@@ -42,7 +43,7 @@ def test_an_unreachable_center_is_bad_input():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_two_centers_of_an_example_are_joined(name):
-    centers = ["oregon", "virginia", "frankfurt", "singapore", "tokyo", "sydney", "mumbai", "saopaulo"]
+    centers = read_catalogue(name).first_centers(8)
     network = read_network(name)
     network.require(centers)
     link = network.link("saopaulo", "sydney", 10**6)
@@ -70,3 +71,15 @@ def test_heavier_messages_take_and_cost_as_many_times_more():
     assert heavy.link("a", "b", 100).price(100) == pytest.approx(2000.0)
     assert heavy.capacity["a"].egress == 100.0
     assert light.heavier(1.0).link("a", "b", 100) == light.link("a", "b", 100)
+
+
+def test_whoever_measures_takes_no_part_of_a_places_capacity(tmp_path):
+    """Centers so slow that one model takes hours to send, and an auditor that asks for each of them."""
+    text = '[[links]]\nbetween = ["oregon", "virginia"]\nlatency_ms = 1\nbandwidth_mbit = 1000\n'
+    (tmp_path / "network.toml").write_text(text + "[capacity.oregon]\negress_mbit = 1e-3\n")
+    config = changed(
+        num_centers=2, num_containers=4, active_per_center=1, duration=900.0, evaluation_interval=100.0,
+        catalogue="scarce", network=str(tmp_path / "network.toml"), rotation_interval=5000.0,
+    )  # fmt: skip
+    done = play(config)[0]
+    assert [point["time"] for point in done.extra["curve"]] == pytest.approx([100.0 * n for n in range(1, 10)])
