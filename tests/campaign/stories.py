@@ -124,6 +124,7 @@ SUBJECTS = {
 }  # fmt: skip
 PROCESSES = ("driver", "raylet", "GCS", "actor")
 """What every run has beside its own kinds of actors; ``actor``: one that is just starting, its kind not known yet."""
+NO_FAULT = "none yet"
 FAULTS = {"kill -9": signal.SIGKILL, "stop": signal.SIGSTOP, "terminate": signal.SIGTERM}
 
 
@@ -208,6 +209,7 @@ class Start:
         words += ["--lease", f"{lease:g}"]
         joined = [] if place.address is None else ["--address", place.address]
         self.began = time.monotonic()
+        self.patience = math.inf  # seconds after which a run that has not come to its fault counts as hung
         self.process = place.start(
             self.pids_file, *words, "--runtime", "ray", "--quiet", "--out", str(place.out), *joined
         )
@@ -245,12 +247,15 @@ class Start:
     def wait_until(self, seconds: float, num_rounds: int = -1) -> bool:
         """Wait so long after the start, and until so many rounds are recorded; return whether the run still goes on."""
         while time.monotonic() < self.began + seconds or self.last_round < num_rounds:
-            if self.process.poll() is not None:
+            if self.process.poll() is not None or self._is_late():
                 return False
             if self.up is None and self.actors():
                 self.up, self._earlier = time.monotonic() - self.began, len(self._recorded())
             time.sleep(0.02)
         return self.process.poll() is None
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self.began + self.patience
 
     def wait_for(self, moment: float, pace: Pace) -> bool:
         """Wait for the moment of a fault; return whether the run still goes on."""
@@ -260,7 +265,7 @@ class Start:
 
     def find(self, kind: str, draw: random.Random) -> int | None:
         """Return a process of a kind, waiting for one; None if the run ends before there is any."""
-        while self.process.poll() is None:
+        while self.process.poll() is None and not self._is_late():
             if kind == "driver":
                 driver = [pid for pid, what in self.place.processes().items() if what == "driver"]
                 return min(driver) if driver else self.process.pid
@@ -316,6 +321,7 @@ def tell(
     try:
         for number, fault in enumerate(faults):
             start = Start(place, number, subject, policy, parent)
+            start.patience = _LIMIT + 3 * pace.end
             row = Row(subject.name, policy, fault.to, fault.what, fault.moment, cluster="joined" if cluster else "own")
             struck = strike(start, fault, pace, draw, row)
             if struck:
@@ -333,6 +339,9 @@ def tell(
             if row.ended == "internal":
                 keep_evidence(start, row)
             row.said = f"{row.said} {left}".strip()[:600]
+            if not struck and (row.ended in ("hung", "internal") or left):
+                row.fault = NO_FAULT  # it came to what must not be before anything was done to it
+                rows.append(row)
             folder = start.folder
             if row.ended == "finished":
                 row.lost, row.resumed, parent = lacks(start, subject, policy, pace, row), True, None

@@ -35,7 +35,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 _COLUMNS = (
-    "number", "in training", "finished", "ended, then resumed to the end", "hung", "internal errors", "lost",
+    "number", "in training", "finished", "ended, later run to its end", "hung", "internal errors", "lost",
     "left: processes", "left: files", "longest, s",
 )  # fmt: skip
 _PROCESSES = {"driver": "driver", "raylet": "raylet", "GCS": "GCS", "actor": "an actor that starts", "host": "host"}
