@@ -70,6 +70,8 @@ def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptio
     _refuse_elsewhere(options, "--federation")
     if options.federation is None:
         raise BadInput("--resume: the run was over a federation: give --federation FILE")
+    if options.data is not None:
+        raise BadInput("--resume takes no overrides of what is trained: --data given")
     if options.budget or options.share_seed:
         raise BadInput("--resume takes no overrides of what was approved: --budget or --share-seed given")
     return dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime="federated")

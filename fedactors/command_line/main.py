@@ -213,7 +213,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     audit.add_argument("--party", metavar="P", help="replay this party only")
     audit.add_argument("--attacks", action="store_true", help="attack the trained model of the run's checkpoint")
-    audit.add_argument("--data", metavar="NAME|FILE", help="where the data are now (default: where the run had them)")
+    audit.add_argument(
+        "--data", metavar="NAME|FILE", help="the data now (default: the data set that the run had; own data: name them)"
+    )
     add_trust_flag(audit)
     add_words(audit)
     add_format_flag(audit)

@@ -102,7 +102,11 @@ def add_words(parser: argparse.ArgumentParser) -> None:
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add every flag of a run, and the ``key=value`` words."""
     add_words(parser)
-    parser.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
+    parser.add_argument(
+        "--data",
+        metavar="NAME|FILE",
+        help="a data set, or a description of your own data (.toml), which --resume asks for again",
+    )
     add_place_flags(parser)
     parser.add_argument(
         "--pool",
