@@ -106,7 +106,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
     site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
     site.add_argument("--listen", metavar="HOST:PORT", help="init: where other sites dial this one")
-    site.add_argument("--why", default="", metavar="TEXT", help="approve, reject: goes to the coordinator and the log")
+    site.add_argument("--why", metavar="TEXT", help="approve, reject: goes to the coordinator and the log")
     add_format_flag(site)
 
     federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
