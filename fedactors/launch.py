@@ -89,6 +89,8 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
             raise BadInput(f"--{flag.replace('_', '-')}: needs --federation")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
+    if options.trust:
+        raise BadInput("--trust: needs --resume; what a run's own words name is trusted as it is")
     check_runtime_flags(options, options.runtime or "ray")
     if options.smoke and options.full:
         raise BadInput("--smoke and --full exclude each other")
@@ -111,7 +113,7 @@ def check(protocol: Protocol, words: Sequence[str], options: RunOptions) -> None
         BadInput: as `resolve`; a run folder or data are looked for where the run will be.
     """
     _refuse_blanks(options)
-    there = dataclasses.replace(options, resume=None, address=None)
+    there = dataclasses.replace(options, resume=None, address=None, trust=() if options.resume else options.trust)
     resolve(protocol, () if options.resume else words, there)
 
 

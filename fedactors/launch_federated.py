@@ -151,7 +151,9 @@ def _site(options: RunOptions) -> SiteFolder:
 
     path = Path(options.federation or "")
     if path.name != FEDERATION:
-        raise BadInput(f"--federation: {str(path)!r} is not allowed: give the {FEDERATION} in the folder of your site")
+        raise BadInput(
+            f"--federation: {options.federation!r} is not allowed: give the {FEDERATION} in the folder of your site"
+        )
     return SiteFolder(path.parent)
 
 

@@ -101,3 +101,18 @@ def test_the_name_of_a_data_set_is_taken_from_the_folder(trained: Path) -> None:
     assert data_to_resume(folder, None) == data_to_audit(folder, None) == "orders"
     with pytest.raises(BadInput, match="--data given"):
         data_to_resume(folder, "orders")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run mtcd --trust x", "--trust: 'x' is not allowed: write package.module:function"),
+        ("run mtcd --trust ::", "--trust: '::' is not allowed"),
+        ("run mtcd --trust=", "--trust: '' is not allowed"),
+        ("run mtcd --trust os:system", "--trust: needs --resume"),
+        ("run mtcd --resume a --resume b", "--resume: is given twice"),
+    ],
+)
+def test_a_flag_that_would_be_ignored_is_refused(words, said, capsys):
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err

@@ -486,7 +486,7 @@ def _is_as_listed(path: Path, entry: Mapping[str, Any]) -> bool:
     """Say whether a file is what the manifest says, without reading one of another size."""
     size, listed = path.stat().st_size, entry["bytes"]
     is_size = size >= listed if entry.get("grows") else size == listed
-    return is_size and sha256_of(path, listed) == entry["sha256"]
+    return bool(is_size and sha256_of(path, listed) == entry["sha256"])
 
 
 def _entry(data: bytes) -> dict[str, Any]:
