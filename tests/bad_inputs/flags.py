@@ -181,7 +181,7 @@ _COMMANDS = [
     command(["submit", "mtcd", "--track", "no-such", "--address", _NOBODY], "--track"),
     command(["submit", "mtcd", "--runtime", "simulated", "--lease", "3", "--address", _NOBODY], "--lease"),
     # plan
-    command("plan mtcd --profile x.toml", "mtcd"),
+    command("plan mtcd --profile x.toml", "--profile", "'x.toml'"),
     command("plan glasu --profile x.toml", "glasu"),
     command("plan pubsub-vfl", "--profile"),
     command("plan pubsub-vfl --profile nowhere.toml", "--profile", "'nowhere.toml'"),
