@@ -58,7 +58,7 @@ def _limit_numbers(cls: type[Any]) -> None:
                 if isinstance(number, float) and WIDEST < abs(number) < math.inf:
                     raise ValueError(f"{field.name}: {number:g} is not allowed: at most {WIDEST:g}")
                 if isinstance(number, float) and 0 < abs(number) < 1 / WIDEST:
-                    raise ValueError(f"{field.name}: {number:g} is not allowed: 0 or at least {1 / WIDEST:g}")
+                    raise ValueError(f"{field.name}: {number:g} is not allowed: too near 0, below {1 / WIDEST:g}")
         if own is not None:
             own(self)
 

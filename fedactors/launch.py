@@ -39,6 +39,7 @@ from fedactors.records.trackers import check_trackers, open_trackers
 from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.base import Runtime, Snapshot, Usage
 from fedactors.runtime.failures import without_words
+from fedactors.stored_data import data_to_resume, way_on
 from fedactors.validation import shown
 
 
@@ -88,6 +89,8 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
             raise BadInput(f"--{flag.replace('_', '-')}: needs --federation")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
+    if options.trust:
+        raise BadInput("--trust: needs --resume; what a run's own words name is trusted as it is")
     check_runtime_flags(options, options.runtime or "ray")
     if options.smoke and options.full:
         raise BadInput("--smoke and --full exclude each other")
@@ -110,7 +113,7 @@ def check(protocol: Protocol, words: Sequence[str], options: RunOptions) -> None
         BadInput: as `resolve`; a run folder or data are looked for where the run will be.
     """
     _refuse_blanks(options)
-    there = dataclasses.replace(options, resume=None, address=None)
+    there = dataclasses.replace(options, resume=None, address=None, trust=() if options.resume else options.trust)
     resolve(protocol, () if options.resume else words, there)
 
 
@@ -276,7 +279,6 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
 def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tuple[Any, RunOptions]:
     flags = {
         "key=value words": bool(words),
-        "--data": options.data is not None,
         "--seed": options.seed is not None,
         "--seeds": options.seeds is not None,
         "--smoke": options.smoke,
@@ -297,7 +299,8 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
         raise BadInput(f"--federation: {parent.path} is no run over a federation")
     runtime = options.runtime or ("ray" if options.address else stored["runtime"])
     check_runtime_flags(options, runtime)
-    resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime=runtime)
+    data = data_to_resume(parent, options.data)
+    resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=data, runtime=runtime)
     earlier = _options_of(parent)
     resumed = _with_states(resumed, _stored_states(earlier, held))
     if runtime == stored["runtime"]:
@@ -373,7 +376,7 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
             trackers = open_trackers(options.track, folder.path, as_dict(config))
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
             runtime = make(recorder)
-            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, _way_on(folder)
+            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, _way_on(folder, options)
             runtime.watched = progress.watch(partial(_look, runtime, recorder))
             signals.runtime = runtime
             if options.state:
@@ -386,7 +389,7 @@ def _run_once(protocol: Protocol, config: Any, options: RunOptions, seed: int, s
             folder.write_json(SUMMARY, {**summary.as_dict(), "run": folder.path.name})
             folder.finish("finished")
         except BaseException as error:
-            _close_failed(folder, recorder, error)
+            _close_failed(folder, options, recorder, error)
             raise
     return summary
 
@@ -395,7 +398,9 @@ def _look(runtime: Runtime, recorder: FolderRecorder) -> list[Activity]:
     return activities(runtime.ledger.totals(), recorder.events)
 
 
-def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: BaseException) -> None:
+def _close_failed(
+    folder: RunFolder, options: RunOptions, recorder: FolderRecorder | None, error: BaseException
+) -> None:
     """Leave a folder that says what happened, or none if nothing had happened yet."""
     never_began = recorder is None or recorder.num_rounds == 0
     code = error.exit_code if isinstance(error, FedactorsError) else 1
@@ -416,11 +421,11 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
         recorder.abandon()
     folder.release()
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
-        error.add_note(_way_on(folder))
+        error.add_note(_way_on(folder, options))
 
 
-def _way_on(folder: RunFolder) -> str:
-    return f"go on with --resume {folder.place}"
+def _way_on(folder: RunFolder, options: RunOptions) -> str:
+    return f"go on with {way_on(folder.place, options.data)}"
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:

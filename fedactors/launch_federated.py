@@ -70,6 +70,8 @@ def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptio
     _refuse_elsewhere(options, "--federation")
     if options.federation is None:
         raise BadInput("--resume: the run was over a federation: give --federation FILE")
+    if options.data is not None:
+        raise BadInput("--resume takes no overrides of what is trained: --data given")
     if options.budget or options.share_seed:
         raise BadInput("--resume takes no overrides of what was approved: --budget or --share-seed given")
     return dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime="federated")
@@ -149,7 +151,9 @@ def _site(options: RunOptions) -> SiteFolder:
 
     path = Path(options.federation or "")
     if path.name != FEDERATION:
-        raise BadInput(f"--federation: {str(path)!r} is not allowed: give the {FEDERATION} in the folder of your site")
+        raise BadInput(
+            f"--federation: {options.federation!r} is not allowed: give the {FEDERATION} in the folder of your site"
+        )
     return SiteFolder(path.parent)
 
 

@@ -48,7 +48,7 @@ def check_trusted(config: Any, trusted: Collection[str], place: str) -> None:
     """Check that whoever uses the run at `place` has named the code that its configuration names.
 
     Raises:
-        BadInput: names what is not, without having imported anything.
+        BadInput: names what is not, or what is named for nothing, without having imported anything.
     """
     for field, address in code_named_in(config).items():
         if address not in trusted:
@@ -56,6 +56,8 @@ def check_trusted(config: Any, trusted: Collection[str], place: str) -> None:
                 f"{place} names code, {field}={address}, which is imported only if you name it as well: "
                 f"give --trust {address} if you know what it is"
             )
+    if unknown := sorted(set(trusted) - set(code_named_in(config).values())):
+        raise BadInput(f"--trust: {unknown[0][:200]!r} is not allowed: {place} names no such code")
 
 
 def load_code(field: str, address: str) -> Callable[..., Any]:

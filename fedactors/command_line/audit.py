@@ -67,6 +67,7 @@ def _replays(folder: RunFolder, args: argparse.Namespace) -> list[ReplayAudit]:
     from fedactors.plugins import find_protocol
     from fedactors.privacy.replay import audit_by_replay, joined
     from fedactors.runtime.simulation.pool import one_torch_thread
+    from fedactors.stored_data import data_to_audit
 
     protocol = find_protocol(str(folder.config.get("protocol")))
     if getattr(protocol, "neighbours", None) is None:
@@ -75,7 +76,7 @@ def _replays(folder: RunFolder, args: argparse.Namespace) -> list[ReplayAudit]:
     if args.words:
         config = build(protocol.Config, {**as_dict(config), **parse_words(args.words)})
     seed = folder.config["seed"]
-    data = load_data(protocol, config, args.data or folder.config["data"], seed)
+    data = load_data(protocol, config, data_to_audit(folder, args.data), seed)
     parties = tuple(data.parties) if hasattr(data, "parties") else ()
     if args.party is not None and args.party not in parties:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
@@ -93,13 +94,14 @@ def _attacks(folder: RunFolder, args: argparse.Namespace) -> list[Attack]:
     from fedactors.launch import load_data, restore_config
     from fedactors.plugins import find_protocol
     from fedactors.privacy.attacks.suite import run_attacks
+    from fedactors.stored_data import data_to_audit
 
     protocol = find_protocol(str(folder.config.get("protocol")))
     surface = getattr(protocol, "surface", None)
     if surface is None:
         raise BadInput(f"--attacks: {protocol.name} does not say what its attackers see")
     config, seed = restore_config(protocol, folder, args.trust), folder.config["seed"]
-    data = load_data(protocol, config, args.data or folder.config["data"], seed)
+    data = load_data(protocol, config, data_to_audit(folder, args.data), seed)
     return run_attacks(surface(config, data, folder.load_checkpoint(None).actors, seed), seed)
 
 

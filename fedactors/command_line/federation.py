@@ -23,10 +23,29 @@ SITE_ACTIONS = (
 )
 FEDERATION_ACTIONS = ("init", "admit", "demo")
 _AUTHORITY_KEY = "authority.pem"
+_OF_SITE = {"name": "a word", "listen": "--listen", "why": "--why"}
+_SITE_TAKES = {
+    "init": ("name", "listen"),
+    "show": ("name",),
+    "approve": ("name", "why"),
+    "reject": ("name", "why"),
+}
+_OF_FEDERATION = {"request": "a second word", "address": "--address", "renew": "--renew", "seat": "--seat"}
+_FEDERATION_TAKES = {"admit": tuple(_OF_FEDERATION)}
+
+
+def _refuse_others(args: argparse.Namespace, known: dict[str, str], takes: dict[str, tuple[str, ...]]) -> None:
+    """Refuse words and flags that the action would ignore."""
+    for name, flag in known.items():
+        given = getattr(args, name)
+        if given not in (None, False) and given != [] and name not in takes.get(args.action, ()):
+            those = ", ".join(action for action, names in takes.items() if name in names)
+            raise BadInput(f"{args.command} {args.action}: {flag} is not allowed ({given!r} given): it is for {those}")
 
 
 def site_command(args: argparse.Namespace) -> int:
     """Do what one site is asked."""
+    _refuse_others(args, _OF_SITE, _SITE_TAKES)
     if args.action == "init":
         return _init_site(args)
     from fedactors.runtime.federated.folders import SiteFolder
@@ -51,7 +70,7 @@ def _need(value: str | None, what: str) -> str:
 
 def _init_site(args: argparse.Namespace) -> int:
     from fedactors.runtime.federated.credentials import KEY
-    from fedactors.runtime.federated.folders import SITE, parse_address
+    from fedactors.runtime.federated.folders import SITE, parse_address, quoted
     from fedactors.runtime.federated.identity import check_name, make_key, make_request
 
     name = check_name(_need(args.name, "NAME"), "site")
@@ -64,7 +83,7 @@ def _init_site(args: argparse.Namespace) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = folder / f"{name}.csr"
     request.write_bytes(make_request(make_key(folder / KEY), name))
-    (folder / SITE).write_text(_SITE.format(name=name, listen=listen))
+    (folder / SITE).write_text(_SITE.format(name=quoted(name), listen=quoted(listen)))
     if args.format == "json":
         print_json({"site": name, "folder": str(folder), "request": str(request)})
         return 0
@@ -73,8 +92,8 @@ def _init_site(args: argparse.Namespace) -> int:
     return 0
 
 
-_SITE = """name = "{name}"
-listen = "{listen}"
+_SITE = """name = {name}
+listen = {listen}
 
 # Data that a run may ask for by name, and by nothing else. The keys are those of a party in a parties.toml.
 # [data.customers]
@@ -124,7 +143,7 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
     ended = {
         line["run"]: line["status"]
         for line in read(folder.path / AUDIT)
-        if line["what"] == "ended" and line["who"] == "site"
+        if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
     found = [
         {
@@ -184,9 +203,9 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
     approved = args.action == "approve"
     if approved:
         check_proposal(proposal, folder)
-    decide(folder, proposal, approved=approved, why=args.why)
+    decide(folder, proposal, approved=approved, why=args.why or "")
     if args.format == "json":
-        print_json({"run": run, "approved": approved, "why": args.why})
+        print_json({"run": run, "approved": approved, "why": args.why or ""})
     else:
         print(f"{run}: {'approved' if approved else 'rejected'}")
     return 0
@@ -235,6 +254,7 @@ def _print_proposal(shown: dict[str, Any]) -> None:
 
 def federation_command(args: argparse.Namespace) -> int:
     """Do what whoever organises a federation is asked."""
+    _refuse_others(args, _OF_FEDERATION, _FEDERATION_TAKES)
     if args.action == "demo":
         from fedactors.command_line.federation_demo import demo
 
@@ -269,7 +289,7 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
         parse_address,
         read_federation,
     )
-    from fedactors.runtime.federated.identity import read_certificate, read_key, sign_request
+    from fedactors.runtime.federated.identity import check_name, read_certificate, read_key, sign_request
     from fedactors.validation import read_text
 
     file = folder / FEDERATION
@@ -290,7 +310,7 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
     # until the site has the new file, it shows the certificate of before
     member = Member(name, host, port, certificate, None if known is None else known.certificate)
     sites = {**federation.members, name: member}
-    seats = {**federation.seats, **dict.fromkeys(args.seat, name)}
+    seats = {**federation.seats, **{check_name(party, "--seat"): name for party in args.seat}}
     if taken := set(seats) & set(sites):
         raise BadInput(f"--seat: {min(taken)!r} is not allowed: it is the name of a site")
     text = federation_text(Federation(federation.name, federation.authority, sites, seats))

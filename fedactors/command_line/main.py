@@ -106,7 +106,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
     site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
     site.add_argument("--listen", metavar="HOST:PORT", help="init: where other sites dial this one")
-    site.add_argument("--why", default="", metavar="TEXT", help="approve, reject: goes to the coordinator and the log")
+    site.add_argument("--why", metavar="TEXT", help="approve, reject: goes to the coordinator and the log")
     add_format_flag(site)
 
     federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
@@ -213,7 +213,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     audit.add_argument("--party", metavar="P", help="replay this party only")
     audit.add_argument("--attacks", action="store_true", help="attack the trained model of the run's checkpoint")
-    audit.add_argument("--data", metavar="NAME|FILE", help="where the data are now (default: where the run had them)")
+    audit.add_argument(
+        "--data", metavar="NAME|FILE", help="the data now (default: the data set that the run had; own data: name them)"
+    )
     add_trust_flag(audit)
     add_words(audit)
     add_format_flag(audit)

@@ -87,7 +87,7 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     """Add ``--trust``."""
     parser.add_argument(
         "--trust",
-        type=_names,
+        type=_addresses,
         default=(),
         metavar="CODE",
         help="code that a run folder names (package.module:function, commas between several) and that may be imported",
@@ -102,7 +102,11 @@ def add_words(parser: argparse.ArgumentParser) -> None:
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add every flag of a run, and the ``key=value`` words."""
     add_words(parser)
-    parser.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
+    parser.add_argument(
+        "--data",
+        metavar="NAME|FILE",
+        help="a data set, or a description of your own data (.toml), which --resume asks for again",
+    )
     add_place_flags(parser)
     parser.add_argument(
         "--pool",
@@ -126,7 +130,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     seeds.add_argument("--seed", type=_seed, metavar="N", help="seed of the run (default 0)")
     seeds.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="one run per seed, with mean and deviation")
     parser.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
-    parser.add_argument("--resume", metavar="RUN", help="go on from the last checkpoint of this run folder")
+    parser.add_argument(
+        "--resume", action=_Once, metavar="RUN", help="go on from the last checkpoint of this run folder"
+    )
     add_trust_flag(parser)
     parser.add_argument("--smoke", action="store_true", help="the smallest run that means something")
     parser.add_argument("--full", action="store_true", help="the setting of the paper")
@@ -258,6 +264,24 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+class _Once(argparse.Action):
+    """A flag that a later one of the same name does not overrule in silence."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, "is given twice")
+        setattr(namespace, self.dest, values)
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    found = _names(text)
+    for address in found or ("",):
+        module, _, name = address.partition(":")
+        if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+            raise argparse.ArgumentTypeError(f"{address[:200]!r} is not allowed: write package.module:function")
+    return found
 
 
 def _pair(form: str) -> Callable[[str], tuple[str, str]]:

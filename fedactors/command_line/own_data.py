@@ -55,9 +55,12 @@ def check_paths(description: Path) -> None:
 
 
 def lay_out(description: Path, folder: Path) -> str:
-    """Put the description alone into a folder that is sent; return its path there."""
-    shutil.copyfile(description, folder / description.name)
-    return description.name
+    """Put the description alone into a folder that is sent; return its path there, the given one if that is inside."""
+    is_inside = not description.is_absolute() and ".." not in description.parts
+    there = description if is_inside else Path(description.name)
+    (folder / there).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(description, folder / there)
+    return str(there)
 
 
 def staying(description: Path, folder: Path) -> Iterator[str]:

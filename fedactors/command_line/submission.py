@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,8 +35,11 @@ def submit_command(args: argparse.Namespace) -> int:
     run = options.resume if options.resume and not is_shared(options.resume) else None
     if run is not None:
         from fedactors.records.run_folder import RunFolder
+        from fedactors.stored_data import data_to_resume
 
-        RunFolder.open(run).verify()
+        sent_along = RunFolder.open(run)
+        sent_along.verify()
+        data_to_resume(sent_along, options.data)
     from fedactors.runtime.ray.handback import wrapped
     from fedactors.runtime.ray.jobs import Jobs, last_json, sending
 
@@ -46,8 +50,10 @@ def submit_command(args: argparse.Namespace) -> int:
     jobs = Jobs(args.address)
     with tempfile.TemporaryDirectory(prefix="fedactors-") as alone:
         given, data = args.working_dir or ("." if script else None), options.data
-        if description is not None and given is None and run is None:
+        if description is not None and given is None:
             given, data = alone, own_data.lay_out(description, Path(alone))
+            if run is not None:
+                run = str(shutil.copytree(run, Path(alone, Path(run).resolve().name), symlinks=True))
         folder, left_out, inside = sending(given, run)
         if described is not None and described.is_file() and given is not None:
             left_out = [*left_out, *own_data.staying(described, Path(given))]

@@ -42,13 +42,14 @@ from fedactors.records.storage import (
     disk_errors,
     json_bytes,
     local_path,
+    sha256_of,
     sync_folder,
     write_atomic,
     write_synced,
 )
 from fedactors.records.temporary import make_folder, remove_folders
 from fedactors.runtime.base import ACTOR_NAME, FINAL
-from fedactors.validation import shown
+from fedactors.validation import LARGEST_FILE, shown
 
 SCHEMA_VERSION = 1
 KIND = "fedactors-run"
@@ -160,6 +161,8 @@ class RunFolder:
         if not manifest_path.is_file():
             raise BadInput(f"{folder}: not a run folder ({MANIFEST} is missing)")
         try:
+            if manifest_path.stat().st_size > LARGEST_FILE:
+                raise BadInput(f"{folder}: {MANIFEST} is damaged (more than {LARGEST_FILE} bytes)")
             data = manifest_path.read_bytes()
             found = json.loads(data)
         except (ValueError, OSError, RecursionError):
@@ -216,9 +219,7 @@ class RunFolder:
             path = self.inside(name)
             if not path.is_file():
                 raise BadInput(f"{self.path}: {name} is missing")
-            data = path.read_bytes()
-            whole = data[: entry["bytes"]] if entry.get("grows") else data
-            if len(whole) != entry["bytes"] or hashlib.sha256(whole).hexdigest() != entry["sha256"]:
+            if not _is_as_listed(path, entry):
                 raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
 
     def read_json(self, name: str, kind: Any = schemas.Tree) -> dict[str, Any]:
@@ -231,6 +232,8 @@ class RunFolder:
         if path is None:
             raise BadInput(f"{self.path}: {name} is missing, or {MANIFEST} does not list it") from None
         try:
+            if path.stat().st_size > LARGEST_FILE:
+                raise BadInput(f"{self.path}: {name} is damaged (more than {LARGEST_FILE} bytes)")
             return path.read_bytes()
         except OSError as error:
             raise BadInput(f"{self.path}: {name} cannot be read: {error.strerror}") from None
@@ -248,13 +251,9 @@ class RunFolder:
 
     def adopt(self, name: str) -> None:
         """Note in the manifest a file that was written by other means (and renamed into place)."""
-        digest = hashlib.sha256()
-        size = 0
-        with open(self.inside(name), "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                size += len(block)
-        self.manifest["files"][name] = {"bytes": size, "sha256": digest.hexdigest()}
+        path = self.inside(name)
+        size = path.stat().st_size
+        self.manifest["files"][name] = {"bytes": size, "sha256": sha256_of(path, size)}
 
     def stream(self, name: str, initial: bytes = b"") -> LineFile:
         """Open the append-only line file `name`, which starts with `initial`."""
@@ -432,8 +431,7 @@ class RunFolder:
         path = self.inside(name)
         if entry is None or not path.is_file():
             raise BadInput(f"{self.path}: {name} is missing")
-        data = path.read_bytes()
-        if _entry(data) != entry:
+        if path.stat().st_size != entry["bytes"] or _entry(data := path.read_bytes()) != entry:
             raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
         return data
 
@@ -482,6 +480,13 @@ def _make_unique(root: Path, name: str) -> Path:
             continue
         return path
     raise BadInput(f"--out: {root} already holds 9999 runs called {name}")
+
+
+def _is_as_listed(path: Path, entry: Mapping[str, Any]) -> bool:
+    """Say whether a file is what the manifest says, without reading one of another size."""
+    size, listed = path.stat().st_size, entry["bytes"]
+    is_size = size >= listed if entry.get("grows") else size == listed
+    return bool(is_size and sha256_of(path, listed) == entry["sha256"])
 
 
 def _entry(data: bytes) -> dict[str, Any]:

@@ -162,3 +162,13 @@ class LineFile:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+
+def sha256_of(path: Path, size: int) -> str:
+    """Return the SHA-256 of the first `size` bytes of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while size > 0 and (block := file.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+    return digest.hexdigest()

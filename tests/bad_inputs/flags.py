@@ -251,6 +251,16 @@ _COMMANDS = [
     *(command(["site", "init", "bank", "--listen", given], "--listen") for given in ("nowhere", "h:99999", ":1", "")),
     command(["site", "init", "bank"], "--listen"),
     command(["site", "init", "bank", "--listen", "h:1", "--folder", "file/in"], "--folder", change=write("file", "x")),
+    *(command(["site", "init", "bank", "--listen", given], "--listen") for given in
+      ("h:0", "a b:1", 'h"\n:1', '"\n[data]:1', "h\x1b[2J:1")),
+    command(["site", "init", "bank", "--listen", "h:1", "--why", "x"], "--why"),
+    command(["site", "check", "--listen", "h:1"], "--listen"),
+    command(["site", "start", "extra"], "'extra'"),
+    command(["federation", "init", "f", "more"], "'more'"),
+    command(["federation", "init", "f", "--seat", "x"], "--seat"),
+    command(["run", "mtcd", "--trust", "::"], "--trust", "'::'"),
+    command(["run", "mtcd", "--trust", "os:system"], "--trust"),
+    command(["run", "mtcd", "--resume", "a", "--resume", "b"], "--resume"),
     *(command(["site", action], "--folder", "site.toml") for action in
       ("start", "pending", "runs", "show", "approve", "reject", "budget")),
     command(["site", "start", "--folder", "x\0"], "--folder"),

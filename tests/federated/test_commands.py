@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fedactors.command_line.main import main
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import AUDIT, check
-from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.folders import SiteFolder, quoted, read_federation
 from fedactors.runtime.federated.proposal import decide, decision, keep_proposal, make_proposal
 from tests.federated.world import BANK, SHOP, World
 
@@ -206,3 +207,65 @@ def test_a_certificate_of_another_kind_of_key_is_refused() -> None:
         identity.read_certificate(identity.as_pem(other), "sites.shop.certificate")
     with pytest.raises(BadInput, match=r"^certificate: its key is no Ed25519 key$"):
         identity.key_of(other)
+
+
+def test_no_name_or_address_breaks_a_site_s_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, file = World(tmp_path), tmp_path / "credit/federation.toml"
+    before, request = file.read_bytes(), str(tmp_path / SHOP / "shop.csr")
+    renew = ("federation", "admit", str(tmp_path / "credit"), request, "--renew")
+    for seat in ('a"b', 'a"\n[x]', "a b", "", "driver", "n" * 61):
+        assert main([*renew, "--seat", seat]) == 2
+        assert "--seat: " in capsys.readouterr().err
+    for address in ('h"\n:1', "a b:1", "h:0", "h\x1b[2J:1", '"\n[data]:1', ":1"):
+        assert main([*renew, "--address", address]) == 2
+        assert "--address: " in capsys.readouterr().err
+        assert main(["site", "init", "third", "--folder", str(tmp_path / "third"), "--listen", address]) == 2
+        assert "--listen: " in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert not (tmp_path / "third").exists()
+    assert main([*renew, "--seat", "broker", "--address", "[::1]:4000"]) == 0
+    assert made.folder(BANK).federation.name  # its copy is as it was
+    found = read_federation(file)
+    assert (found.seats["broker"], found.members[SHOP].host, found.members[SHOP].port) == (SHOP, "[::1]", 4000)
+
+
+@pytest.mark.parametrize("text", ["", "a", 'a"b\\', "a\nb\r\t", "\0\x1f\x7f\u0085\u2028", "é😀", '"""\n', "a\n", "\n"])
+def test_whatever_is_quoted_is_read_as_it_was(text: str) -> None:
+    assert (
+        tomllib.loads(f"x = {quoted(text)}\n{quoted(text)} = 1" if "\n" not in text else f"x = {quoted(text)}")["x"]
+        == text
+    )
+
+
+@pytest.mark.parametrize("garbage", [b"junk\n", b"[]\n", b'{"what": 3}\n', b"\xff\n"])
+def test_a_damaged_log_is_one_line_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], garbage: bytes
+) -> None:
+    World(tmp_path)
+    log = tmp_path / BANK / AUDIT
+    log.write_bytes(garbage)
+    for action in ("runs", "pending"):
+        assert main(["site", action, "--folder", str(tmp_path / BANK)]) == 2
+        assert f"{log}: line 1 is not what the site wrote there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("site init x --listen h:1 --why y", "--why is not allowed"),
+        ("site check --listen h:1", "--listen is not allowed"),
+        ("site start extra", "a word is not allowed ('extra' given): it is for init, show"),
+        ("site show x --why y", "--why is not allowed"),
+        ("federation init f more", "a second word is not allowed"),
+        ("federation init f --seat x", "--seat is not allowed"),
+        ("federation init f --renew", "--renew is not allowed"),
+        ("federation demo f --address h:1", "--address is not allowed ('h:1' given): it is for admit"),
+    ],
+)
+def test_what_an_action_does_not_take_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -221,3 +221,26 @@ def test_every_kind_of_full_is_told_as_such(tmp_path):
     for code in (errno.ENOSPC, errno.EDQUOT):
         with pytest.raises(BadInput, match="no space left"), disk_errors(tmp_path):
             raise OSError(code, os.strerror(code))
+
+
+def test_a_file_that_is_larger_than_listed_is_not_read(tmp_path, monkeypatch):
+    made = RunFolder.create(tmp_path, "x", 0, {})
+    made.save_checkpoint("r1", {"bank": b"state"}, b"driver")
+    made.finish("finished")
+    reads = []
+    real = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path.name) or real(path))
+    os.truncate(made.path / "checkpoints/r1/bank.ckpt", 2**40)
+    folder = RunFolder.open(made.path)
+    with pytest.raises(BadInput, match=r"bank\.ckpt is damaged"):
+        folder.verify()
+    with pytest.raises(BadInput, match=r"bank\.ckpt is damaged"):
+        folder.load_checkpoint()
+    os.truncate(made.path / "config.json", 2**40)
+    with pytest.raises(BadInput, match=r"config\.json is damaged \(more than"):
+        _ = folder.config
+    os.truncate(made.path / "manifest.json", 2**40)
+    with pytest.raises(BadInput, match=r"manifest\.json is damaged \(more than"):
+        RunFolder.open(made.path)
+    assert "bank.ckpt" not in reads
+    assert "config.json" not in reads

@@ -90,8 +90,21 @@ def _write(file: Any, lines: bytes) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a log, unchecked; none where there is no log yet."""
-    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    """Return the lines of a log, their signatures unchecked; none where there is no log yet.
+
+    Raises:
+        BadInput: a line is none that a site writes.
+    """
+    lines = []
+    for number, raw in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
+        try:
+            line = json.loads(raw)
+        except (ValueError, RecursionError):
+            line = None
+        if not (isinstance(line, dict) and isinstance(line.get("what"), str)):
+            raise BadInput(f"{path}: line {number} is not what the site wrote there")
+        lines.append(line)
+    return lines
 
 
 def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:

@@ -8,7 +8,9 @@ key.pem           the site's key; certificate.pem is taken from the federation's
 from __future__ import annotations
 
 import json
+import re
 import ssl
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,12 +28,14 @@ from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import AUDIT, AuditLog
 from fedactors.runtime.federated.audit import check as check_log
 from fedactors.runtime.federated.credentials import KEY, Credentials
-from fedactors.runtime.federated.identity import as_pem, check_name, fingerprint, read_certificate
+from fedactors.runtime.federated.identity import SITE_NAME, as_pem, check_name, fingerprint, read_certificate
 from fedactors.runtime.federated.named_data import DataName, TaskFacts
 from fedactors.runtime.federated.policy import Amount, Policy
 from fedactors.validation import read_tree, shown
 
 FEDERATION, SITE = "federation.toml", "site.toml"
+_PLAIN_LINES = re.compile(r"(?:[A-Za-z0-9+/= \-]*\n)+")
+_HOST = re.compile(r"[A-Za-z0-9_.:%\[\]\-]{1,253}")
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -110,7 +114,8 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
         BadInput: it is something else.
     """
     host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 65536):
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    if not (colon and is_port and _HOST.fullmatch(host)):
         raise BadInput(f"{field}: {shown(text)} is not allowed: give HOST:PORT")
     return host, int(port)
 
@@ -121,7 +126,10 @@ def read_federation(path: Path) -> Federation:
     Raises:
         BadInput: naming the file, the field and what is wrong.
     """
-    tree = read_tree(path, "federation")
+    return _federation_of(read_tree(path, "federation"), path)
+
+
+def _federation_of(tree: Any, path: Path) -> Federation:
     found: _FederationFile = _checked(_FederationFile, path, {"sites": {}, "seats": {}, **tree})
     check_name(found.name, "federation")
     read_certificate(found.authority, f"{path}: authority")
@@ -134,25 +142,36 @@ def read_federation(path: Path) -> Federation:
             previous = read_certificate(entry.previous, f"{path}: sites.{name}.previous")
         members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous)
     for party, site in found.seats.items():
-        if site not in members or party in members:
+        if site not in members or party in members or not SITE_NAME.fullmatch(party) or party == "driver":
             raise BadInput(f"{path}: seats.{party}: {site!r} is not allowed: a party that is no site, and a site")
     return Federation(found.name, found.authority, members, dict(found.seats))
 
 
-def _quoted(text: str) -> str:
-    return '"""\n' + text + '"""' if "\n" in text else f'"{text}"'
+def quoted(text: str) -> str:
+    """Return a text as TOML has it; lines of letters such as a PEM's stay lines."""
+    if _PLAIN_LINES.fullmatch(text):
+        return f'"""\n{text}"""'
+    # of JSON's escapes of what is no ASCII, TOML has no pairs of surrogates
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def federation_text(made: Federation) -> str:
-    """Return a ``federation.toml``."""
-    lines = [f"name = {_quoted(made.name)}", f"authority = {_quoted(made.authority)}", ""]
+    """Return a ``federation.toml``.
+
+    Raises:
+        BadInput: the text would not be read as this federation.
+    """
+    lines = [f"name = {quoted(made.name)}", f"authority = {quoted(made.authority)}", ""]
     for site, member in made.members.items():
-        lines += [f'[sites."{site}"]', f"address = {_quoted(f'{member.host}:{member.port}')}"]
-        lines += [f"certificate = {_quoted(as_pem(member.certificate))}"]
-        lines += [] if member.previous is None else [f"previous = {_quoted(as_pem(member.previous))}"]
+        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{member.host}:{member.port}')}"]
+        lines += [f"certificate = {quoted(as_pem(member.certificate))}"]
+        lines += [] if member.previous is None else [f"previous = {quoted(as_pem(member.previous))}"]
         lines += [""]
-    lines += ["[seats]", *(f'"{party}" = {_quoted(site)}' for party, site in made.seats.items()), ""]
-    return "\n".join(lines)
+    lines += ["[seats]", *(f"{quoted(party)} = {quoted(site)}" for party, site in made.seats.items()), ""]
+    text = "\n".join(lines)
+    if _federation_of(tomllib.loads(text), Path(FEDERATION)) != made:
+        raise BadInput(f"{FEDERATION}: it would be read as another federation")
+    return text
 
 
 class SiteFolder:

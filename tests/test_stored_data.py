@@ -1,0 +1,118 @@
+"""A run folder names its data: a data set is taken from there, a description of own data only if the user names it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedactors.command_line.main import main
+from fedactors.command_line.options import RunOptions
+from fedactors.errors import BadInput
+from fedactors.launch import _way_on
+from fedactors.records.run_folder import RunFolder
+from fedactors.stored_data import data_to_audit, data_to_resume
+from tests.bad_inputs.world import RELATIONAL
+
+FILES = {
+    "parties.toml": RELATIONAL,
+    "orders.csv": "item,card,amount\n" + "1,7,1.0\n2,8,2.5\n1,9,3.0\n3,7,0.5\n" * 10,
+    "items.csv": "item,price,kind\n1,4.0,a\n2,5.0,b\n3,6.0,c\n",
+    "cards.csv": "card,age,owner\n7,30,x\n8,40,y\n9,50,z\n",
+}
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of own data, whose files lie in the present folder."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    words = ["rounds=1", "inner_rounds=1", "--data", "parties.toml", "--runtime", "simulated", "--quiet"]
+    assert main(["run", "tablepuppet", *words, "--out", "runs"]) == 0
+    (made,) = Path("runs").iterdir()
+    return made
+
+
+@pytest.fixture
+def database() -> Iterator[socket.socket]:
+    """A port at which somebody waits for a password."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.2)
+        yield listening
+
+
+def rewrite(run: Path, **changed: object) -> None:
+    """Change the configuration of a run as a stranger would: manifest included."""
+    data = json.dumps(json.loads((run / "config.json").read_text()) | changed).encode()
+    (run / "config.json").write_bytes(data)
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["files"]["config.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+def line(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return the one line of a command that is refused."""
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    return said
+
+
+def test_a_stranger_s_folder_connects_to_nothing(
+    trained: Path, database: socket.socket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "hush-7")
+    address = f"postgresql://me@127.0.0.1:{database.getsockname()[1]}/x"
+    (trained / "evil.toml").write_text(RELATIONAL.replace("cards.csv", address))
+    evil = f"{trained}/evil.toml"
+    rewrite(trained, data=evil)
+    resume = ("run", "tablepuppet", "--resume", str(trained), "--quiet", "--out", "on")
+    said = line(capsys, *resume)
+    assert f"fedactors run tablepuppet --resume {trained} --data {evil}" in said
+    assert evil in line(capsys, *resume, "--data", "parties.toml")
+    assert "--data: missing" in line(capsys, "audit", str(trained), "--attacks")
+    assert "--data: missing" in line(capsys, "submit", "tablepuppet", "--resume", str(trained))
+    with pytest.raises(BadInput, match="--data: missing"):
+        data_to_audit(RunFolder.open(trained), None)
+    with pytest.raises(TimeoutError):
+        database.accept()
+
+
+def test_who_names_the_data_goes_on(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resume = ("run", "tablepuppet", "--resume", str(trained), "--quiet", "--out", "on")
+    assert "which are opened only if you name them as well" in line(capsys, *resume)
+    assert main([*resume, "--data", "./parties.toml"]) == 0
+    folder = RunFolder.open(trained)
+    assert data_to_resume(folder, str(Path("parties.toml").absolute())) == str(Path("parties.toml").absolute())
+    assert data_to_audit(folder, "elsewhere.toml") == "elsewhere.toml"
+    assert (
+        _way_on(folder, RunOptions(data="my parties.toml")) == f"go on with --resume {trained} --data 'my parties.toml'"
+    )
+
+
+def test_the_name_of_a_data_set_is_taken_from_the_folder(trained: Path) -> None:
+    rewrite(trained, data="orders")
+    folder = RunFolder.open(trained)
+    assert data_to_resume(folder, None) == data_to_audit(folder, None) == "orders"
+    with pytest.raises(BadInput, match="--data given"):
+        data_to_resume(folder, "orders")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run mtcd --trust x", "--trust: 'x' is not allowed: write package.module:function"),
+        ("run mtcd --trust ::", "--trust: '::' is not allowed"),
+        ("run mtcd --trust=", "--trust: '' is not allowed"),
+        ("run mtcd --trust os:system", "--trust: needs --resume"),
+        ("run mtcd --resume a --resume b", "--resume: is given twice"),
+    ],
+)
+def test_a_flag_that_would_be_ignored_is_refused(words, said, capsys):
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err
