@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from fedactors.errors import BadInput
 from fedactors.validation import reading
 
 ENDINGS = ".csv, .tsv, .parquet or .npy"
+_WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
 
 
 @config
@@ -126,6 +128,14 @@ class Column:
 def value_text(value: Any) -> str:
     """Return the text of a value: 7, 7.0 and "7" are the same."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def class_text(value: Any) -> str:
+    """Return the name of a class: 7, 7.0, "7" and "7.0" are the same, and so are true and "True"; "007" is another."""
+    text = str(value)
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
 
 
 def read_columns(
