@@ -450,7 +450,7 @@ def _file(
         label=text_of(party["label"], f"{where}.label") if "label" in party else None,
         categorical=categorical,
         rules=tuple(rules.items()),
-        csv=from_table(CsvFormat, party.get("csv", {}), f"{where}.csv"),
+        csv=from_table(CsvFormat, party["csv"], f"{where}.csv") if "csv" in party else None,
         positive=None if positive is None or "label" not in party else class_text(positive),
         split_column=text_of(party["split"], f"{where}.split") if "split" in party else None,
         weight=text_of(party["weight"], f"{where}.weight") if "weight" in party else None,

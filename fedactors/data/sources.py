@@ -102,7 +102,8 @@ class FileSource:
     """Columns of categories that `rules` says nothing of."""
     rules: tuple[tuple[str, ColumnRule], ...] = ()
     """By column; a column without a rule is of numbers."""
-    csv: CsvFormat = CsvFormat()
+    csv: CsvFormat | None = None
+    """How a CSV file is written; None: as usual, and rows to predict as those were that were trained on."""
     positive: str | None = None
     """The class that is numbered 1; None: the last in the order of numbers or letters."""
     split_column: str | None = None
@@ -174,6 +175,7 @@ class FileSource:
             class_names=class_names,
             weights=None if labels is None else self._weights(table, labels, class_names),
             columns=fitted,
+            csv=self.csv,
             parts=None if self.split_column is None or not is_training else self._parts(table[self.split_column]),
         )
         if trained is not None:
@@ -278,7 +280,7 @@ class FileSource:
         if self.task == "regression":
             return column.numbers(f"{self.party}: {self.path}"), ()
         self._refuse_missing(column)
-        names, codes = named_classes(column, self.csv.decimal)
+        names, codes = named_classes(column, (self.csv or CsvFormat()).decimal)
         if self.num_classes and len(names) != self.num_classes:
             raise BadInput(
                 f"{self.party}: {self.path}: label {self.label}: {len(names)} different values "
