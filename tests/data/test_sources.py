@@ -236,3 +236,12 @@ def test_labels_of_a_regression_stay_numbers(tmp_path):
         path, label="y", task="regression", num_classes=1, unlabelled="drop", csv=CsvFormat(separator=";", decimal=",")
     )
     assert list(made.load().labels) == [0.5, 1]
+
+
+def test_what_is_no_number_under_the_files_decimal_is_named(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("x;z\n1,5;1\n2.5;2\n3,5;3\n")
+    with pytest.raises(BadInput, match=r"column x: holds text such as '2\.5'"):
+        source(path, csv=CsvFormat(separator=";", decimal=",")).load()
+    with pytest.raises(BadInput, match=r"column x: holds text such as '1,5'"):
+        source(path, csv=CsvFormat(separator=";")).load()
