@@ -94,10 +94,6 @@ class ColumnRule:
                 raise ValueError(f"fill: {self.fill!r} is not allowed: give a date as the column has it") from None
 
     def _check_categories(self) -> None:
-        if self.rare > 1 and self.unknown == "refuse":
-            raise ValueError(
-                f"rare: {self.rare} is not allowed with unknown='refuse': rare categories share the bucket"
-            )
         if not self.categories:
             return
         if not self.is_category:

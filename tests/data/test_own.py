@@ -233,3 +233,9 @@ def test_truth_values_are_classes(folder):
     )
     data = own(folder, f'[task]\ntype = "binary"\nlayout = "horizontal"\nclasses = ["true", "false"]\n{clients}')
     assert [list(data.client(index).load().labels) for index in (0, 1)] == [[0, 1], [0]]
+
+
+def test_rare_categories_are_not_refused_and_bucketed_at_once(folder):
+    rule = '\n[parties.shop.columns]\nspent = { type = "categorical", rare = 3, unknown = "refuse" }\n'
+    with pytest.raises(BadInput, match=r"parties.shop.columns.spent.rare: 3 is not allowed with unknown='refuse'"):
+        own(folder, VERTICAL + rule)

@@ -167,8 +167,3 @@ def test_a_wrong_rule_is_one_line(given, said):
     with pytest.raises(BadInput, match=said) as caught:
         from_table(ColumnRule, given, "c")
     assert "\n" not in str(caught.value)
-
-
-def test_rare_categories_are_not_refused_and_bucketed_at_once():
-    with pytest.raises(ValueError, match=r"rare: 3 is not allowed with unknown='refuse'"):
-        ColumnRule(type="categorical", rare=3, unknown="refuse")
