@@ -115,9 +115,26 @@ def test_the_parts_together_say_what_prediction_says(place):
     np.testing.assert_allclose(found, [float(rows[n]["probability_yes"]) for n in names], atol=1e-6)
     program = torch.export.load(place / "model/shop/bottom.pt2").module()
     torch.testing.assert_close(program(x_shop), parts["shop"].bottom(x_shop))
+    torch.testing.assert_close(parts["bank"].preprocess(place / "new-bank.csv")[2:], x_bank)  # written as training's
     columns = parts["bank"].preprocessing.feature_names
     assert columns == ("income", "income is missing", "job=clerk", "job=nurse")
     assert (x_bank[:, 2:].sum(1) == 0).sum() == sum(row["job"] == "astronaut" for row in list(bank.values())[2:])
+
+
+def test_new_files_are_read_as_those_trained_on(place, capsys):
+    (run,) = (place / "runs").iterdir()
+    lines = (place / "new.toml").read_text().splitlines(keepends=True)
+    bare = place / "bare.toml"
+    bare.write_text("".join(line for line in lines if not line.startswith("csv")))
+    predict = ["predict", str(run), "--data", str(bare), "--trust", OWN, "--to"]
+    assert main([*predict, str(place / "bare.csv")]) == 0
+    found, expected = said(place, "bare.csv"), said(place)
+    assert [one["reason"] for one in found.values()] == [one["reason"] for one in expected.values()]
+    chances = [[float(one["probability_yes"] or -1) for one in rows.values()] for rows in (found, expected)]
+    np.testing.assert_allclose(*chances, atol=1e-6)
+    bare.write_text("".join("csv = {}\n" if 'decimal = ","' in line else line for line in lines))
+    assert main([*predict, str(place / "other.csv")]) == 2  # what the description says has precedence
+    assert "bank" in capsys.readouterr().err
 
 
 def test_a_part_is_not_believed_unread(place, tmp_path):
@@ -134,7 +151,7 @@ def test_a_part_is_not_believed_unread(place, tmp_path):
 
 def test_what_the_owner_lost_in_the_alignment_is_told_at_the_end_and_in_the_report(place, capsys):
     (run,) = (place / "runs").iterdir()
-    told = "bank: 298 of 300 rows are used (2 not at shop)"
+    told = "bank: 298 of 300 rows are used (2 not at shop, or missing values there)"
     assert json.loads((run / "metrics/summary.json").read_text())["extra"]["notes"] == [told]
     assert main(["report", str(run), "--to", str(place / "page.html")]) == 0
     assert told in (place / "page.html").read_text()

@@ -210,8 +210,8 @@ def rows_told(party: str, num_own: int, num_rejected: int, num_shared: int, abse
     num_all = num_own + num_rejected
     if num_shared == num_all:
         return []
-    gone = [f"{count} not at {name}" for name, count in absent.items() if count]
-    gone += [f"{num_rejected} with missing values"] if num_rejected else []
+    gone = [f"{count} not at {name}, or missing values there" for name, count in absent.items() if count]
+    gone += [f"{num_rejected} with missing values or without a label"] if num_rejected else []
     return [f"{party}: {num_shared} of {num_all} rows are used ({', '.join(gone)})"]
 
 

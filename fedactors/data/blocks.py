@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.catalogue import Task
+from fedactors.data.files import CsvFormat
 from fedactors.data.preprocessing import FittedColumn, Preprocessing, without_values
 from fedactors.errors import BadInput
 
@@ -44,6 +45,8 @@ class PartyBlock:
     """How much each row counts in the loss, at the party with the labels; None: all alike."""
     columns: tuple[FittedColumn, ...] = ()
     """What the numbers were made of; those to be filled are NaN."""
+    csv: CsvFormat | None = None
+    """How their file is written, where the description says so."""
     parts: NDArray[np.uint8] | None = None
     """For each row the index in `PARTS` that a column of the label party's file says."""
     groups: NDArray[np.integer[Any]] | None = None
@@ -334,6 +337,7 @@ def prepare(
         fill=fill_D,
         mean=mean_D.astype(np.float32),
         deviation=deviation_D.astype(np.float32),
+        csv=block.csv,
     )
     label_mean, label_deviation = 0.0, 1.0
     if own_labels is not None:

@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from fedactors.errors import BadInput
 from fedactors.validation import reading
 
 ENDINGS = ".csv, .tsv, .parquet or .npy"
+_WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
 
 
 @config
@@ -49,18 +51,20 @@ class Column:
     Args:
         name: its name.
         values: as pyarrow or numpy has them (N); a null is None, NaN or NaT.
+        decimal: between the digits of its numbers that are text.
     """
 
-    def __init__(self, name: str, values: NDArray[Any]) -> None:
+    def __init__(self, name: str, values: NDArray[Any], decimal: str = ".") -> None:
         self.name = name
         self.values = values
+        self.decimal = decimal
 
     def __len__(self) -> int:
         return len(self.values)
 
     def take(self, rows: NDArray[Any]) -> Column:
         """Return some rows of it."""
-        return Column(self.name, self.values[rows])
+        return Column(self.name, self.values[rows], self.decimal)
 
     def is_missing(self) -> NDArray[np.bool_]:
         """Return where no value is (N)."""
@@ -76,7 +80,7 @@ class Column:
 
     def first_text(self) -> str:
         """Return the first text that is no number; an empty one if there is none."""
-        return next((v for v in self.values.tolist() if isinstance(v, str) and not _is_number(v)), "")
+        return next((v for v in self.values.tolist() if isinstance(v, str) and not _is_number(v, self.decimal)), "")
 
     def numbers(self, where: str, dtype: Any = np.float32) -> NDArray[Any]:
         """Return numbers of a type of numpy's floats; NaN where there is none.
@@ -97,7 +101,7 @@ class Column:
         except (ValueError, TypeError):
             kind = "text" if values.dtype.kind in "OUS" else "values"
             raise BadInput(
-                f"{where}: column {self.name}: holds {kind} such as {_first_text(values)!r}; "
+                f"{where}: column {self.name}: holds {kind} such as {_first_text(values, self.decimal)!r}; "
                 "give numbers, or name the column under categorical or columns"
             ) from None
 
@@ -128,6 +132,14 @@ def value_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def class_text(value: Any) -> str:
+    """Return the name of a class: 7, 7.0, "7" and "7.0" are the same, and so are true and "True"; "007" is another."""
+    text = str(value)
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
+
+
 def read_columns(
     path: Path, party: str, *, wanted: Sequence[str] | None, as_text: Sequence[str], csv: CsvFormat | None = None
 ) -> dict[str, Column]:
@@ -152,7 +164,8 @@ def read_columns(
             table = _read_arrow(path, wanted, as_text, csv or CsvFormat(), party)
     if not table:
         raise BadInput(f"{party}: path: {path} has no column")
-    return {name: Column(name, values) for name, values in table.items()}
+    decimal = csv.decimal if csv is not None else "."
+    return {name: Column(name, values, decimal) for name, values in table.items()}
 
 
 def _read_npy(path: Path) -> dict[str, NDArray[Any]]:
@@ -242,13 +255,14 @@ def _opened(path: Path) -> Iterator[Any]:
         yield pa.CompressedInputStream(file, "gzip") if path.name.endswith(".gz") else file
 
 
-def _first_text(values: NDArray[Any]) -> str:
-    return next((str(value) for value in values.tolist() if not _is_number(value)), "")
+def _first_text(values: NDArray[Any], decimal: str) -> str:
+    return next((str(value) for value in values.tolist() if not _is_number(value, decimal)), "")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any, decimal: str) -> bool:
+    """Return whether it is one as the file writes them: 1.5 is none where a comma stands between digits."""
     try:
-        float(value)
+        float(value.translate({ord("."): ",", ord(decimal): "."}) if isinstance(value, str) else value)
     except (ValueError, TypeError):
         return False
     return True

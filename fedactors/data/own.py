@@ -30,7 +30,7 @@ from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
 from fedactors.data.client_graphs import GraphArrays
-from fedactors.data.files import CsvFormat, value_text
+from fedactors.data.files import CsvFormat, class_text
 from fedactors.data.node_tables import EdgeFile, GraphTables
 from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES, check_table, public_rules, rules_of
 from fedactors.data.partitions import (
@@ -286,12 +286,12 @@ def _class_labels(task: dict[str, Any], kind: Task) -> tuple[str, ...]:
     if kind == "regression":
         return ()
     listed = task.get("classes", [0, 1] if kind == "binary" else None)
-    if not isinstance(listed, list) or len(set(map(str, listed))) < 2 or (kind == "binary" and len(listed) != 2):
+    if not isinstance(listed, list) or len(set(map(class_text, listed))) < 2 or (kind == "binary" and len(listed) != 2):
         raise BadInput(
             f"task.classes: {shown(listed)} is not allowed: with layout=horizontal list the labels, such as "
             "[0, 1], because no client sees the others'"
         )
-    return tuple(str(value) for value in listed)
+    return tuple(class_text(value) for value in listed)
 
 
 def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
@@ -373,7 +373,7 @@ def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float],
     given = task.get("class_weights", {})
     if given and kind == "regression":
         raise BadInput(f"task.class_weights: {shown(given)} is not allowed for type=regression: it has no classes")
-    return tuple((str(name), float(value)) for name, value in given.items())
+    return tuple((class_text(name), float(value)) for name, value in given.items())
 
 
 def read_party(
@@ -450,8 +450,8 @@ def _file(
         label=text_of(party["label"], f"{where}.label") if "label" in party else None,
         categorical=categorical,
         rules=tuple(rules.items()),
-        csv=from_table(CsvFormat, party.get("csv", {}), f"{where}.csv"),
-        positive=None if positive is None or "label" not in party else value_text(positive),
+        csv=from_table(CsvFormat, party["csv"], f"{where}.csv") if "csv" in party else None,
+        positive=None if positive is None or "label" not in party else class_text(positive),
         split_column=text_of(party["split"], f"{where}.split") if "split" in party else None,
         weight=text_of(party["weight"], f"{where}.weight") if "weight" in party else None,
         class_weights=class_weights,

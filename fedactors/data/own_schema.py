@@ -271,7 +271,14 @@ def rules_of(table: dict[str, Any], where: str) -> dict[str, ColumnRule]:
     given = table.get("columns", {})
     if not isinstance(given, dict):
         raise BadInput(f"{where}.columns: {shown(given)} is not allowed: give a table [{where}.columns]")
-    return {column: from_table(ColumnRule, rule, f"{where}.columns.{column}") for column, rule in given.items()}
+    rules = {column: from_table(ColumnRule, rule, f"{where}.columns.{column}") for column, rule in given.items()}
+    for column, rule in rules.items():  # here and not in the rule: parts that were trained so are still read
+        if rule.rare > 1 and rule.unknown == "refuse":
+            raise BadInput(
+                f"{where}.columns.{column}.rare: {rule.rare} is not allowed with unknown='refuse': rare categories "
+                "share the bucket"
+            )
+    return rules
 
 
 def public_rules(task: dict[str, Any], columns: tuple[str, ...] | None) -> dict[str, ColumnRule]:

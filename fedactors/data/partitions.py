@@ -5,6 +5,8 @@ A description never holds rows (but for `ArraySource` in tests): each actor take
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import Float32, PartyBlock, SplitKind, check_block, check_ids, prepare_like
 from fedactors.data.catalogue import Task, describe
@@ -81,7 +83,10 @@ class VerticalPart:
             BadInput: no rows, ids that occur twice, or other columns than those trained on.
             DataMissing: a file of a named data set is not on this machine.
         """
-        block = self.source.load(trained.columns)
+        source = self.source
+        if isinstance(source, FileSource) and source.csv is None:
+            source = replace(source, csv=trained.csv)
+        block = source.load(trained.columns)
         where = f"{self.party}: {block.origin}"
         if not len(block.ids):
             raise BadInput(f"{where}: no rows")

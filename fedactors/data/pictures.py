@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedactors.config import config
-from fedactors.data.files import value_text
+from fedactors.data.files import class_text
 from fedactors.errors import BadInput
 from fedactors.validation import reading
 
@@ -187,5 +187,5 @@ def _read_arrays(path: Path, party: str, pictures: Pictures, is_new: bool) -> Re
 
 
 def class_texts(labels: tuple[str, ...] | NDArray[Any]) -> tuple[str, ...]:
-    """Return labels as texts of classes: 7, 7.0 and "7" are the same."""
-    return tuple(value_text(value) for value in (labels if isinstance(labels, tuple) else labels.tolist()))
+    """Return labels as texts of classes, as `class_text` has them."""
+    return tuple(class_text(value) for value in (labels if isinstance(labels, tuple) else labels.tolist()))

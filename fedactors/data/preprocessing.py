@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.config import config
-from fedactors.data.files import Column, value_text
+from fedactors.data.files import Column, CsvFormat, value_text
 from fedactors.errors import BadInput
 from fedactors.validation import first_line
 
@@ -173,6 +173,7 @@ class FittedColumn:
 
 
 COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
+_CSV: TypeAdapter[CsvFormat | None] = TypeAdapter(CsvFormat | None)
 _WAVES = {"sine": np.sin, "cosine": np.cos}
 
 
@@ -417,6 +418,8 @@ class Preprocessing:
     """What is taken off (D)."""
     deviation: NDArray[Any]
     """What it is divided by (D)."""
+    csv: CsvFormat | None = None
+    """How the file trained on was written, where the description said so: that of new rows unless it says otherwise."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -444,6 +447,7 @@ class Preprocessing:
         return {
             "columns": COLUMNS.dump_python(self.columns, mode="json"),
             "feature_names": list(self.feature_names),
+            **({} if self.csv is None else {"csv": _CSV.dump_python(self.csv, mode="json")}),
             **({"double": True} if self.dtype == np.float64 else {}),
             **{name: [float(number) for number in array] for name, array in arrays.items()},
         }
@@ -462,6 +466,7 @@ class Preprocessing:
         try:
             columns = COLUMNS.validate_python(given["columns"])
             names = tuple(str(name) for name in given["feature_names"])
+            csv = _CSV.validate_python(given.get("csv"))
             dtype = np.float64 if given.get("double") else np.float32
             arrays = {name: np.asarray(given[name], dtype) for name in ("fill", "mean", "deviation")}
         except (KeyError, TypeError, ValueError) as error:
@@ -471,4 +476,4 @@ class Preprocessing:
             array.shape != (len(names),) or not np.isfinite(array).all() for array in arrays.values()
         ):
             raise BadInput(f"{where}: its preprocessing is damaged: columns and numbers do not fit together")
-        return cls(columns=columns, feature_names=names, **arrays)
+        return cls(columns=columns, feature_names=names, csv=csv, **arrays)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.blocks import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
-from fedactors.data.files import Column, CsvFormat, read_columns
+from fedactors.data.files import Column, CsvFormat, class_text, read_columns
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.preprocessing import ColumnRule, FittedColumn, encode, fit
 from fedactors.data.tabular import load_tabular
@@ -100,7 +102,8 @@ class FileSource:
     """Columns of categories that `rules` says nothing of."""
     rules: tuple[tuple[str, ColumnRule], ...] = ()
     """By column; a column without a rule is of numbers."""
-    csv: CsvFormat = CsvFormat()
+    csv: CsvFormat | None = None
+    """How a CSV file is written; None: as usual, and rows to predict as those were that were trained on."""
     positive: str | None = None
     """The class that is numbered 1; None: the last in the order of numbers or letters."""
     split_column: str | None = None
@@ -136,6 +139,8 @@ class FileSource:
         others = [column for column in roles if column is not None]
         known = rules if trained is None else {one.name: one.rule for one in trained}
         as_text = [name for name, rule in known.items() if rule.type != "numeric"]
+        if is_training and self.label is not None and self.task != "regression":
+            as_text.append(self.label)  # a class is called what the file calls it: 1 beside an empty cell is not 1.0
         table = read_columns(
             Path(self.path),
             self.party,
@@ -170,6 +175,7 @@ class FileSource:
             class_names=class_names,
             weights=None if labels is None else self._weights(table, labels, class_names),
             columns=fitted,
+            csv=self.csv,
             parts=None if self.split_column is None or not is_training else self._parts(table[self.split_column]),
         )
         if trained is not None:
@@ -274,13 +280,10 @@ class FileSource:
         if self.task == "regression":
             return column.numbers(f"{self.party}: {self.path}"), ()
         self._refuse_missing(column)
-        values = column.values
-        # Numbers are ordered as numbers and not as text, so that class 10 follows class 9.
-        found, codes = np.unique(values if values.dtype.kind in "iufb" else values.astype(str), return_inverse=True)
-        names = [str(value) for value in found]
-        if self.num_classes and len(found) != self.num_classes:
+        names, codes = named_classes(column, (self.csv or CsvFormat()).decimal)
+        if self.num_classes and len(names) != self.num_classes:
             raise BadInput(
-                f"{self.party}: {self.path}: label {self.label}: {len(found)} different values "
+                f"{self.party}: {self.path}: label {self.label}: {len(names)} different values "
                 f"({', '.join(names[:5])}, ...), expected {self.num_classes} classes"
             )
         if self.positive is not None:
@@ -288,7 +291,7 @@ class FileSource:
                 raise BadInput(f"task.positive: {self.positive!r} is no value of {self.label} ({', '.join(names[:5])})")
             if names.index(self.positive) == 0:
                 names, codes = names[::-1], 1 - codes
-        return codes.astype(np.int64), tuple(names)
+        return codes, tuple(names)
 
     def _parts(self, column: Column) -> NDArray[np.uint8]:
         texts = column.texts()
@@ -300,6 +303,30 @@ class FileSource:
                     f"give {', '.join(PARTS)}"
                 )
         return np.asarray([NO_PART if text is None else PARTS.index(text) for text in texts], np.uint8)
+
+
+def named_classes(column: Column, decimal: str = ".") -> tuple[list[str], NDArray[np.int64]]:
+    """Return the names of the classes in their order, and the number of each row's (N).
+
+    Numbers are ordered and compared as numbers, so that class 10 follows class 9; anything else as text.
+    """
+    values = column.values
+    found, codes = np.unique(values if values.dtype.kind in "iufb" else values.astype(str), return_inverse=True)
+    texts = [class_text(value) for value in found]
+    order: dict[Any, list[str]] = {text: [text] for text in sorted(set(texts))}
+    keys: list[Any] = texts
+    plain_texts = [text.strip().replace(decimal, ".") for text in texts]
+    if all(map(_NUMBER.fullmatch, plain_texts)):
+        keys = list(map(Decimal, plain_texts))
+        order = {key: [] for key in sorted(keys)}
+        for key, text in zip(keys, plain_texts, strict=True):
+            order[key].append(class_text(text))
+    place = {key: number for number, key in enumerate(order)}
+    names = [min(texts, key=len) for texts in order.values()]
+    return names, np.asarray([place[key] for key in keys], np.int64)[codes]
+
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @plain(eq=False)

@@ -130,7 +130,7 @@ class Part:
 
         Args:
             rows: a CSV, Parquet or npy file, or columns by name.
-            csv: how a CSV file is written.
+            csv: how a CSV file is written; None: as the one was that was trained on.
 
         Raises:
             BadInput: a column is absent, or a row cannot be used (the message names the first).
@@ -144,7 +144,9 @@ class Part:
             where = f"{self.party}: {rows}"
             as_text = [one.name for one in fitted if one.rule.type != "numeric"]
             names = [one.name for one in fitted]
-            columns = read_columns(Path(rows), self.party, wanted=names, as_text=as_text, csv=csv)
+            columns = read_columns(
+                Path(rows), self.party, wanted=names, as_text=as_text, csv=csv or self.preprocessing.csv
+            )
         else:
             columns = {name: Column(name, np.asarray(values)) for name, values in rows.items()}
         absent = [one.name for one in fitted if one.name not in columns]

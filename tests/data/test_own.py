@@ -219,3 +219,23 @@ def test_faults_in_the_rows_name_party_file_and_column(folder):
 def test_a_list_of_labels_is_no_number_of_classes(folder):
     with pytest.raises(BadInput, match=r"task.classes: \['low', 'high'\] is not allowed"):
         own(folder, VERTICAL.replace('"binary"', '"multiclass"\nclasses = ["low", "high"]'))
+
+
+def test_truth_values_are_classes(folder):
+    (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,true\nb,45,s,false\nc,52,n,\n")
+    text = VERTICAL.replace('label = "bad"', 'label = "bad"\nunlabelled = "drop"')
+    bank = own(folder, text.replace("[task]", "[task]\npositive = 'false'")).load("bank")
+    assert (bank.class_names, list(bank.labels)) == (("true", "false"), [0, 1])
+    (folder / "one.csv").write_text("x,y\n1,true\n3,false\n")
+    (folder / "two.csv").write_text("x,y\n1,\n3,true\n")
+    clients = "".join(
+        f'[parties.{name}]\npath = "{name}.csv"\nlabel = "y"\nunlabelled = "drop"\n' for name in ("one", "two")
+    )
+    data = own(folder, f'[task]\ntype = "binary"\nlayout = "horizontal"\nclasses = ["true", "false"]\n{clients}')
+    assert [list(data.client(index).load().labels) for index in (0, 1)] == [[0, 1], [0]]
+
+
+def test_rare_categories_are_not_refused_and_bucketed_at_once(folder):
+    rule = '\n[parties.shop.columns]\nspent = { type = "categorical", rare = 3, unknown = "refuse" }\n'
+    with pytest.raises(BadInput, match=r"parties.shop.columns.spent.rare: 3 is not allowed with unknown='refuse'"):
+        own(folder, VERTICAL + rule)

@@ -74,7 +74,7 @@ def test_parquet_and_npy_hold_the_same(tmp_path):
         made = source(tmp_path / name, id_column=key, features=(x,), label=y).load()
         assert list(made.ids) == ["3", "1"]
         np.testing.assert_array_equal(made.features, [[1], [2]])
-        assert made.class_names in (("9", "10"), ("9.0", "10.0"))
+        assert made.class_names == ("9", "10")
         assert list(made.labels) == [1, 0]
 
 
@@ -192,3 +192,56 @@ def test_a_pickled_npy_is_refused(tmp_path):
     np.save(tmp_path / "o.npy", np.asarray([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(BadInput, match=r"cannot be read"):
         source(tmp_path / "o.npy").load()
+
+
+@pytest.mark.parametrize(
+    ("written", "names", "codes"),
+    [
+        (["0", "1", "", "1"], ("0", "1"), [0, 1, 1]),
+        (["true", "", "false", "true"], ("false", "true"), [1, 0, 1]),
+        (["False", "True", "", "TRUE"], ("false", "true"), [0, 1, 1]),
+        (["002", "", "001", "010"], ("001", "002", "010"), [1, 0, 2]),
+        (["10", "9", "", " 10", "1e1", "-1"], ("-1", "9", "10"), [2, 1, 2, 2, 0]),
+        (["1.0", "1", "0.0", "0.50", ""], ("0", "0.50", "1"), [2, 2, 0, 1]),
+        (["90071992547409921", "", "90071992547409922"], ("90071992547409921", "90071992547409922"), [0, 1]),
+        (["b", "", "10", "a"], ("10", "a", "b"), [2, 0, 1]),
+    ],
+    ids=["integers", "truth", "truth as Python writes it", "zeros", "spellings", "decimals", "long", "text"],
+)
+def test_classes_are_called_what_the_file_calls_them(tmp_path, written, names, codes):
+    path = tmp_path / "b.csv"
+    path.write_text("x,y\n" + "".join(f"1,{text}\n" for text in written))
+    given = {"label": "y", "unlabelled": "drop", "num_classes": len(names)}
+    made = source(path, **given).load()
+    assert made.class_names == names
+    assert list(made.labels) == codes
+    weighed = source(path, **given, class_weights=((names[-1], 3.0),)).load()
+    np.testing.assert_array_equal(weighed.weights, [3 if code == len(names) - 1 else 1 for code in codes])
+    if len(names) == 2:
+        assert list(source(path, **given, positive=names[0]).load().labels) == [1 - code for code in codes]
+
+
+def test_classes_of_typed_files_have_the_same_names(tmp_path):
+    path = tmp_path / "b.parquet"
+    for values, names in (([10, None, 9], ("9", "10")), ([True, None, False], ("false", "true"))):
+        pq.write_table(pa.table({"x": [1.0, 2.0, 3.0], "y": values}), path)
+        made = source(path, label="y", unlabelled="drop").load()
+        assert (made.class_names, list(made.labels)) == (names, [1, 0])
+
+
+def test_labels_of_a_regression_stay_numbers(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("x;y\n1;0,5\n2;\n3;1\n")
+    made = source(
+        path, label="y", task="regression", num_classes=1, unlabelled="drop", csv=CsvFormat(separator=";", decimal=",")
+    )
+    assert list(made.load().labels) == [0.5, 1]
+
+
+def test_what_is_no_number_under_the_files_decimal_is_named(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("x;z\n1,5;1\n2.5;2\n3,5;3\n")
+    with pytest.raises(BadInput, match=r"column x: holds text such as '2\.5'"):
+        source(path, csv=CsvFormat(separator=";", decimal=",")).load()
+    with pytest.raises(BadInput, match=r"column x: holds text such as '1,5'"):
+        source(path, csv=CsvFormat(separator=";")).load()
