@@ -131,7 +131,7 @@ def test_new_files_are_read_as_those_trained_on(place, capsys):
     found, expected = said(place, "bare.csv"), said(place)
     assert [one["reason"] for one in found.values()] == [one["reason"] for one in expected.values()]
     chances = [[float(one["probability_yes"] or -1) for one in rows.values()] for rows in (found, expected)]
-    np.testing.assert_allclose(*chances, atol=1e-6)
+    np.testing.assert_allclose(np.array(chances[0]), np.array(chances[1]), atol=1e-6)
     bare.write_text("".join("csv = {}\n" if 'decimal = ","' in line else line for line in lines))
     assert main([*predict, str(place / "other.csv")]) == 2  # what the description says has precedence
     assert "bank" in capsys.readouterr().err

@@ -185,7 +185,6 @@ _COMMANDS = [
     command("plan glasu --profile x.toml", "glasu"),
     command("plan mtcd problem=network", "problem", "network"),
     command("plan mtcd mode=overlapping", "mode", "overlapping"),
-    command("plan glasu --profile x.toml", "glasu"),
     command("plan pubsub-vfl", "--profile"),
     command("plan pubsub-vfl --profile nowhere.toml", "--profile", "'nowhere.toml'"),
     command("plan pubsub-vfl --profile .", "--profile"),

@@ -227,9 +227,14 @@ def test_a_file_that_is_larger_than_listed_is_not_read(tmp_path, monkeypatch):
     made = RunFolder.create(tmp_path, "x", 0, {})
     made.save_checkpoint("r1", {"bank": b"state"}, b"driver")
     made.finish("finished")
-    reads = []
+    reads: list[str] = []
     real = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path.name) or real(path))
+
+    def noted(path: Path) -> bytes:
+        reads.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
     os.truncate(made.path / "checkpoints/r1/bank.ckpt", 2**40)
     folder = RunFolder.open(made.path)
     with pytest.raises(BadInput, match=r"bank\.ckpt is damaged"):
