@@ -32,6 +32,7 @@ NOT_RUN = {
     "make ": "they make an environment of their own; CI begins with them",
     "export RAY_AUTH_MODE": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
     "ray get-auth-token": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
+    "chmod 600 ~/.ray/auth_token": "the token of whoever runs the tests is not to be touched",
     "ray start": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
     "export CARDS_SOUTH": "needs a PostgreSQL server of that name: the tests of TablePuppet start one of their own",
     "fedactors run tablepuppet --data parties.toml algorithm=rfl-admm PAGE=how-to": "needs the same server",
@@ -148,6 +149,7 @@ def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd, request):
         request.getfixturevalue("ray_cluster")
     own_files(page, tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # a user's own module is looked for where the command is given
+    monkeypatch.delitem(sys.modules, "my_networks", raising=False)  # another page's may have been loaded
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     for command in ALL[page]:
         if "profile_party" in command:  # the other party does the same
