@@ -9,6 +9,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WHEEL_INDEX ?=
 TESTS ?=
 WORKERS ?= 3
+# only the files that have walks: to import all the others takes half a minute
+WALKS := $(shell grep -rlE 'mark\.walk' --include='test_*.py' tests)
+
+# where it is set, each of the thousands of processes that tests start compiles the same modules again
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,7 +33,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk" $(TESTS)
 
 walks: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m walk $(TESTS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m walk $(or $(TESTS),$(WALKS))
 
 replay: $(VENV)/.installed-dev
 	$(BIN)/python -m scenarios.replay --rows 3 --within 60
