@@ -11,6 +11,7 @@ from typing import Any
 
 from fedactors.config import as_dict
 from fedactors.errors import BadInput, FedactorsError
+from fedactors.network.codec import HEADER_BYTES
 from fedactors.plugins import find_protocol
 from fedactors.privacy.audit import check_run
 from fedactors.records import schemas
@@ -31,9 +32,10 @@ _FEW_CHARTS = 6
 _DRIVER = "driver"
 _LIGHT = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#db2777")
 _DARK = ("#60a5fa", "#fbbf24", "#34d399", "#c084fc", "#f87171", "#22d3ee", "#a3e635", "#f472b6")
-_NO_SECURITY_PROOF = (
-    "The ledger states what the code sent through the framework. It proves nothing about a malicious party, about what "
-    "the driver reads, or about what can be inferred from what was sent."
+_ABOUT_THE_LEDGER = (
+    f"Bytes are those of arrays, texts and numbers; each message has {HEADER_BYTES} bytes of header besides, in which "
+    "its first eight numbers ride. The ledger states what the code sent through the framework. It proves nothing about "
+    "a malicious party, about what the driver reads, or about what can be inferred from what was sent."
 )
 _STYLE = """
 :root{color-scheme:light dark;--page:#fff;--ink:#1f2937;--soft:#6b7280;--grid:#e5e7eb;--card:#f9fafb;%s}
@@ -269,7 +271,7 @@ def _timeline(run: LoadedRun, folder: RunFolder) -> str:
     rows = []
     for actor, seconds in totals.items():
         share = f"{100 * seconds.get('compute', 0.0) / whole:.1f}" if whole > 0 else "-"
-        rows.append([actor, *(f"{seconds.get(kind, 0.0):.4g}" for kind in columns), share])
+        rows.append([actor, *(_in_full(seconds.get(kind, 0.0)) for kind in columns), share])
     table = _table(["actor", *(f"{kind}, s" for kind in columns), "computing, % of the run"], rows)
     several = any(seconds.get("compute", 0.0) > whole > 0 for seconds in totals.values())
     meaning = '<p class="note">Above 100: several computations of an actor at a time.</p>' if several else ""
@@ -296,7 +298,7 @@ def _traffic(folder: RunFolder) -> str:
     ]
     return (
         f"<h2>Who talks to whom</h2><figure class=talk>{draw_talk(edges)}</figure>"
-        f'<h2>What left which party</h2><p class="note">{_NO_SECURITY_PROOF}</p>{_by_type(totals)}'
+        f'<h2>What left which party</h2><p class="note">{_ABOUT_THE_LEDGER}</p>{_by_type(totals)}'
         + _folded("by sender and receiver", _table([*columns, "messages", "bytes"], pairs), len(pairs))
     )
 
@@ -395,6 +397,11 @@ def _cell(cell: str | tuple[str, float]) -> str:
     if isinstance(cell, tuple):
         return f'<td data-value="{cell[1]}">{escape(cell[0])}</td>'
     return f"<td>{escape(cell)}</td>"
+
+
+def _in_full(seconds: float) -> str:
+    """Four digits, and thousands written out instead of as a power of ten."""
+    return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.4g}"
 
 
 def _key(index: int, text: str) -> str:
