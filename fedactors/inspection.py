@@ -57,11 +57,11 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
     None where the protocol takes neither.
     """
     if getattr(protocol, "takes_queries", False):
-        from fedactors.joined_prediction import NewRowHolder, NewRowMapper
+        from fedactors.prediction.joined import NewRowHolder, NewRowMapper
 
         return _described({"tables' owners": NewRowHolder, "mapper": NewRowMapper}, {}, None)
     if getattr(protocol, "takes_nodes", False):
-        from fedactors.aligned_nodes import NewNodeHolder, NodeHolder
+        from fedactors.joining.nodes import NewNodeHolder, NodeHolder
 
         return _described({"nodes' owners": NodeHolder, "new nodes' owners": NewNodeHolder}, {}, None)
     return []

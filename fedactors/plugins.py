@@ -62,7 +62,7 @@ Plan = Callable[[Any, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
 """``plan(config, profiles)``: planned settings and what they are predicted to cost, JSON-ready."""
 Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]
 """``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which casts the parties' actors with
-their trained states and gives `fedactors.prediction.Outcomes`; ``asked`` is a `fedactors.prediction.Application`."""
+their trained states and gives the `Outcomes` of `fedactors.prediction.vertical`; ``asked`` is an `Application` of it."""
 Export = Callable[[Any, str, Mapping[str, bytes]], Any]
 """``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`, or its
 parts by name where it has several."""
@@ -219,9 +219,9 @@ class LazyProtocol:
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False
-    """Whether it trains on a query's joined rows as well as on files (`fedactors.joined_rows`)."""
+    """Whether it trains on a query's joined rows as well as on files (`fedactors.joining.rows`)."""
     takes_nodes: bool = False
-    """Whether it trains on graphs whose nodes lie in tables (`fedactors.aligned_nodes`)."""
+    """Whether it trains on graphs whose nodes lie in tables (`fedactors.joining.nodes`)."""
     problem: str = ""
     """Whose data, lying where, it is for; `fedactors list` says so."""
     emulate: float | None = None

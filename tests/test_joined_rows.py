@@ -14,7 +14,7 @@ from fedactors.command_line.main import main
 from fedactors.config import build
 from fedactors.data.held_tables import RowsChangedError
 from fedactors.errors import BadInput, Refused
-from fedactors.joined_rows import MAPPER, Places, RowHolder
+from fedactors.joining.rows import MAPPER, Places, RowHolder
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.remote import CLIENT, DRIVER, SERVER, doors

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedactors import load_part
-from fedactors.aligned_nodes import NodeHolder
 from fedactors.command_line.main import main
 from fedactors.config import build
 from fedactors.data.held_tables import RowsChangedError
 from fedactors.errors import Refused
 from fedactors.inspection import describe_joins
+from fedactors.joining.nodes import NodeHolder
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.remote import CLIENT, doors

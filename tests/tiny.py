@@ -128,7 +128,7 @@ def load_data(settings: TinyConfig, name: str, seed: int) -> str:
 
 
 async def predict(settings: TinyConfig, data: Any, runtime: TinyRuntime, asked: Any) -> list[Any]:
-    from fedactors.prediction import Outcome, Predicted
+    from fedactors.prediction.vertical import Outcome, Predicted
 
     Path(asked.to).write_text(f"{data} {sorted(asked.stored)}")
     return [Outcome(party="bank", to=asked.to, counts=Predicted(3, 2, (("not at shop", 1),)))]

@@ -258,7 +258,7 @@ def inspect_command(args: argparse.Namespace) -> int:
 
 def predict_command(args: argparse.Namespace) -> int:
     """Use the trained model of a run: the parties' actors predict, and the predictions stay with their owner."""
-    from fedactors.launch_prediction import predict
+    from fedactors.prediction.launch import predict
 
     protocol, config, folder, checkpoint, states = _trained(args)
     options = run_options(args)

@@ -117,7 +117,7 @@ class VerticalData:
     split: SplitKind = "random"
     """How training, validation and test rows are drawn; a column of the label party's file has precedence."""
     query: RelationalData | None = None
-    """Where rows are what a query joins: its tables and who holds them (`fedactors.joined_rows`)."""
+    """Where rows are what a query joins: its tables and who holds them (`fedactors.joining.rows`)."""
 
     @property
     def weighted_by(self) -> str:

@@ -378,7 +378,7 @@ class EditedSource:
 
 @plain
 class HeldSource:
-    """Rows that another actor of the party holds: its columns of a query's joined rows; see `fedactors.joined_rows`."""
+    """Rows that another actor of the party holds: its columns of joined rows; see `fedactors.joining.rows`."""
 
     holder: str
 

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedactors.actor import Actor
-from fedactors.aligned_nodes import load_nodes
 from fedactors.data.client_graphs import GraphArrays, GraphBlock, NewGraph, graph
 from fedactors.data.graph_files import GraphFiles, NodeSplit, OwnGraph
 from fedactors.data.node_tables import GraphTables, GraphTablesPart
 from fedactors.data.own import layout_of, load_own
 from fedactors.errors import BadInput
+from fedactors.joining.nodes import load_nodes
 from protocols.glasu.config import GlasuConfig, SpecialCase
 from protocols.glasu.sampling import Adjacency, IntArray, adjacency
 

@@ -212,7 +212,7 @@ def sent(config: GlasuConfig) -> tuple[type, ...]:
 
 def sent_in_predictions(config: GlasuConfig) -> tuple[type, ...]:
     """Return the messages that predictions with a run of this configuration can send."""
-    from fedactors.prediction import Predicted, PredictOrder  # which loads torch
+    from fedactors.prediction.vertical import Predicted, PredictOrder  # which loads torch
 
     always = (PredictOrder, Predicted)
     if config.works_alone:

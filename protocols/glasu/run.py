@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.actor import Actor
-from fedactors.aligned_nodes import align_nodes
+from fedactors.joining.nodes import align_nodes
 from fedactors.learning.metrics import of_split
 from fedactors.network.links import Link, Network
 from fedactors.parties import OnLoss, Parties

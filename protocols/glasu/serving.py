@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedactors.aligned_nodes import NewShare, align_new_nodes, load_new_nodes
 from fedactors.data.client_graphs import NewGraph
 from fedactors.data.node_tables import GraphTables, GraphTablesPart
 from fedactors.data.predictions import Listing, write_predictions
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
+from fedactors.joining.nodes import NewShare, align_new_nodes, load_new_nodes
 from fedactors.learning.model_parts import Part, softmax
 from fedactors.parties import Parties
-from fedactors.prediction import Application, Outcome, Outcomes, Predicted, PredictOrder
+from fedactors.prediction.vertical import Application, Outcome, Outcomes, Predicted, PredictOrder
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_sessions import Masked

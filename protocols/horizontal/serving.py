@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from fedactors.data.horizontal import HorizontalData
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel
-from fedactors.prediction import Application, Outcomes
+from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
+from fedactors.prediction.vertical import Application, Outcomes
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, NoPart, actor_state
-from fedactors.site_prediction import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import model_spec
 from protocols.horizontal.run import SERVER
@@ -47,7 +47,7 @@ class PredictingClient(PredictingSite):
 
 
 async def predict(config: HorizontalConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict each site's own rows; see `fedactors.site_prediction`."""
+    """Predict each site's own rows; see `fedactors.prediction.horizontal`."""
     keepers = {SERVER: Keeper}
     return await predict_sites(data, runtime, asked, config=config, site=PredictingClient, keepers=keepers)
 

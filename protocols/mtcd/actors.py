@@ -20,7 +20,7 @@ import numpy as np
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput, Refused
-from fedactors.joined_rows import load_block
+from fedactors.joining.rows import load_block
 from fedactors.parties import surviving_loss
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand

@@ -27,7 +27,7 @@ from fedactors.data.blocks import split as split_rows
 from fedactors.data.catalogue import describe
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
-from fedactors.joined_rows import load_own_rows
+from fedactors.joining.rows import load_own_rows
 from fedactors.learning.own_models import check_name
 from fedactors.network.codec import plain
 from protocols.mtcd.algorithm import LinearBlock

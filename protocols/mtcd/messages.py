@@ -353,8 +353,8 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
 
 def sent_in_predictions(config: MtcdConfig) -> tuple[type, ...]:
     """Return the messages that predictions with a run of this configuration can send."""
-    from fedactors.prediction import Contribution, Predicted, PredictOrder, TopModel  # they load torch
-    from fedactors.secure_prediction import SENT
+    from fedactors.prediction.secure import SENT
+    from fedactors.prediction.vertical import Contribution, Predicted, PredictOrder, TopModel  # they load torch
 
     top = (TopModel,) if config.problem == "network" else ()
     return (PredictOrder, Predicted, *_ALIGNMENT, *top, *(SENT if config.secure_sums else (Contribution,)))

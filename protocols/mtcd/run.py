@@ -14,7 +14,7 @@ import numpy as np
 
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput, Diverged, PartyLost
-from fedactors.joined_rows import join_rows, with_joining
+from fedactors.joining.rows import join_rows, with_joining
 from fedactors.learning.metrics import of_split
 from fedactors.network import routes, topology
 from fedactors.parties import Parties

@@ -18,7 +18,8 @@ from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.learning.model_parts import Part, TrainedModel
 from fedactors.learning.models import ModelSpec
-from fedactors.prediction import (
+from fedactors.prediction.secure import SumExchange, SummingOwner, SummingParty
+from fedactors.prediction.vertical import (
     Application,
     NewRows,
     Outcomes,
@@ -29,7 +30,6 @@ from fedactors.prediction import (
 )
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.runtime.base import Runtime
-from fedactors.secure_prediction import SumExchange, SummingOwner, SummingParty
 from fedactors.serving import ActorState, NoPart, actor_state
 from protocols.mtcd import messages
 from protocols.mtcd.algorithm import point_of
@@ -169,7 +169,7 @@ class RepresentationExchange(_InWords, SumExchange):
 async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: Application) -> Outcomes:
     """Predict rows that all parties have, under the noise and the masks that training had.
 
-    See `fedactors.prediction` and `fedactors.secure_prediction`.
+    See `fedactors.prediction.vertical` and `fedactors.prediction.secure`.
     """
     parts = {name: part_of(data, client) for client, name in enumerate(data.parties)}
     return await predict_vertical(

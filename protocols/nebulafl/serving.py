@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from fedactors.data.horizontal import HorizontalData
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel
-from fedactors.prediction import Application, Outcomes
+from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
+from fedactors.prediction.vertical import Application, Outcomes
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, NoPart, actor_state
-from fedactors.site_prediction import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
 from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import model_name
@@ -63,7 +63,7 @@ class PredictingContainer(PredictingSite):
 
 
 async def predict(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict each container's own rows; see `fedactors.site_prediction`."""
+    """Predict each container's own rows; see `fedactors.prediction.horizontal`."""
     keepers = dict.fromkeys(sorted(asked.stored), Keeper)
     return await predict_sites(data, runtime, asked, config=config, site=PredictingContainer, keepers=keepers)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.joined_rows import load_block
+from fedactors.joining.rows import load_block
 from fedactors.learning.devices import Held, find_device
 from fedactors.learning.metrics import known
 from fedactors.learning.network import Network

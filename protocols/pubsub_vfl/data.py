@@ -13,7 +13,7 @@ from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split,
 from fedactors.data.partitioners import VerticalSizePartitioner
 from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
-from fedactors.joined_rows import load_own_rows
+from fedactors.joining.rows import load_own_rows
 from fedactors.learning.own_models import check_name
 from fedactors.privacy.mechanisms import randomised_response
 from fedactors.privacy.standardisation import private_scale

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from fedactors.data.alignment import rows_told
 from fedactors.data.partitions import VerticalData
 from fedactors.errors import BadInput
-from fedactors.joined_rows import join_rows, with_joining
+from fedactors.joining.rows import join_rows, with_joining
 from fedactors.learning.metrics import Split, of_split
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult

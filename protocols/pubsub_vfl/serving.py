@@ -13,7 +13,7 @@ from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.learning.losses import output_width
 from fedactors.learning.model_parts import Part, TrainedModel
-from fedactors.prediction import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical
+from fedactors.prediction.vertical import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, actor_state
 from protocols.pubsub_vfl import algorithm
@@ -90,7 +90,7 @@ class PredictingActive(PredictingOwner):
 
 
 async def predict(config: PubSubVflConfig, data: VerticalData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict rows that all parties have; see `fedactors.prediction`."""
+    """Predict rows that all parties have; see `fedactors.prediction.vertical`."""
     parts = {name: data.part(name) for name in data.parties}
     return await predict_vertical(
         parts,

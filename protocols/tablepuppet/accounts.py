@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
 
-from fedactors.joining import COSTS as JOIN_COSTS
+from fedactors.joining.owners import COSTS as JOIN_COSTS
 from fedactors.privacy.accounting import (
     PrivacyRecord,
     dpsgd_epsilon,

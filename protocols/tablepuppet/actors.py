@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedactors.data.held_tables import OwnRows, RowsChangedError, Schemas, Seat, meaning_of, read_rows
 from fedactors.data.partitions import RelationalQuery
 from fedactors.errors import BadInput, Refused
-from fedactors.joining import JoinMember
+from fedactors.joining.owners import JoinMember
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.laws import shown
 from fedactors.privacy.mechanisms import clip_and_noise

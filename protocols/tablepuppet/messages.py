@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors import joining
 from fedactors.inspection import Protection
+from fedactors.joining import owners as joining
 from fedactors.network.codec import message
 from fedactors.privacy.secure_sums import MESSAGES
 from protocols.tablepuppet.config import TablePuppetConfig

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.partitions import RelationalQuery
-from fedactors.joining import KeyHashes, agree_on_plan, ask_all, ask_each
+from fedactors.joining.owners import KeyHashes, agree_on_plan, ask_all, ask_each
 from fedactors.network.codec import plain
 from fedactors.parties import Parties
 from fedactors.privacy.fixed_point import FixedPoint

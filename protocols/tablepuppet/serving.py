@@ -25,11 +25,11 @@ from fedactors.data.predictions import write_predictions
 from fedactors.data.query import Feature
 from fedactors.data.table_mapping import partners_of
 from fedactors.errors import BadInput, Refused
-from fedactors.joining import NewRowsMember, TableKeys, agree_on_plan, ask_all, ask_each, collect_keys
+from fedactors.joining.owners import NewRowsMember, TableKeys, agree_on_plan, ask_all, ask_each, collect_keys
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.parties import Parties
-from fedactors.prediction import Application, Outcome, Outcomes, Predicted, PredictOrder, files_of, released
+from fedactors.prediction.vertical import Application, Outcome, Outcomes, Predicted, PredictOrder, files_of, released
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand, SecureSums

@@ -25,7 +25,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.launch import restore_config
 from fedactors.launch_federated import prepare_prediction
 from fedactors.plugins import find_protocol
-from fedactors.prediction import Application
+from fedactors.prediction.vertical import Application
 from fedactors.records.run_folder import ROUND_METRICS, RunFolder
 from fedactors.runtime.federated import kept_states
 from fedactors.runtime.federated.folders import SITE

@@ -17,12 +17,12 @@ from fedactors.inspection import describe_predictions
 from fedactors.learning.model_parts import write_part
 from fedactors.parties import Parties
 from fedactors.plugins import find_protocol
+from fedactors.prediction.secure import RowOrder, Summed
 from fedactors.privacy.laws import observing
 from fedactors.privacy.secure_aggregation import SecureSumError
 from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import CLIENT, remote
 from fedactors.runtime.base import Work
-from fedactors.secure_prediction import RowOrder, Summed
 from fedactors.serving import NoPart
 from protocols.mtcd import serving
 from protocols.mtcd.data import load_data

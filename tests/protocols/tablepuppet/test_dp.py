@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedactors import joining
 from fedactors.config import build
 from fedactors.data import held_tables
 from fedactors.errors import BadInput, Refused
+from fedactors.joining import owners as joining
 from fedactors.privacy.accounting import dpsgd_epsilon
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime import snapshot

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedactors import joining
 from fedactors.config import build
 from fedactors.data.held_tables import RowsChangedError
 from fedactors.data.partitions import RelationalPartition
@@ -16,7 +15,8 @@ from fedactors.data.relational import TableSource
 from fedactors.data.relational import in_memory as rows_in_memory
 from fedactors.errors import PartyLost, Refused
 from fedactors.inspection import describe_predictions
-from fedactors.joining import HashSecret
+from fedactors.joining import owners as joining
+from fedactors.joining.owners import HashSecret
 from fedactors.network.codec import message_types
 from fedactors.plugins import find_protocol
 from fedactors.privacy.attacks.least_squares import reconstruct_features

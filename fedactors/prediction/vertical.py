@@ -34,11 +34,11 @@ from fedactors.data.partitions import VerticalData
 from fedactors.data.predictions import Listing, write_predictions
 from fedactors.data.sources import HeldSource
 from fedactors.errors import BadInput, Refused
-from fedactors.joined_prediction import join_new_rows, load_new_joined
-from fedactors.joined_rows import with_joining
+from fedactors.joining.rows import with_joining
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, fused_output, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.network.codec import message
+from fedactors.prediction.joined import join_new_rows, load_new_joined
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import NEW_ROW, GaussianReleases
@@ -403,7 +403,7 @@ async def predict_vertical(
         party: the class of the others'.
         worker: of the actors that trained, which one's state a party predicts with: "/worker-0".
         top_at: actors that are no parties and may have the top model, with their classes.
-        exchange: of an actor that adds up under masks what the parties contribute (`fedactors.secure_prediction`).
+        exchange: of an actor that adds up under masks what the parties contribute (`fedactors.prediction.secure`).
     """
     runtime.use_costs(with_joining(COSTS))
     if data is not None:

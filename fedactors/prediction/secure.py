@@ -25,7 +25,7 @@ from fedactors.data.alignment import AlignmentOrder, fingerprint
 from fedactors.errors import BadInput, Refused
 from fedactors.network.codec import message
 from fedactors.parties import Parties
-from fedactors.prediction import EXCHANGE, Contribution, PredictingOwner, PredictingParty
+from fedactors.prediction.vertical import EXCHANGE, Contribution, PredictingOwner, PredictingParty
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import MESSAGES, SecureSummand, SecureSums

@@ -45,7 +45,7 @@ from fedactors.data.preprocessing import COLUMNS, ColumnRule, FittedColumn
 from fedactors.data.sources import FileSource, HeldSource
 from fedactors.data.table_mapping import EmptyJoinError, partners_of
 from fedactors.errors import BadInput
-from fedactors.joining import COSTS, JoinMember, agree_on_plan, ask_each, collect_keys
+from fedactors.joining.owners import COSTS, JoinMember, agree_on_plan, ask_each, collect_keys
 from fedactors.network.codec import message, plain
 from fedactors.remote import DRIVER, OWN_PARTY, SERVER, remote
 from fedactors.roles import Server

@@ -24,8 +24,8 @@ from fedactors.data.predictions import Listing
 from fedactors.data.preprocessing import COLUMNS, Preprocessing
 from fedactors.data.relational import in_memory, rows_of
 from fedactors.errors import BadInput
-from fedactors.joined_rows import MAPPER, RowHolder, RowMapper, is_alone, owners_of, seats_of
-from fedactors.joining import NewRowsMember
+from fedactors.joining.owners import NewRowsMember
+from fedactors.joining.rows import MAPPER, RowHolder, RowMapper, is_alone, owners_of, seats_of
 from fedactors.network.codec import message
 from fedactors.remote import OWN_PARTY, SERVER, remote
 from fedactors.runtime.base import Runtime
