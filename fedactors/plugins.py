@@ -62,7 +62,7 @@ Plan = Callable[[Any, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
 """``plan(config, profiles)``: planned settings and what they are predicted to cost, JSON-ready."""
 Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]
 """``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which casts the parties' actors with
-their trained states and gives the `Outcomes` of `fedactors.prediction.vertical`; ``asked`` is an `Application` of it."""
+their trained states and gives `Outcomes` of `fedactors.prediction.vertical`; ``asked`` is an `Application` of it."""
 Export = Callable[[Any, str, Mapping[str, bytes]], Any]
 """``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`, or its
 parts by name where it has several."""
