@@ -36,7 +36,7 @@ walks: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m walk $(or $(TESTS),$(WALKS))
 
 replay: $(VENV)/.installed-dev
-	$(BIN)/python -m scenarios.replay --rows 3 --within 60
+	$(BIN)/python -m scenarios.replay --rows 3 --within 20
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,9 +1,10 @@
 """Random rows of the results are made again by their own commands, and compared with the record.
 
 python -m scenarios.replay                             one row of every page of docs/results
-python -m scenarios.replay --rows 3 --within 60        three, of different pages, of those that took at most a minute
+python -m scenarios.replay --rows 3 --within 20        three, of different pages, of those that took at most 20 s
 
-Rows that are older than their command, and those whose data set is not on this machine, are not drawn. What a command
+Rows that are older than their command, and those whose data set is not on this machine, are not drawn; nor, with
+``--within``, those of which nobody knows how long they took. What a command
 prints says how many numbers are equal and which differ by more than `fedactors.sweeps.repeat.TOLERANCE`. It ends with 1
 if a row differs or cannot be made, and with 2 if there is nothing to draw at all.
 """
@@ -11,6 +12,7 @@ if a row differs or cannot be made, and with 2 if there is nothing to draw at al
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shlex
@@ -36,7 +38,7 @@ PATIENCE = 10.0
 def drawable(page: Path, within: float) -> list[RunRow]:
     """Return the rows behind a page that can be made again here in about `within` seconds."""
     rows = [row for table in tables_of(page) for row in read_table(table)]
-    return [row for row in rows if can_repeat(row) and row.wall_seconds <= within and _has_data(row)]
+    return [row for row in rows if can_repeat(row) and _is_within(row, within) and _has_data(row)]
 
 
 def draw(folder: Path, number: int | None, within: float, generator: random.Random) -> dict[Path, RunRow]:
@@ -108,6 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(different > 0)
 
     return guarded(action)
+
+
+def _is_within(row: RunRow, within: float) -> bool:
+    return math.isinf(within) or 0 < row.wall_seconds <= within
 
 
 def _has_data(row: RunRow) -> bool:

@@ -6,7 +6,8 @@ A document marks where a table goes; everything between the marks is replaced:
     <!-- end -->
 
 Those are the rows of the study ``table2-cora`` in the file ``glasu.parquet`` beside the document, one line a name, mean
-and deviation over its seeds; ``deviation=always`` at the end of a mark shows one, of 0, for a single seed too.
+and deviation over its seeds; ``deviation=always`` at the end of a mark shows one, of 0, for a single seed too. A line
+below names what an earlier version made, which kept no command for each row.
 ``<!-- record: FILE,FILE -->`` marks the paragraph that says which rows behind a page can be made again
 (`scenarios.replay`) and which are older than that; ``<!-- headlines: FILE -->`` a table over several studies, see
 `scenarios.headlines`.
@@ -28,7 +29,7 @@ from fedactors.command_line.terminal import format_value, guarded
 from fedactors.errors import BadInput
 from fedactors.records.storage import write_atomic
 from fedactors.records.table import NOT_REACHED, RunRow, read_table
-from fedactors.sweeps.repeat import can_repeat
+from fedactors.sweeps.repeat import can_repeat, is_of_earlier_version, older_text
 from scenarios.headlines import headline_table
 
 _MARK = re.compile(
@@ -69,7 +70,7 @@ def tables_of(document: Path) -> list[Path]:
 
 
 def record_text(base: Path, files: Sequence[str]) -> str:
-    """Return the paragraph on which rows of some tables can be made again, and which are older than the record."""
+    """Return the paragraph on which rows of some tables can be made again, and why the others are never drawn."""
     rows = [row for file in files for row in _load(base / file)]
     whole = [row for row in rows if can_repeat(row)]
     says = [
@@ -77,14 +78,22 @@ def record_text(base: Path, files: Sequence[str]) -> str:
         "and sources, and a command that makes each of them again and compares; `python -m scenarios.replay` draws "
         "from these."
     ]
-    rest: dict[str, int] = {}
+    rest: dict[str, dict[str, int]] = {}
     for row in rows:
         if not can_repeat(row):
-            rest[row.study] = rest.get(row.study, 0) + 1
-    if rest:
-        listed = ", ".join(f"{study} ({number})" for study, number in rest.items())
-        says.append(f"*Older than that record, failed, or measured by a clock, and never drawn:* {listed}.")
+            counts = rest.setdefault(_why_not(row), {})
+            counts[row.study] = counts.get(row.study, 0) + 1
+    for why, counts in sorted(rest.items()):
+        says.append(f"*{why}:* {', '.join(f'{study} ({number})' for study, number in counts.items())}.")
     return "\n\n".join(says) + "\n"
+
+
+def _why_not(row: RunRow) -> str:
+    if is_of_earlier_version(row):
+        return "Made by an earlier version, which kept no command for each row"
+    if row.config and row.data and not row.content:
+        return "Made by an earlier version, with a command but without the digest of the data that it compares"
+    return "Failed, measured by a clock, or of no single run"
 
 
 def markdown_table(base: Path, rows: str, columns: Sequence[str], *, always: bool = False) -> str:
@@ -109,7 +118,7 @@ def markdown_table(base: Path, rows: str, columns: Sequence[str], *, always: boo
         [name, *(_cell(members, column, always) for column in columns), str(len(members))]
         for name, members in named.items()
     ]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines) + older_text(named)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,15 +1,20 @@
 """Tables in documents, made from tables of runs."""
 
+import dataclasses
+
 import pytest
 
 from fedactors.errors import BadInput
 from fedactors.records.table import RunRow, write_table
-from scenarios.results import main, markdown_table, render_document
+from scenarios.results import main, markdown_table, record_text, render_document
 
 
 def row(name, seed=0, **metrics):
     usage = {"bytes": 20}
-    return RunRow(protocol="vfl", study="best", name=name, seed=seed, metrics=metrics, usage=usage, censored=("hours",))
+    return RunRow(
+        protocol="vfl", study="best", name=name, seed=seed, metrics=metrics, usage=usage, censored=("hours",),
+        command="python scenarios/best.py --row best/a --seeds 0", code="12",
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -41,8 +46,34 @@ def test_table_of_several_seeds_and_its_errors(tmp_path):
     # s = 0.2 / sqrt(2) over two seeds
     lines = markdown_table(tmp_path, "vfl/best", ["auc", "hours"]).splitlines()
     assert lines[2:] == ["| a | 0.5000 ± 0.1414 | not reached | 2 |", "| b | 0.5000 | not reached | 1 |"]
+    assert "earlier version" not in "".join(lines)
     assert "| b | 0.5000 ± 0 | 1 |" in markdown_table(tmp_path, "vfl/best", ["auc"], always=True)
     with pytest.raises(BadInput, match="best/a: has no 'f1'"):
         markdown_table(tmp_path, "vfl/best", ["f1"])
     with pytest.raises(BadInput, match="has no rows of 'none'"):
         render_document("<!-- results: rows=vfl/none columns=auc -->\n<!-- end -->", tmp_path)
+
+
+def test_a_table_says_which_of_its_rows_no_command_makes_again(tmp_path):
+    old = dataclasses.replace(row("b", auc=0.5), command="", code="")
+    write_table(tmp_path / "vfl.parquet", [row("a", auc=0.4), old])
+    assert "\n\n*b: made by an earlier version" in markdown_table(tmp_path, "vfl/best", ["auc"])
+    write_table(tmp_path / "old.parquet", [old])
+    document = "<!-- results: rows=old/best columns=auc -->\n<!-- end -->"
+    assert "\n\n*All of it: made by" in render_document(document, tmp_path)
+
+
+def test_the_record_says_why_a_row_is_never_drawn(tmp_path):
+    whole = dataclasses.replace(row("a"), config={"x": 1}, data="d", content="3")
+    others = [
+        dataclasses.replace(whole, name="b", study="first", command=""),
+        dataclasses.replace(whole, name="c", study="second", content=""),
+        dataclasses.replace(whole, name="d", study="third", status="failed"),
+        dataclasses.replace(whole, name="e", study="third", runtime="ray"),
+    ]
+    write_table(tmp_path / "vfl.parquet", [whole, *others])
+    text = record_text(tmp_path, ["vfl.parquet"])
+    assert text.startswith("1 of the 5 rows")
+    assert "no command for each row:* first (1)." in text
+    assert "without the digest of the data that it compares:* second (1)." in text
+    assert "Failed, measured by a clock, or of no single run:* third (2)." in text

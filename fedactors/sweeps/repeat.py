@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,24 @@ class Repeat:
 def can_repeat(row: RunRow) -> bool:
     """Say whether a row of a study can be made again by its own command: it is whole, and no clock decides it."""
     return not row.lacks and " --row " in row.command and row.runtime == "simulated" and row.status == "finished"
+
+
+def is_of_earlier_version(row: RunRow) -> bool:
+    """Say whether a row was made before rows kept the command that makes them again."""
+    return not row.command or not row.code
+
+
+def older_text(named: Mapping[str, Sequence[RunRow]]) -> str:
+    """Return the line below a table that names what an earlier version made; nothing where all rows have a command.
+
+    Args:
+        named: the rows behind the table, by the name of their line.
+    """
+    older = [name for name, rows in named.items() if any(map(is_of_earlier_version, rows))]
+    if not older:
+        return ""
+    which = "All of it" if len(older) == len(named) else ", ".join(older)
+    return f"\n*{which}: made by an earlier version, and not made again since.*\n"
 
 
 def _equal(value: Any, other: Any) -> bool:

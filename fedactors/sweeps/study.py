@@ -7,7 +7,8 @@
 the size of the committed results. A row that is there already is left alone unless ``--again`` is given.
 
 Each row keeps the command that makes it alone: the script with ``--row STUDY/NAME --seeds SEED``. It writes nothing,
-but prints the row beside the one in the table and ends with 1 if they differ (`fedactors.sweeps.repeat`).
+but prints the row beside the one in the table and ends with 1 if they differ (`fedactors.sweeps.repeat`). What a
+simulated row took is told in processor seconds, which the load of the machine does not change.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import dataclasses
 import functools
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -216,8 +218,11 @@ def _read_at(table: Path, modified: int) -> list[RunRow]:
 
 def _once(once: Once[P], asked: tuple[str, P, int]) -> RunRow:
     _, point, seed = asked
+    begun = time.process_time()
     try:
-        return once(point, seed)
+        row = once(point, seed)
+        took = time.process_time() - begun
+        return dataclasses.replace(row, wall_seconds=took) if row.runtime == "simulated" else row
     except Diverged as error:
         settings = getattr(point, "settings", point)
         config = settings if isinstance(settings, Mapping) else {}

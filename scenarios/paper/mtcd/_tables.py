@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from _study import by_name
 
+from fedactors.sweeps.repeat import older_text
+
 GRAPHS = ("complete", "erdos-renyi", "path")
 RATIOS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 GAP = 1e-3
@@ -263,12 +265,29 @@ TABLES: dict[str, Callable[[], str]] = {
     "hops": lambda: setting_table("hops"),
     "local-steps": lambda: setting_table("local-steps"),
 }
+STUDIES = {
+    "decentralised": ("decentralised", "dcpa"),
+    "ranges": tuple(COMPARISONS),
+    "networks": ("networks-table", "networks-views", "networks-quadrants"),
+}
+"""Studies that a table stands on, where it is not the one of its name."""
+
+
+def older(name: str) -> str:
+    """Return the line below a table that says what of it an earlier version made, if any."""
+    studies = STUDIES.get(name, (name,))
+    named = {
+        row if len(studies) == 1 else f"{study}/{row}": rows
+        for study in studies
+        for row, rows in by_name(study).items()
+    }
+    return older_text(named)
 
 
 def render(text: str) -> str:
     """Return the document with every marked table made anew."""
 
     def made(match: re.Match[str]) -> str:
-        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
+        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n{older(match[1])}<!-- end -->"
 
     return re.sub(r"<!-- table: (\S+) -->\n.*?<!-- end -->", made, text, flags=re.DOTALL)
