@@ -1,4 +1,4 @@
-"""One table over several studies: a claim a line, what was measured for it, and whether its aim is reached.
+"""One table over several studies: a claim a line, what was measured for it, whether it holds, and why or where.
 
 A TOML file states the claims; their numbers come from the tables of runs beside it, so that this table is current
 whenever theirs are. A document marks where the table goes:
@@ -13,9 +13,14 @@ whenever theirs are. A document marks where the table goes:
     against = { rows = "x/study/vfl-*", column = "seconds_to_target", take = "least" }
     compare = "ratio"         # or "difference" (measured - against), or "value" (measured alone)
     aim = "<= 0.5"
+    why = "what bounds it, or where it holds"
 
 ``rows`` are rows of ``x.parquet`` by study and name, a pattern or several if ``take`` says which of them (``least`` or
 ``most``). ``column`` may be a table of columns with weights, whose sum is meant.
+
+Where both sides have two seeds in common, the result is over these pairs: the mean of the differences, or the median of
+the ratios, with the 95 % interval of `fedactors.records.paired`. A row that is a summary names the columns of its
+``interval`` and of its number of ``pairs``. A claim holds if its whole interval does, and does not if none of it does.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -33,7 +38,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from fedactors.errors import BadInput
-from fedactors.records.table import RunRow, read_table
+from fedactors.records.paired import paired_difference, paired_ratio
+from fedactors.records.table import NOT_REACHED, RunRow, read_table
 
 _AIM = re.compile(r"(<=|>=)\s*(-?[0-9.]+)")
 _CONFIG = ConfigDict(extra="forbid")
@@ -47,6 +53,8 @@ class Source:
     rows: str | list[str]
     column: str | dict[str, float]
     take: Literal["only", "least", "most"] = "only"
+    interval: tuple[str, str] | None = None
+    pairs: str | None = None
 
 
 @validated(frozen=True, kw_only=True, config=_CONFIG)
@@ -59,6 +67,7 @@ class Headline:
     against: Source | None = None
     compare: Literal["ratio", "difference", "value"] = "value"
     aim: str | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +78,8 @@ class Figure:
     value: float
     deviation: float | None
     seeds: int
+    by_seed: Mapping[int, float]
+    interval: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         if math.isinf(self.value):
@@ -87,7 +98,7 @@ def headline_table(file: Path) -> str:
         claims = TypeAdapter(list[Headline]).validate_python(tomllib.loads(file.read_text()).get("headline", []))
     except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise BadInput(f"{file}: {' '.join(str(error).split())[:200]}") from None
-    lines = [["protocol", "what", "measured", "against", "result", "aim", "reached", "seeds"]]
+    lines = [["protocol", "what", "measured", "against", "result (95 % interval)", "aim", "verdict", "seeds", "why"]]
     lines += [["---"] * len(lines[0])]
     lines += [_line(file.parent, claim) for claim in claims]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
@@ -97,38 +108,70 @@ def _line(base: Path, claim: Headline) -> list[str]:
     ours = _find(base, claim.measured)
     theirs = None if claim.against is None else _find(base, claim.against)
     result = _result(claim, ours, theirs)
-    reached = "-" if claim.aim is None else _MISSING if result is None else "yes" if _holds(claim, result) else "no"
-    shown = "-" if result is None else "not reached" if math.isinf(result) else _text(result)
-    if result is not None and claim.compare == "difference" and result > 0:
-        shown = f"+{shown}"
     return [
         claim.protocol,
         claim.what,
         _MISSING if ours is None else str(ours),
         "-" if claim.against is None else _MISSING if theirs is None else str(theirs),
-        f"{shown}{' ×' if claim.compare == 'ratio' and result is not None else ''}",
+        "-" if result is None else result.text(claim.compare),
         claim.aim or "-",
-        reached,
-        str(min(figure.seeds for figure in (ours, theirs) if figure is not None)) if ours else "-",
+        _verdict(claim, result),
+        "-" if result is None else str(result.seeds),
+        claim.why or "-",
     ]
 
 
-def _result(claim: Headline, ours: Figure | None, theirs: Figure | None) -> float | None:
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a claim came to, with its interval where there are pairs, and over how many seeds."""
+
+    value: float
+    seeds: int
+    interval: tuple[float, float] | None = None
+
+    def text(self, compare: str) -> str:
+        """Return the result as the table shows it."""
+        sign = "+" if compare == "difference" and self.value > 0 else ""
+        unit = " ×" if compare == "ratio" else ""
+        shown = f"{sign}{_text(self.value)}{unit}"
+        return shown if self.interval is None else f"{shown} ({' to '.join(_text(end) for end in self.interval)})"
+
+
+def _result(claim: Headline, ours: Figure | None, theirs: Figure | None) -> Result | None:
     if ours is None or (claim.compare != "value" and theirs is None):
         return None
     if claim.compare == "value" or theirs is None:
-        return ours.value
-    if math.isinf(ours.value):
-        return math.inf
-    return ours.value / theirs.value if claim.compare == "ratio" else ours.value - theirs.value
+        return Result(value=ours.value, seeds=ours.seeds, interval=ours.interval)
+    common = ours.by_seed.keys() & theirs.by_seed.keys()
+    if len(common) > 1:
+        return _paired(claim.compare, ours, theirs)
+    value = ours.value / theirs.value if claim.compare == "ratio" else ours.value - theirs.value
+    return Result(value=math.inf if math.isinf(ours.value) else value, seeds=min(ours.seeds, theirs.seeds))
 
 
-def _holds(claim: Headline, result: float) -> bool:
-    match = _AIM.fullmatch(claim.aim or "")
+def _paired(compare: str, ours: Figure, theirs: Figure) -> Result:
+    if compare == "difference":
+        found = paired_difference(ours.by_seed, theirs.by_seed)
+        return Result(value=found["difference"], seeds=found["n"], interval=tuple(found["interval"]))
+    censored = [{seed: None if math.isinf(v) else v for seed, v in one.by_seed.items()} for one in (ours, theirs)]
+    found = paired_ratio(*censored)
+    if found["ratio"] is None:
+        return Result(value=math.inf, seeds=0)
+    return Result(value=found["ratio"], seeds=found["n"], interval=tuple(found["interval"]))
+
+
+def _verdict(claim: Headline, result: Result | None) -> str:
+    if claim.aim is None:
+        return "-"
+    match = _AIM.fullmatch(claim.aim)
     if match is None:
         raise BadInput(f"headlines: aim {claim.aim!r} is not allowed: <= or >= and a number")
+    if result is None:
+        return _MISSING
     bound = float(match[2])
-    return result <= bound if match[1] == "<=" else bound <= result < math.inf
+    ends = (result.value, *(result.interval or ()))
+    kept = [end <= bound if match[1] == "<=" else bound <= end < math.inf for end in ends]
+    return "holds" if all(kept) else "not shown" if any(kept) else "does not hold"
 
 
 def _find(base: Path, source: Source) -> Figure | None:
@@ -159,7 +202,14 @@ def _figure(place: str, rows: Sequence[RunRow], source: Source) -> Figure:
     deviation = None
     if len(values) > 1 and math.isfinite(mean):
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return Figure(row=rows[0].name, value=mean, deviation=deviation, seeds=len(values))
+    interval, seeds = None, len(values)
+    if source.interval is not None:
+        low, high = (_number(place, rows[0], column) for column in source.interval)
+        interval = (low, high)
+    if source.pairs is not None:
+        seeds = int(_number(place, rows[0], source.pairs))
+    by_seed = {row.seed: value for row, value in zip(rows, values, strict=True)}
+    return Figure(row=rows[0].name, value=mean, deviation=deviation, seeds=seeds, by_seed=by_seed, interval=interval)
 
 
 def _number(place: str, row: RunRow, column: str) -> float:
@@ -172,4 +222,6 @@ def _number(place: str, row: RunRow, column: str) -> float:
 
 
 def _text(value: float, digits: int = 4) -> str:
+    if math.isinf(value):
+        return NOT_REACHED
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

@@ -44,23 +44,63 @@ def test_the_best_row_is_compared_with_the_best_baseline(tmp_path):
         'against = { rows = "data/s/base-*", column = "cost", take = "least" }\ncompare = "ratio"\naim = "<= 0.5"\n',
     )
     # 4 +- sqrt(2) over two seeds; a row that one seed did not reach has no mean
-    assert found == ["4 ± 1.4 (ours-1)", "8 (base-1)", "0.5 ×", "<= 0.5", "yes", "1"]
+    assert found == ["4 ± 1.4 (ours-1)", "8 (base-1)", "0.5 ×", "<= 0.5", "holds", "1", "-"]
+
+
+RATIO = (
+    'measured = { rows = "data/s/ours", column = "cost" }\nagainst = { rows = "data/s/base", column = "cost" }\n'
+    'compare = "ratio"\nwhy = "narrow links"\naim = "<= '
+)
+
+
+def test_seeds_that_both_sides_have_give_an_interval_which_decides(tmp_path):
+    write(tmp_path / "data", "ours", 3.0, 4.0, 9.0)
+    write(tmp_path / "data", "base", 10.0, 10.0, 10.0)
+    # the median of .3, .4 and .9; of 27 equally likely samples 1 in 27 has only the least, or only the largest ratio
+    found = ["5.333 ± 3.2 (ours)", "10 ± 0 (base)", "0.4 × (0.3 to 0.9)"]
+    assert line(tmp_path, f'{RATIO}0.9"\n') == [*found, "<= 0.9", "holds", "3", "narrow links"]
+    assert line(tmp_path, f'{RATIO}0.5"\n')[3:5] == ["<= 0.5", "not shown"]
+    assert line(tmp_path, f'{RATIO}0.35"\n')[3:5] == ["<= 0.35", "not shown"]
+    assert line(tmp_path, f'{RATIO}0.2"\n')[3:5] == ["<= 0.2", "does not hold"]
+
+
+def test_a_seed_that_only_the_other_side_reached_is_no_number_that_is_left_out(tmp_path):
+    write(tmp_path / "data", "ours", 3.0, None, None)
+    write(tmp_path / "data", "base", 10.0, 10.0, 10.0)
+    found = line(tmp_path, f'{RATIO}0.5"\n')
+    assert found[2] == "not reached × (0.3 to not reached)"
+    assert found[4] == "not shown"
+
+
+def test_a_difference_is_that_of_the_pairs(tmp_path):
+    write(tmp_path / "data", "ours", 3.0, 4.0)
+    write(tmp_path / "data", "base", 1.0, 4.0)
+    text = RATIO.replace("ratio", "difference").replace("<=", ">=")
+    assert line(tmp_path, f'{text}0"\n')[2:6] == ["+1 (0 to 2)", ">= 0", "holds", "2"]
+
+
+def test_a_summary_names_its_interval_and_its_pairs(tmp_path):
+    rows = [RunRow(protocol="p", study="s", name="r", seed=0, metrics={"ratio": 0.7, "low": 0.6, "high": 1.2, "n": 10})]
+    put_rows(tmp_path / "data.parquet", rows)
+    source = '{ rows = "data/s/r", column = "ratio", interval = ["low", "high"], pairs = "n" }'
+    found = line(tmp_path, f'measured = {source}\naim = "<= 1"')
+    assert found == ["0.7 (r)", "-", "0.7 (0.6 to 1.2)", "<= 1", "not shown", "10", "-"]
 
 
 def test_weights_make_one_number_of_several_columns(tmp_path):
     write(tmp_path / "data", "a", 100.0)
     source = 'measured = { rows = "data/s/a", column = { cost = 10, bytes = 1 } }\naim = ">= 1002.5"'
-    assert line(tmp_path, source) == ["1,002 (a)", "-", "1,002", ">= 1002.5", "no", "1"]
+    assert line(tmp_path, source) == ["1,002 (a)", "-", "1,002", ">= 1002.5", "does not hold", "1", "-"]
 
 
 def test_what_was_not_measured_or_not_reached_is_said(tmp_path):
     write(tmp_path / "data", "never", None)
     write(tmp_path / "data", "base", 8.0)
     never = 'measured = { rows = "data/s/never", column = "cost" }\naim = "<= 1"\n'
-    assert line(tmp_path, never) == ["not reached (never)", "-", "not reached", "<= 1", "no", "1"]
+    assert line(tmp_path, never) == ["not reached (never)", "-", "not reached", "<= 1", "does not hold", "1", "-"]
     against = 'against = { rows = "data/s/base", column = "cost" }\ncompare = "difference"\naim = ">= 0"\n'
     absent = 'measured = { rows = "data/s/absent", column = "cost" }\n' + against
-    assert line(tmp_path, absent) == ["not measured", "8 (base)", "-", ">= 0", "not measured", "-"]
+    assert line(tmp_path, absent) == ["not measured", "8 (base)", "-", ">= 0", "not measured", "-", "-"]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from fedactors.remote import SERVER, remote
 from fedactors.rounds import Remedy
 from fedactors.runtime.base import Work, derived_seed
 from protocols.glasu import algorithm, backbones, privacy, sampling
-from protocols.glasu.algorithm import ClientBatch, Stale
+from protocols.glasu.algorithm import ClientBatch, Inferred, Stale
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
@@ -63,11 +63,13 @@ class Round:
     network: Network
     layers: list[SampledLayer] = field(default_factory=list)
     batch: ClientBatch | None = None
-    h0: Tensor | None = None
-    own: list[Tensor] = field(default_factory=list)
+    h0: Inferred | None = None
+    own: list[Inferred] = field(default_factory=list)
     aggregated: list[Tensor] = field(default_factory=list)
     crosses: list[Tensor] = field(default_factory=list)
     own_gradient: Tensor | None = None
+    traced: Parameters | None = None
+    """Parameters of which the joint inference is the one update's forward pass too."""
 
 
 class GraphClient(SecureSummand):
@@ -215,6 +217,9 @@ class GraphClient(SecureSummand):
         if network.aggregation == "average":
             network = replace(network, num_clients=len(stamp.members))
         self._round = Round(stamp, replace(network, dropout=0.0) if stamp.scoring else network)
+        # a part of one's own that is noised in an aggregation is another than in the local forward pass
+        if self._config.num_local_updates == 1 and not stamp.scoring and privacy.noise_of(self._config) == 0:
+            self._round.traced = algorithm.traceable(self.parameters)
 
     # --- Algorithm 3 ---
 
@@ -223,8 +228,8 @@ class GraphClient(SecureSummand):
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
         await self._build(targets)
         if self._goes_in_chunks:
-            return self._send(0, await self._in_chunks(0, None))
-        part, self._round.h0 = await self._run("segment", algorithm.first_segment, segments=[0])
+            return self._send(0, Inferred(await self._in_chunks(0, None)))
+        part, self._round.h0 = await self._run("segment", algorithm.infer_lowest, segments=[0])
         return self._send(0, part)
 
     @property
@@ -240,9 +245,10 @@ class GraphClient(SecureSummand):
         if index == 0 and network.backbone == "gcnii":
             arguments = (own, self._config.evaluation_nodes, self._dtype, self._device)
             work = Work("segment", 2.0 * own.features_NF.size * network.hidden_size)
-            current.h0 = await self.compute(algorithm.whole_h0, self.parameters, network, *arguments, work=work)
-            h_NW = current.h0
-        arguments_ = (own, index, h_NW, current.h0, self._config.evaluation_nodes, self._dtype, self._device)
+            h_NW = await self.compute(algorithm.whole_h0, self.parameters, network, *arguments, work=work)
+            current.h0 = Inferred(h_NW)
+        h0_ND = current.h0 and current.h0.values
+        arguments_ = (own, index, h_NW, h0_ND, self._config.evaluation_nodes, self._dtype, self._device)
         work = Work("segment", algorithm.whole_operations(network, own, index))
         return await self.compute(algorithm.whole_segment, self.parameters, network, *arguments_, work=work)
 
@@ -272,14 +278,14 @@ class GraphClient(SecureSummand):
         if self._goes_in_chunks:
             part = await self._in_chunks(index, current.aggregated[-1])
             current.aggregated[-1] = part.new_empty(0)  # no update follows an evaluation
-            return self._send(index, part)
-        arguments = (index, current.aggregated[-1], current.h0)
-        return self._send(index, await self._run("segment", algorithm.segment, *arguments, segments=[index]))
+            return self._send(index, Inferred(part))
+        arguments = (index, current.aggregated[-1], current.own[-1], current.h0)
+        return self._send(index, await self._run("segment", algorithm.infer_segment, *arguments, segments=[index]))
 
-    def _send(self, segment: int, part: Tensor) -> Representation | Masked:
+    def _send(self, segment: int, part: Inferred) -> Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
-        self._round.own.append(part.new_empty(0) if self._goes_in_chunks else part)
-        values: Floats = on_host(part)
+        self._round.own.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
+        values: Floats = on_host(part.values)
         config, sigma = self._config, privacy.noise_of(self._config)
         if sigma > 0:
             hops = len(self._network.segments[segment])
@@ -367,16 +373,18 @@ class GraphClient(SecureSummand):
 
     def _stale(self) -> list[Stale]:
         current = self._round
-        return [algorithm.extract(h, own) for h, own in zip(current.aggregated, current.own, strict=True)]
+        return [algorithm.extract(h, own.values) for h, own in zip(current.aggregated, current.own, strict=True)]
 
     async def _update(self, stale: Sequence[Stale], crosses: Sequence[Tensor] | None) -> list[float]:
         config, times = self._config, self._config.num_local_updates
         optimizer = self._optimizer.scaled(config.rate_schedule.at(self._round.stamp.round - 1, config.num_rounds))
-        arguments = (optimizer, self.moments, stale, crosses, times)
+        inferred = self._round.own if self._round.traced else []
+        arguments = (optimizer, self.moments, stale, crosses, times, inferred)
         everything = range(len(self._network.segments))
         parameters, self.moments, losses = await self._run(
-            "update", algorithm.local_updates, *arguments, segments=everything, times=times
+            "backward" if inferred else "update", algorithm.local_updates, *arguments, segments=everything, times=times
         )
+        self._round.traced = None
         self._changed(parameters)
         if not np.isfinite(losses).all():
             remedy = Remedy("learning_rate", config.step_size)
@@ -473,4 +481,5 @@ class GraphClient(SecureSummand):
         assert batch is not None
         layers = [layer for segment in segments for layer in network.segments[segment]]
         work = Work(kind, times * algorithm.forward_operations(network, batch, layers))
-        return await self.compute(function, self.parameters, network, batch, *arguments, work=work)
+        parameters = self.parameters if kind == "gradient" else self._round.traced or self.parameters
+        return await self.compute(function, parameters, network, batch, *arguments, work=work)

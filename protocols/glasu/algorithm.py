@@ -310,6 +310,50 @@ def local_forward(
     return classify(parameters, h), fresh
 
 
+def traceable(parameters: Parameters) -> Parameters:
+    """Return parameters of which what is computed from them remembers how: for a gradient without another pass."""
+    return {name: value.detach().requires_grad_() for name, value in parameters.items()}
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What a client computed in the joint inference; it may know how (`is_traced`), but not in another process."""
+
+    values: Tensor
+
+    def __reduce__(self) -> tuple[type[Inferred], tuple[Tensor]]:
+        return Inferred, (self.values.detach(),)
+
+
+def is_traced(part: Inferred) -> bool:
+    """Say whether a part knows how it was computed from `traceable` parameters."""
+    return part.values.grad_fn is not None
+
+
+def infer_lowest(parameters: Parameters, network: Network, batch: ClientBatch) -> tuple[Inferred, Inferred | None]:
+    """Return H_m^+ of the lowest aggregation layer and GCNII's h0, of the joint inference (Algorithm 3)."""
+    part_SD, h0_SD = first_segment(parameters, network, batch)
+    return Inferred(part_SD), None if h0_SD is None else Inferred(h0_SD)
+
+
+def infer_segment(
+    parameters: Parameters,
+    network: Network,
+    batch: ClientBatch,
+    index: int,
+    aggregated_SW: Tensor,
+    own: Inferred,
+    h0: Inferred | None,
+) -> Inferred:
+    """Compute segment `index` >= 1 of the joint inference on an aggregation, which `own` went into.
+
+    Where that is traced, so is the result: as in the local forward pass, whose numbers it has.
+    """
+    if is_traced(own):
+        aggregated_SW = aggregate_locally(extract(aggregated_SW, own.values), own.values, network)
+    return Inferred(segment(parameters, network, batch, index, aggregated_SW, None if h0 is None else h0.values))
+
+
 def first_segment(parameters: Parameters, network: Network, batch: ClientBatch) -> tuple[Tensor, Tensor | None]:
     """Return H_m^+ of the lowest aggregation layer and GCNII's h0 (Algorithm 3)."""
     h, h0 = initial_representation(parameters, network, batch)
@@ -349,16 +393,25 @@ def loss_and_gradients(
     batch: ClientBatch,
     stale: Sequence[Stale],
     cross_gradients: Sequence[Tensor] | None = None,
+    inferred: Sequence[Inferred] = (),
 ) -> tuple[float, Parameters]:
     """Return the client's loss and the direction of one local update.
+
+    `inferred` are the own parts of the joint inference under these very parameters: where they are traced, they are
+    the forward pass, and no other is made.
 
     Without `cross_gradients`: the gradient of L_m over the client's own paths (Algorithm 4). With them, one for each
     aggregation layer: the gradient of the mean loss, where ``cross_gradients[k]`` is what reaches H_m^+ through the
     other clients (the server's share of the gradient minus the client's own part); exact at the round's first update.
     """
-    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+    is_inferred = bool(inferred) and all(map(is_traced, inferred))
+    leaves = parameters if is_inferred else traceable(parameters)
     with torch.enable_grad():
-        logits, fresh = local_forward(leaves, network, batch, stale)
+        if is_inferred:
+            fresh = [part.values for part in inferred]
+            logits = classify(leaves, aggregate_locally(stale[-1], fresh[-1], network))
+        else:
+            logits, fresh = local_forward(leaves, network, batch, stale)
         loss = loss_of(logits, batch)
         objective = loss
         if cross_gradients is not None:
@@ -383,14 +436,19 @@ def local_updates(
     stale: Sequence[Stale],
     cross_gradients: Sequence[Tensor] | None,
     num_local_updates: int,
+    inferred: Sequence[Inferred] = (),
 ) -> tuple[Parameters, OptimizerState, list[float]]:
-    """Do the Q local updates of a round (Algorithm 1); returns W_m^{t,Q} and the loss before each update."""
+    """Do the Q local updates of a round (Algorithm 1); returns W_m^{t,Q} and the loss before each update.
+
+    The first one needs no forward pass of its own where `inferred` has that of the joint inference.
+    """
     state, losses = state.copy(), list[float]()
     for update in range(num_local_updates):
         own_batch = replace(batch, seed=batch.seed + update)
-        loss, gradients = loss_and_gradients(parameters, network, own_batch, stale, cross_gradients)
-        moved = optimizer_step(optimizer, list(parameters.values()), [gradients[name] for name in parameters], state)
-        parameters = dict(zip(parameters, moved, strict=True))
+        loss, gradients = loss_and_gradients(parameters, network, own_batch, stale, cross_gradients, inferred)
+        values = [value.detach() for value in parameters.values()]
+        moved = optimizer_step(optimizer, values, [gradients[name] for name in parameters], state)
+        parameters, inferred = dict(zip(parameters, moved, strict=True)), ()
         losses.append(loss)
     return parameters, state, losses
 

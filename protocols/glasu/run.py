@@ -166,6 +166,7 @@ def default_costs() -> Costs:
             "segment": (_OVERHEAD, _PER_OPERATION),
             "gradient": (2 * _OVERHEAD, 2.6 * _PER_OPERATION),
             "update": (4 * _OVERHEAD, 2.6 * _PER_OPERATION),
+            "backward": (3 * _OVERHEAD, 1.6 * _PER_OPERATION),  # an update whose forward pass is the joint inference
             "union": (_OVERHEAD, 2.0e-8),
             "aggregate": (_OVERHEAD / 10, 1.0e-10),
             "unmask": (_OVERHEAD, 1.0e-8),

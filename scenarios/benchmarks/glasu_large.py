@@ -2,9 +2,11 @@
 
 python scenarios/benchmarks/glasu_large.py [nodes [edges [features of a client [width [nodes at a time]]]]]
 python scenarios/benchmarks/glasu_large.py 169343 1166243 43 256       # the size of ogbn-arxiv: 128 features in all
+python scenarios/benchmarks/glasu_large.py --simulated 1000000         # one round and the evaluation, in this process
 
 Three clients and the server run as processes of their own. Printed: the largest sum of their and the driver's resident
 memory in each round, and its seconds; the first round includes loading, the last an evaluation on the whole graph.
+With ``--simulated`` all of them are in this process, one core computes, and processor seconds are told too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +27,8 @@ from fedactors.data.client_graphs import GraphBlock
 from fedactors.data.graphs import to_csr
 from fedactors.network.codec import plain
 from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.run import run
 
@@ -103,8 +108,8 @@ class LargeGraph:
 class Watch:
     """Keeps the largest sum of the processes' resident memory since it was last read, without what Ray shares."""
 
-    def __init__(self, runtime: RayRuntime) -> None:
-        self.runtime = runtime
+    def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
+        self.processes = processes
         self.peak = 0
         self.running = True
         threading.Thread(target=self._look, daemon=True).start()
@@ -112,7 +117,7 @@ class Watch:
     def _look(self) -> None:
         while self.running:
             total = 0
-            for process in [0, *self.runtime.processes.values()]:
+            for process in [0, *self.processes()]:
                 try:
                     memory = psutil.Process(process or None).memory_info()
                     total += memory.rss - memory.shared
@@ -134,6 +139,7 @@ class Rounds:
         """Note and print a round."""
         now = time.perf_counter()
         row = {"round": index, "seconds": now - self.start, "peak_gb": self.watch.peak / 1e9, **metrics}
+        row["processor_seconds"] = time.process_time()
         self.rounds.append(row)
         print(json.dumps(row), flush=True)
         self.start, self.watch.peak = now, 0
@@ -153,14 +159,23 @@ class Rounds:
 
 def main() -> None:
     """Run three rounds: the first after loading, the third with an evaluation on the whole graph."""
-    sizes = [int(word) for word in sys.argv[1:]]
+    is_simulated = "--simulated" in sys.argv
+    sizes = [int(word) for word in sys.argv[1:] if word != "--simulated"]
     num_nodes = sizes[0] if sizes else 1_000_000
     num_edges, num_features, width, chunk = (*sizes[1:], *(10 * num_nodes, 16, 32, 65536)[max(0, len(sizes) - 1) :])
     source = LargeGraph(num_nodes, num_edges, num_features)
     recorder = Rounds()
-    runtime = RayRuntime(seed=0, recorder=recorder, checkpoint_every=0, start_timeout=900.0)  # type: ignore[arg-type]
-    recorder.watch = Watch(runtime)
-    config = build(GlasuConfig, {**SETTINGS, "hidden_size": width, "evaluation_nodes": chunk})
+    words = {**SETTINGS, "hidden_size": width, "evaluation_nodes": chunk}
+    runtime: SimulatedRuntime | RayRuntime
+    if is_simulated:
+        one_torch_thread()
+        words |= {"num_rounds": 1, "evaluate_every": 1}
+        runtime = SimulatedRuntime(seed=0, recorder=recorder, checkpoint_every=0)  # type: ignore[arg-type]
+        recorder.watch = Watch(list)
+    else:
+        runtime = RayRuntime(seed=0, recorder=recorder, checkpoint_every=0, start_timeout=900.0)  # type: ignore[arg-type]
+        recorder.watch = Watch(lambda: runtime.processes.values())
+    config = build(GlasuConfig, words)
     runtime.execute(lambda: run(config, source, runtime))
     recorder.watch.running = False
 

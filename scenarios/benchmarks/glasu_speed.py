@@ -3,6 +3,7 @@
 python scenarios/benchmarks/glasu_speed.py step        # M = 1, full batch, against the same network in plain torch
 python scenarios/benchmarks/glasu_speed.py sampling    # 1,000,000 edges, batch 1,024, two layers, 3 neighbours
 python scenarios/benchmarks/glasu_speed.py costs cora  # seconds per unit of work, for the simulated runtime's model
+python scenarios/benchmarks/glasu_speed.py one-update cora     # Q = 1: the joint inference as the update's forward pass
 python scenarios/benchmarks/glasu_speed.py inference   # three clients on Ray: seconds per aggregation layer
 
 The step's two sides alternate, so that a busy machine slows both alike; ratios of the medians are what counts.
@@ -186,6 +187,44 @@ def measure_costs(data: str) -> dict[str, Any]:
     }
 
 
+def compare_one_update(data: str) -> dict[str, Any]:
+    """Time a round of one client with one local update: with a forward pass of its own, and with the inference's."""
+    config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3, "aggregation_layers": "1,3"})
+    source = graph(data, 3)
+    own, _ = load_client(config, read_blocks(parts_of(config, source, "client-0")), 0)
+    network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, 0)
+    first = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
+    batch = algorithm.full_batch(own, config.num_layers, torch.float32)
+    optimizer, state = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()
+
+    def one_round(keeps: bool) -> tuple[float, float]:
+        parameters = algorithm.traceable(first) if keeps else first
+        start = time.process_time()
+        part, h0 = algorithm.infer_lowest(parameters, network, batch)
+        parts, aggregated = [part], [part.values.detach()]  # what the others would have added makes no difference
+        for index in range(1, len(network.segments)):
+            parts.append(algorithm.infer_segment(parameters, network, batch, index, aggregated[-1], parts[-1], h0))
+            aggregated.append(parts[-1].values.detach())
+        stale = [algorithm.extract(h, part.values) for h, part in zip(aggregated, parts, strict=True)]
+        begun = time.process_time()
+        inferred = parts if keeps else []
+        algorithm.local_updates(parameters, network, batch, optimizer, state, stale, None, 1, inferred)
+        return begun - start, time.process_time() - begun
+
+    taken: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for repeat in range(REPEATS + 5):
+        for keeps, found in taken.items():
+            seconds = one_round(keeps)
+            if repeat >= 5:
+                found.append(seconds)
+    made: dict[str, Any] = {"data": data}
+    for keeps, found in taken.items():
+        name = "kept" if keeps else "again"
+        inference, update = (1000 * statistics.median(column) for column in zip(*found, strict=True))
+        made |= {f"{name}_inference_ms": inference, f"{name}_update_ms": update, f"{name}_ms": inference + update}
+    return made
+
+
 def time_inference(data: str, rounds: int = 20) -> dict[str, Any]:
     """Measure, on Ray with three clients, a round with every aggregation and one with the last alone."""
     from fedactors.runtime.ray.runtime import RayRuntime
@@ -212,6 +251,8 @@ def main() -> None:
         made = [time_sampling()]
     elif what == "inference":
         made = [time_inference(data) for data in sys.argv[2:] or ["blocks:2000x32x4"]]
+    elif what == "one-update":
+        made = [compare_one_update(data) for data in sys.argv[2:] or ["blocks:3000x64x4"]]
     elif what == "costs":
         made = [measure_costs(data) for data in sys.argv[2:] or ["blocks:3000x64x4"]]
     else:

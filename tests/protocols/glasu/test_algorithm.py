@@ -194,6 +194,44 @@ def test_local_forward_before_any_update_is_the_joint_forward_exactly(backbone, 
     )
 
 
+@pytest.mark.parametrize(("backbone", "aggregation", "layers"), CASES)
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_joint_inference_is_the_first_updates_forward_pass(backbone, aggregation, layers, joint, monkeypatch):
+    clients, labels = world(3, layers, backbone=backbone, aggregation=aggregation, dropout=0.3)
+    full_batches(clients, labels, seed=5)
+    inference = joint_inference(clients)
+    crosses = cross_gradients(clients, inference) if joint else [None] * 3
+    optimizer = OptimizerSpec(learning_rate=0.1, momentum=0.9)
+    for position, client in enumerate(clients):
+        stale, arguments = inference.stale[position], (client.network, client.batch)
+        traced = algorithm.traceable(client.parameters)
+        part, h0 = algorithm.infer_lowest(traced, *arguments)
+        own = [part]
+        for index in range(1, len(layers)):
+            own.append(algorithm.infer_segment(traced, *arguments, index, inference.aggregated[index - 1], own[-1], h0))
+        for part, parts in zip(own, inference.parts, strict=True):
+            assert torch.equal(part.values, parts[position])
+        rest = (optimizer, client.state, stale, crosses[position], 2)
+        expected = algorithm.local_updates(client.parameters, *arguments, *rest)
+        with monkeypatch.context() as patched:
+            passes = []
+            patched.setattr(algorithm, "local_forward", counted(algorithm.local_forward, passes))
+            found = algorithm.local_updates(traced, *arguments, *rest, own)
+        assert len(passes) == 1  # the second update's
+        assert found[2] == expected[2]
+        for name, value in expected[0].items():
+            assert torch.equal(found[0][name], value)
+            assert not found[0][name].requires_grad
+
+
+def counted(function, calls):
+    def call(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return call
+
+
 @pytest.mark.parametrize("aggregation", ["average", "concatenation"])
 def test_aggregation_after_extraction_is_the_identity(aggregation):
     clients, _ = world(3, (3,), aggregation=aggregation)

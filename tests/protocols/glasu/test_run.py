@@ -18,7 +18,7 @@ from fedactors.plugins import check_contract
 from fedactors.privacy.secure_aggregation import SecureSumError
 from fedactors.records.run_folder import ROUND_METRICS
 from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.glasu import serving
+from protocols.glasu import algorithm, serving
 from protocols.glasu.data import load_data, read_blocks
 from protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
 from protocols.glasu.plugin import PROTOCOL
@@ -71,6 +71,42 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path):
 def test_computes_in_other_processes_give_the_same_numbers():
     config = settings(mode="joint", batch_size="20", num_rounds="2")
     assert simulate(config)[1].rounds == simulate(config, pool=1)[1].rounds
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"mode": "joint", "aggregation": "concatenation"},
+        {"batch_size": "20", "dropout": "0.3"},
+        {"secure_aggregation": "true"},
+    ],
+    ids=lambda words: " ".join(words.values()) or "default",
+)
+def test_one_local_update_makes_no_forward_pass_of_its_own_and_gives_the_same_numbers(words, monkeypatch):
+    config, passes = settings(num_rounds="2", reproducible_noise="true", **words), []
+    local_forward = algorithm.local_forward
+
+    def counted(*arguments):
+        passes.append(arguments)
+        return local_forward(*arguments)
+
+    monkeypatch.setattr(algorithm, "local_forward", counted)
+    _, saved = simulate(config)
+    assert passes == []
+    monkeypatch.setattr(algorithm, "is_traced", lambda part: False)
+    _, memory = simulate(config)
+    assert len(passes) == 2 * config.num_clients
+    assert saved.rounds == memory.rounds
+
+
+def test_noise_on_representations_leaves_the_update_its_own_forward_pass(monkeypatch):
+    # of a concatenation the noised part of one's own is another than the one in the local forward pass
+    noise = {"noise_multiplier": "2", "clip_norm": "1", "max_degree": "60"}
+    config = settings(num_rounds="2", aggregation="concatenation", reproducible_noise="true", **noise)
+    _, memory = simulate(config)
+    monkeypatch.setattr(algorithm, "is_traced", lambda part: False)
+    assert simulate(config)[1].rounds == memory.rounds
 
 
 @pytest.mark.parametrize("layers", ["3", "1,3", "0,1,2,3"])
