@@ -61,6 +61,10 @@ class SampledLayer:
         return SampledLayer(self.targets_T, self.rows_E, self.neighbours_E, sources_S)
 
 
+_DENSE = 16
+"""A mark for each node up to the largest is quicker than sorting if there are no more than so many for each member."""
+
+
 @dataclass(frozen=True)
 class Block:
     """The sampled and normalised adjacency matrix A(E(S[l+1], S[l])) in CSR form, T rows by S columns.
@@ -135,8 +139,14 @@ def sample_segment(
 
 
 def union(index_sets: Sequence[IntArray]) -> IntArray:
-    """Return the sorted union of index sets (Algorithm 2, the server's step)."""
-    return np.unique(np.concatenate(list(index_sets)))
+    """Return the sorted union of index sets (Algorithm 2, the server's step); without sorting where they are dense."""
+    nodes = np.concatenate(list(index_sets))
+    top = int(nodes.max(initial=-1)) + 1
+    if len(nodes) * _DENSE < top:
+        return np.unique(nodes)
+    is_member = np.zeros(top, dtype=bool)
+    is_member[nodes] = True
+    return np.flatnonzero(is_member)
 
 
 def block(graph: Adjacency, layer: SampledLayer) -> Block:

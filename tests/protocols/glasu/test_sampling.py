@@ -83,6 +83,14 @@ def test_sampled_rows_are_unbiased():
     np.testing.assert_allclose(mean, dense(sampling.full_block(made))[targets], atol=0.02)
 
 
+@pytest.mark.parametrize(("count", "top"), [(0, 1), (1, 5), (40, 30), (40, 100_000), (3, 40), (3, 60)])
+def test_a_union_is_sorted_and_has_each_node_once_however_dense(count, top):
+    drawn = np.random.default_rng(count).integers(0, top, count)
+    found = sampling.union([drawn, drawn[:2], np.empty(0, dtype=np.int64)])
+    assert found.tolist() == sorted(set(drawn.tolist()))
+    assert found.dtype == np.int64
+
+
 def test_levels_contain_each_other_and_unions_hold_all():
     _, made = karate()
     rng = np.random.default_rng(3)
