@@ -149,6 +149,16 @@ def union(index_sets: Sequence[IntArray]) -> IntArray:
     return np.flatnonzero(is_member)
 
 
+def positions(sources_S: IntArray, nodes_E: IntArray) -> IntArray:
+    """Return where nodes stand in an index set that holds them all; without searching where they are dense."""
+    top = int(sources_S[-1]) + 1 if len(sources_S) else 0
+    if len(nodes_E) * _DENSE < top:
+        return np.searchsorted(sources_S, nodes_E)
+    places = np.empty(top, dtype=np.int64)
+    places[sources_S] = np.arange(len(sources_S))
+    return places[nodes_E]
+
+
 def block(graph: Adjacency, layer: SampledLayer) -> Block:
     """Weigh the sampled pairs of a layer.
 
@@ -160,7 +170,7 @@ def block(graph: Adjacency, layer: SampledLayer) -> Block:
     sampled_T = np.bincount(layer.rows_E, minlength=num_targets)
     degrees_T = graph.indptr[layer.targets_T + 1] - graph.indptr[layer.targets_T]
     degrees_E = graph.indptr[layer.neighbours_E + 1] - graph.indptr[layer.neighbours_E]
-    own_T = np.searchsorted(layer.sources_S, layer.targets_T)
+    own_T = positions(layer.sources_S, layer.targets_T)
     counts = sampled_T + 1
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices = np.empty(indptr[-1], dtype=np.int64)
@@ -168,7 +178,7 @@ def block(graph: Adjacency, layer: SampledLayer) -> Block:
     indices[indptr[:-1]] = own_T
     weights[indptr[:-1]] = 1.0 / (degrees_T + 1.0)
     places_E = np.arange(len(layer.rows_E)) + layer.rows_E + 1
-    indices[places_E] = np.searchsorted(layer.sources_S, layer.neighbours_E)
+    indices[places_E] = positions(layer.sources_S, layer.neighbours_E)
     scale_T = degrees_T / np.maximum(sampled_T, 1)
     weights[places_E] = scale_T[layer.rows_E] / np.sqrt((degrees_T[layer.rows_E] + 1.0) * (degrees_E + 1.0))
     return Block(indptr, indices, weights, len(layer.sources_S), own_T)
@@ -184,4 +194,4 @@ def full_block(graph: Adjacency) -> Block:
 def initial_rows(layers: Sequence[SampledLayer]) -> list[IntArray]:
     """Return, for each layer, the positions of its output nodes in the lowest level S_m[0] (for GCNII's h0)."""
     lowest = layers[0].sources_S
-    return [np.searchsorted(lowest, layer.targets_T) for layer in layers]
+    return [positions(lowest, layer.targets_T) for layer in layers]

@@ -89,6 +89,7 @@ def test_a_union_is_sorted_and_has_each_node_once_however_dense(count, top):
     found = sampling.union([drawn, drawn[:2], np.empty(0, dtype=np.int64)])
     assert found.tolist() == sorted(set(drawn.tolist()))
     assert found.dtype == np.int64
+    assert sampling.positions(found, drawn).tolist() == [sorted(set(drawn.tolist())).index(node) for node in drawn]
 
 
 def test_levels_contain_each_other_and_unions_hold_all():
