@@ -133,8 +133,12 @@ class Result:
         """Return the result as the table shows it."""
         sign = "+" if compare == "difference" and self.value > 0 else ""
         unit = " ×" if compare == "ratio" else ""
-        shown = f"{sign}{_text(self.value)}{unit}"
-        return shown if self.interval is None else f"{shown} ({' to '.join(_text(end) for end in self.interval)})"
+        shown = NOT_REACHED if math.isinf(self.value) else f"{sign}{_text(self.value)}{unit}"
+        return (
+            shown
+            if self.interval is None or all(map(math.isinf, self.interval))
+            else f"{shown} ({' to '.join(_text(end) for end in self.interval)})"
+        )
 
 
 def _result(claim: Headline, ours: Figure | None, theirs: Figure | None) -> Result | None:

@@ -68,7 +68,7 @@ def test_a_seed_that_only_the_other_side_reached_is_no_number_that_is_left_out(t
     write(tmp_path / "data", "ours", 3.0, None, None)
     write(tmp_path / "data", "base", 10.0, 10.0, 10.0)
     found = line(tmp_path, f'{RATIO}0.5"\n')
-    assert found[2] == "not reached × (0.3 to not reached)"
+    assert found[2] == "not reached (0.3 to not reached)"
     assert found[4] == "not shown"
 
 
