@@ -24,7 +24,7 @@ from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, TypeAdapter, Val
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.command_line.options import RunOptions
-from fedactors.config import as_dict, build, parse_words, spell_infinities
+from fedactors.config import as_dict, build_given, spell_infinities
 from fedactors.errors import BadInput, DataMissing, FedactorsError, Stopped
 from fedactors.launch_federated import prepare_federated, resolve_federated, resume_federated
 from fedactors.named_code import check_trusted
@@ -95,7 +95,7 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     if options.smoke and options.full:
         raise BadInput("--smoke and --full exclude each other")
     preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
-    config = build(protocol.Config, {**preset, **parse_words(words)})
+    config = build_given(protocol.Config, words, preset)
     seeds = options.seeds or (options.seed or 0,)
     filled = dataclasses.replace(
         options, seeds=seeds, data=options.data or protocol.default_data, runtime=options.runtime or "ray"

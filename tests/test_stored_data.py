@@ -32,7 +32,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
-    words = ["rounds=1", "inner_rounds=1", "--data", "parties.toml", "--runtime", "simulated", "--quiet"]
+    words = ["rounds=1", "--data", "parties.toml", "--runtime", "simulated", "--quiet"]
     assert main(["run", "tablepuppet", *words, "--out", "runs"]) == 0
     (made,) = Path("runs").iterdir()
     return made

@@ -201,13 +201,13 @@ def report_command(args: argparse.Namespace) -> int:
 
 def plan_command(args: argparse.Namespace) -> int:
     """Choose settings from profiles."""
-    from fedactors.config import build, parse_words
+    from fedactors.config import build_given
     from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
     if protocol.plan is None:
         raise BadInput(f"protocol: {protocol.name} has no planner")
-    config = build(protocol.Config, parse_words(args.words))
+    config = build_given(protocol.Config, args.words)
     planned = jsonable(protocol.plan(config, [_read_profile(path) for path in args.profile]))
     if args.format == "json":
         print_json(planned)
@@ -218,12 +218,12 @@ def plan_command(args: argparse.Namespace) -> int:
 
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
-    from fedactors.config import build, parse_words
+    from fedactors.config import build_given
     from fedactors.inspection import describe_joins, describe_messages, describe_predictions, describe_protections
     from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
-    config = build(protocol.Config, parse_words(args.words))
+    config = build_given(protocol.Config, args.words)
     messages, protections = describe_messages(protocol, config), describe_protections(protocol, config)
     predictions, joins = describe_predictions(protocol, config), describe_joins(protocol)
     if args.format == "json":

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, config
+from fedactors.config import Device, OnlyWith, config
 from fedactors.errors import BadInput
 from fedactors.learning.steps import ScheduleSettings
 from fedactors.named_code import NamedCode
@@ -31,6 +31,26 @@ class MtcdConfig(ScheduleSettings):
         "dcpa_dual_step": "Method",
         "device": "Running",
         "visit_timeout": "Lost parties",
+    }
+    only_with: ClassVar[OnlyWith] = {
+        "ridge_penalty": {"problem": ("ridge",)},
+        "l1_penalty": {"problem": ("sparse-logistic",)},
+        "network": {"problem": ("network",)},
+        "own_network": {"problem": ("network",)},
+        "representation_size": {"problem": ("network",)},
+        "network_width": {"problem": ("network",)},
+        "edge_probability": {"topology": ("erdos-renyi",)},
+        "mode": {"algorithm": ("mtcd",)},
+        "clusters": {"algorithm": ("mtcd",)},
+        "start": {"algorithm": ("mtcd", "stcd")},
+        "compression_ratio": {"compression": ("top-k",)},
+        "quantise_bits": {"compression": ("quantise",)},
+        "error_feedback": {"compression": None},
+        "clip_norm": {"noise": None},
+        "noise_multiplier": {"noise": None},
+        "delta": {"noise": None},
+        "dcpa_dual_step": {"algorithm": ("dcpa",)},
+        "secure_range": {"secure_sums": (True,)},
     }
 
     algorithm: Literal["mtcd", "stcd", "svfl", "dcpa"] = "mtcd"

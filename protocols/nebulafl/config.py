@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, config
+from fedactors.config import Device, OnlyWith, config
 from fedactors.named_code import NamedCode
 from fedactors.validation import read_text
 
@@ -69,6 +69,22 @@ class NebulaFLConfig:
         "on_party_loss": "Lost parties",
         "attestation": "Trust and placement",
         "secure_sums": "Privacy",
+    }
+    only_with: ClassVar[OnlyWith] = {
+        "planet_rule": {"algorithm": ("nebulafl",)},
+        "price_rule": {"resource_policy": ("nebulafl", "cheapest")},
+        "normalisation": {"model": ("auto", "resnet18", "vgg16")},
+        "center_rounds": {"algorithm": ("fedavg-hierarchical",)},
+        "num_clusters": {"algorithm": ("fedhisyn", "fedhkt")},
+        "num_proxy": {"algorithm": ("fedhkt",)},
+        "distillation_epochs": {"algorithm": ("fedhkt",)},
+        "buffer_size": {"algorithm": ("fedbuff", "fedsa")},
+        "aggregation_window": {"algorithm": ("fedsa",)},
+        "staleness_bound": {"algorithm": ("pisces", "fedsa")},
+        "mixing": {"algorithm": ("fedasync",)},
+        "staleness_exponent": {"algorithm": ("fedasync", "fedbuff", "pisces")},
+        "restart_seconds": {"on_party_loss": ("restart",)},
+        "secure_range": {"secure_sums": (True,)},
     }
 
     algorithm: Algorithm = "nebulafl"

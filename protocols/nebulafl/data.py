@@ -257,6 +257,8 @@ def _capacities(tree: Mapping[str, Any], places: set[str], source: str) -> dict[
         if name not in places:
             raise BadInput(f"{place}: no link ends there (places: {', '.join(sorted(places))})")
         _no_other_keys(entry, {"egress_mbit", "ingress_mbit"}, place)
+        if not entry:
+            raise BadInput(f"{place}: {{}} is not allowed: give egress_mbit, ingress_mbit or both")
         limits = {key: _number(value, f"{place}.{key}", above=0.0) * 1e6 / 8 for key, value in entry.items()}
         made[name] = HostCapacity(**{key.removesuffix("_mbit"): value for key, value in limits.items()})
     return made

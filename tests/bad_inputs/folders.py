@@ -282,6 +282,26 @@ def _readers() -> Iterator[Case]:
         yield command(["predict", _RUN], "--data", base=base)
         for party in ("nobody", "", "..", "driver", "_driver"):
             yield command(["export", _RUN, "--party", party], "--party", repr(party), base=base)
+    sites = ["predict", _RUN, "--data", "a=x,b=y", "--federation"]
+    for federation in ("", ".", "nowhere.toml", "x\0.toml", "nowhere/federation.toml", "federation.toml"):
+        yield command([*sites, federation], "federation", base=mtcd)
+    site = write("site.toml", 'name = "a"\nlisten = "127.0.0.1:9"\n')
+    yield command(
+        [*sites, "federation.toml"], "--federation", "site.toml", base=mtcd, change=write("federation.toml", "")
+    )
+    for text in ("", "not toml [", b"\xff\0", "x = 1", "[sites]"):
+        change = (site, write("federation.toml", text))
+        yield command([*sites, "federation.toml"], "federation", base=mtcd, change=change)
+    yield command([*sites, "federation.toml", "--to", "in/x.csv"], "--to", "'in/x.csv'", base=mtcd)
+    yield command([*sites, "federation.toml", "--to", "said.txt"], "--to", "'said.txt'", base=mtcd)
+    yield command([*sites, "federation.toml", "--pool", "2"], "--pool", base=mtcd)
+    yield command([*sites, "federation.toml", "--address", "h:1"], "--address", base=mtcd)
+    over = edit("config.json", put("runtime", value="federated"))
+    yield command(["predict", _RUN, "--data", "a=x"], "--federation", base=mtcd, change=over)
+    for value in (3, {}, {"run": 3}):
+        meant = edit("config.json", put("federation", value=value))
+        changes = (over, meant, site, write("federation.toml", ""))
+        yield command([*sites, "federation.toml"], "federation", base=mtcd, change=changes)
     tables = "finished/tablepuppet"
     yield command(["export", _RUN, "--party", "server"], "'server'", base=tables)
     yield command(["predict", _RUN, "--data", "orders", "--to", "said.txt"], "--to", "'said.txt'", base=tables)

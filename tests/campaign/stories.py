@@ -75,7 +75,7 @@ SUBJECTS = {
             ("stop", "restart"),
             30,
             repeats=False,
-            batches=(11, 1),
+            batches=(12, 1),
             spared=("ActiveWorker", "PassiveWorker"),
         ),
         Subject(
