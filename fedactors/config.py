@@ -162,6 +162,24 @@ def build_given(cls: type[T], words: Sequence[str], preset: Mapping[str, Any] | 
     return made
 
 
+def with_contents(made: T) -> T:
+    """Return a config with the contents of files where its settings name some, so that a run folder opens none.
+
+    A class that has such settings says which, ``files: ClassVar = {setting: values that are no file}``, and makes the
+    config by its own ``with_contents``; a content is told from a path by the end of a line in it.
+
+    Raises:
+        BadInput: a file cannot be read.
+    """
+    return cast("T", made.with_contents()) if named_files(made) else made  # type: ignore[attr-defined]
+
+
+def named_files(made: Any) -> dict[str, str]:
+    """Return the settings of a config that name a file."""
+    found = {name: getattr(made, name) for name in getattr(type(made), "files", {})}
+    return {name: value for name, value in found.items() if value not in type(made).files[name] and "\n" not in value}
+
+
 def _word(value: Any) -> str:
     """Return a value as a user writes it."""
     if value is None or isinstance(value, bool):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.command_line.options import RunOptions
-from fedactors.config import as_dict, build_given, spell_infinities
+from fedactors.config import as_dict, build_given, spell_infinities, with_contents
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
 from fedactors.records.recorder import Recorder
@@ -52,9 +52,8 @@ def resolve_federated(protocol: Protocol, words: Sequence[str], options: RunOpti
         preset = {"on_party_loss": "stop", **preset}
     seeds = options.seeds or (options.seed or 0,)
     config = build_given(protocol.Config, words, preset)
-    if hasattr(config, "with_contents"):  # no path of this host's is a setting that others could open
-        config = config.with_contents()
-    return config, dataclasses.replace(options, seeds=seeds, runtime="federated")
+    # no path of this host's is a setting that others could open
+    return with_contents(config), dataclasses.replace(options, seeds=seeds, runtime="federated")
 
 
 def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptions:

@@ -398,6 +398,7 @@ def _print_datasets(datasets: Sequence[Any]) -> None:
 def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Checkpoint, FoundStates]:
     from fedactors.launch import restore_config, states_of
     from fedactors.records.run_folder import RunFolder
+    from fedactors.runtime.snapshot import check_actors
 
     folder = RunFolder.open(args.run)
     folder.verify()
@@ -407,6 +408,7 @@ def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Checkp
     chosen = args.checkpoint if args.checkpoint is not None else "best" if "best" in labels else None
     config = restore_config(protocol, folder, args.trust)
     checkpoint = folder.load_checkpoint(chosen)
+    check_actors(checkpoint.driver, checkpoint.actors)
     states = states_of(folder, checkpoint.actors, dict(args.state), dict(args.state_key))
     return protocol, config, folder, checkpoint, states
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -10,7 +12,7 @@ from fedactors.config import Device, OnlyWith, config
 from fedactors.errors import BadInput
 from fedactors.learning.steps import ScheduleSettings
 from fedactors.named_code import NamedCode
-from fedactors.network.topology import check_partition
+from fedactors.network.topology import GRAPH_NAMES, check_partition, graph_text, read_graph
 
 
 @config
@@ -32,6 +34,7 @@ class MtcdConfig(ScheduleSettings):
         "device": "Running",
         "visit_timeout": "Lost parties",
     }
+    files: ClassVar = {"topology": GRAPH_NAMES}
     only_with: ClassVar[OnlyWith] = {
         "ridge_penalty": {"problem": ("ridge",)},
         "l1_penalty": {"problem": ("sparse-logistic",)},
@@ -271,6 +274,16 @@ class MtcdConfig(ScheduleSettings):
     def tokens(self) -> int:
         """Gamma; 0 where there is no token."""
         return self.num_tokens or 0
+
+    def with_contents(self) -> MtcdConfig:
+        """Return the same, with the edges of its graph where it has the path of a file.
+
+        Raises:
+            BadInput: as `fedactors.network.topology.read_graph`.
+        """
+        if not {".", "/"} & set(self.topology):
+            return self  # no path, but a name that is unknown
+        return dataclasses.replace(self, topology=graph_text(read_graph(Path(self.topology), self.num_clients)))
 
     def _settle_tokens(self) -> None:
         """Give num_tokens its default, or refuse a number that the algorithm does not have."""
