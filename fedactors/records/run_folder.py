@@ -466,9 +466,17 @@ def _copies() -> Path:
 def _pulled(mirror: Mirror) -> Path:
     if not mirror.exists():
         raise BadInput(f"{mirror.address}: no such run folder")
-    folder = _copies() / mirror.address.rpartition("/")[2]
-    mirror.pull(folder)
-    return folder
+    path = _copies() / mirror.address.rpartition("/")[2]
+    path.mkdir()
+    # the manifest says what there is and how much of it: a store could hold, and send, anything
+    mirror.fetch(MANIFEST, path / MANIFEST, LARGEST_FILE)
+    folder = RunFolder._open(path)
+    size, free = sum(entry["bytes"] for entry in folder.manifest["files"].values()), shutil.disk_usage(path).free
+    if size > free:
+        raise BadInput(f"{mirror.address}: its {size} bytes do not fit on this machine's disk, which has {free} free")
+    for name, entry in folder.manifest["files"].items():
+        mirror.fetch(name, folder.inside(name), entry["bytes"], grows=entry.get("grows", False))
+    return path
 
 
 def _make_unique(root: Path, name: str) -> Path:
