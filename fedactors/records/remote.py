@@ -89,6 +89,15 @@ class Mirror:
         self._files.pipe_file(target, source.read_bytes())
 
 
+def free_mirror(out: str, name: str) -> Mirror:
+    """Return a copy to be at an address under `out`, by a name that nobody has there yet; or raise `BadInput`."""
+    for suffix in range(1, 10_000):
+        mirror = Mirror(f"{out.rstrip('/')}/{name if suffix == 1 else f'{name}-{suffix}'}")
+        if not mirror.exists():
+            return mirror
+    raise BadInput(f"--out: {out} already holds 9999 runs called {name}")
+
+
 class Store:
     """Single files at an address.
 

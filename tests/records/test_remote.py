@@ -118,12 +118,12 @@ def test_a_store_cannot_write_outside_of_the_folder(store, key):
 
 def test_a_store_sends_no_more_than_the_manifest_says(store, monkeypatch):
     run, files, root = store
+    files.pipe_file(f"{root}/checkpoints/ballast", bytes(10_000_000))
     read: list[str] = []
     original = type(files).open
     monkeypatch.setattr(
         type(files), "open", lambda self, path, *a, **k: read.append(path) or original(self, path, *a, **k)
     )
-    files.pipe_file(f"{root}/checkpoints/ballast", bytes(10_000_000))
     RunFolder.open(run).verify()
     assert not [path for path in read if "ballast" in path]
     files.pipe_file(f"{root}/config.json", bytes(10_000_000))
