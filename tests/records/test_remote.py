@@ -121,9 +121,12 @@ def test_a_store_sends_no_more_than_the_manifest_says(store, monkeypatch):
     files.pipe_file(f"{root}/checkpoints/ballast", bytes(10_000_000))
     read: list[str] = []
     original = type(files).open
-    monkeypatch.setattr(
-        type(files), "open", lambda self, path, *a, **k: read.append(path) or original(self, path, *a, **k)
-    )
+
+    def opened(self, path, *args, **kwargs):
+        read.append(path)
+        return original(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(type(files), "open", opened)
     RunFolder.open(run).verify()
     assert not [path for path in read if "ballast" in path]
     files.pipe_file(f"{root}/config.json", bytes(10_000_000))
