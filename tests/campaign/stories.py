@@ -464,7 +464,7 @@ def lacks(start: Start, subject: Subject, policy: str, pace: Pace, row: Row) -> 
     parent = None if start.resumes is None else start.resumes.name
     if folder.manifest["parent"] != parent:
         return f"it goes on from {folder.manifest['parent']}, and not from {parent}"
-    found = read_rounds(folder)
+    found, types = read_rounds(folder), read_ledger(folder).column("type").to_pylist()  # it adds up to the summary
     numbers = [line["round"] for line in found if line["round"] > 0]
     if numbers != list(range(1, subject.num_rounds + 1)):
         return f"its rounds are {numbers}"
@@ -475,7 +475,6 @@ def lacks(start: Start, subject: Subject, policy: str, pace: Pace, row: Row) -> 
         epochs = [line for line in found if line["round"] > 0]
         if any(line["batches"] != num_batches for line in epochs):
             return f"{num_batches} batches are an epoch, those trained are {[line['batches'] for line in epochs]}"
-        types = read_ledger(folder).to_pydict()["type"]
         least = subject.num_rounds * num_batches * num_parties
         most = least + sum(line["abandoned"] for line in epochs) * num_parties
         seen = {kind: types.count(kind) for kind in ("Embedding", "Gradient")}
