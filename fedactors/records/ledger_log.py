@@ -146,11 +146,19 @@ def _checked(table: Any) -> Any:
 
 def make_parquet(log: Path, target: Path) -> None:
     """Write what a log holds as one Parquet file."""
+    import pyarrow as pa
     import pyarrow.parquet as parquet
 
     with disk_errors(target), parquet.ParquetWriter(target, _schema(), compression="zstd") as writer:
+        kept, count = [], 0
         for table in _segments(log):
-            writer.write_table(table)
+            kept.append(table)
+            count += table.num_rows
+            if count >= _SEGMENT_ROWS:  # a checkpoint's few rows are no group of their own: each has a head
+                writer.write_table(pa.concat_tables(kept))
+                kept, count = [], 0
+        if kept:
+            writer.write_table(pa.concat_tables(kept))
 
 
 def _segments(log: Path) -> Iterator[Any]:
