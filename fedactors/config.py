@@ -31,6 +31,9 @@ DEVICE_PATTERN = r"auto|cpu|cuda|cuda:\d+"
 Device = Annotated[str, Field(pattern=f"^({DEVICE_PATTERN})$")]
 """Where an actor computes; `fedactors.learning.devices.find_device` finds it."""
 
+OnlyWith = Mapping[str, Mapping[str, tuple[Any, ...] | None]]
+"""Settings that count beside some values of others only; see `build_given`."""
+
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, Field))
 def config(cls: type[T]) -> type[T]:
@@ -124,6 +127,70 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
         if isinstance(text := getattr(made, key), str):
             without_password(text, key)
     return made
+
+
+def build_given(cls: type[T], words: Sequence[str], preset: Mapping[str, Any] | None = None) -> T:
+    """Make a `cls` from what a user wrote, above a preset; a setting that would be ignored is refused.
+
+    A class says which those are: ``only_with: ClassVar[OnlyWith] = {setting: {other: values}}``, where one of the
+    others must have one of its values, or any but its default where None stands for the values.
+
+    Raises:
+        BadInput: as `build`, or a setting that changes nothing beside the others.
+    """
+    given = parse_words(words)
+    made = build(cls, {**(preset or {}), **given})
+    rules = {name: rule for one in reversed(cls.__mro__) for name, rule in vars(one).get("only_with", {}).items()}
+    usual = cls()
+    for name in given:
+        value, others = getattr(made, name), rules.get(name, {})
+        if (
+            not others
+            or value == getattr(usual, name)
+            or any(
+                getattr(made, other) != getattr(usual, other) if values is None else getattr(made, other) in values
+                for other, values in others.items()
+            )
+        ):
+            continue
+        now = " and ".join(f"{other}={_word(getattr(made, other))}" for other in others)
+        needed = " or ".join(
+            f"another {other}" if values is None else f"{other}={', '.join(map(_word, values))}"
+            for other, values in others.items()
+        )
+        raise BadInput(f"{name}: {_word(value)} is not allowed with {now}, which ignores it; it is for {needed}")
+    return made
+
+
+def with_contents(made: T) -> T:
+    """Return a config with the contents of files where its settings name some, so that a run folder opens none.
+
+    A class that has such settings says which, ``files: ClassVar = {setting: values that are no file}``, and makes the
+    config by its own ``with_contents``; a content is told from a path by the end of a line in it.
+
+    Raises:
+        BadInput: a file cannot be read.
+    """
+    return cast("T", made.with_contents()) if named_files(made) else made  # type: ignore[attr-defined]
+
+
+def named_files(made: Any) -> dict[str, str]:
+    """Return the settings of a config that name a file."""
+    found = {name: getattr(made, name) for name in getattr(type(made), "files", {})}
+    return {name: value for name, value in found.items() if value not in type(made).files[name] and "\n" not in value}
+
+
+def _word(value: Any) -> str:
+    """Return a value as a user writes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return (
+        ",".join(map(_word, value))
+        if isinstance(value, tuple)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def from_table(cls: type[T], given: Any, where: str) -> T:

@@ -24,7 +24,7 @@ from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, TypeAdapter, Val
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.command_line.options import RunOptions
-from fedactors.config import as_dict, build, parse_words, spell_infinities
+from fedactors.config import as_dict, build_given, named_files, spell_infinities, with_contents
 from fedactors.errors import BadInput, DataMissing, FedactorsError, Stopped
 from fedactors.launch_federated import prepare_federated, resolve_federated, resume_federated
 from fedactors.named_code import check_trusted
@@ -39,6 +39,7 @@ from fedactors.records.trackers import check_trackers, open_trackers
 from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.base import Runtime, Snapshot, Usage
 from fedactors.runtime.failures import without_words
+from fedactors.runtime.snapshot import check_actors
 from fedactors.stored_data import data_to_resume, way_on
 from fedactors.validation import shown
 
@@ -95,7 +96,7 @@ def resolve(protocol: Protocol, words: Sequence[str], options: RunOptions) -> tu
     if options.smoke and options.full:
         raise BadInput("--smoke and --full exclude each other")
     preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
-    config = build(protocol.Config, {**preset, **parse_words(words)})
+    config = build_given(protocol.Config, words, preset)
     seeds = options.seeds or (options.seed or 0,)
     filled = dataclasses.replace(
         options, seeds=seeds, data=options.data or protocol.default_data, runtime=options.runtime or "ray"
@@ -176,6 +177,7 @@ def launch(protocol: Protocol, config: Any, options: RunOptions, *, scenario: st
     """
     if (options.runtime or "ray") == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
         check_reachable(address)
+    config = with_contents(config)
     return [_run_once(protocol, config, options, seed, scenario or protocol.name) for seed in options.seeds or (0,)]
 
 
@@ -272,6 +274,8 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {place}: {first['msg']}") from None
+    for name, value in named_files(config).items():  # a run keeps contents
+        raise BadInput(f"{folder.path}: config.json: {name}: {shown(value)} is not opened: a run folder names no files")
     check_trusted(config, trusted, str(folder.path))
     return config
 
@@ -291,7 +295,8 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     stored = parent.config
     if stored.get("protocol") != protocol.name:
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
-    held = parent.checkpoint_to_resume().actors
+    checkpoint = parent.checkpoint_to_resume()
+    check_actors(checkpoint.driver, checkpoint.actors)
     config = restore_config(protocol, parent, options.trust)
     if stored["runtime"] == "federated":
         return config, resume_federated(options, stored)
@@ -302,7 +307,7 @@ def _resolve_resume(protocol: Protocol, words: Sequence[str], options: RunOption
     data = data_to_resume(parent, options.data)
     resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=data, runtime=runtime)
     earlier = _options_of(parent)
-    resumed = _with_states(resumed, _stored_states(earlier, held))
+    resumed = _with_states(resumed, _stored_states(earlier, checkpoint.actors))
     if runtime == stored["runtime"]:
         # what decides the run goes on as it was, unless this command says otherwise
         known = {name: value for name, value in earlier.items() if name not in ("state", "state_key")}

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.command_line.options import RunOptions
-from fedactors.config import as_dict, build, parse_words, spell_infinities
+from fedactors.config import as_dict, build_given, spell_infinities, with_contents
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
 from fedactors.records.recorder import Recorder
 from fedactors.records.run_folder import RunFolder
 from fedactors.runtime.base import Runtime
+from fedactors.validation import read_text, shown
 
 if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
@@ -47,14 +48,12 @@ def resolve_federated(protocol: Protocol, words: Sequence[str], options: RunOpti
     if options.data is None:
         raise BadInput("--data: missing: give SITE=NAME,SITE=NAME, the names that the sites have for their data")
     preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
-    given = {**preset, **parse_words(words)}
     if any(field.name == "on_party_loss" for field in dataclasses.fields(protocol.Config)):
-        given.setdefault("on_party_loss", "stop")
+        preset = {"on_party_loss": "stop", **preset}
     seeds = options.seeds or (options.seed or 0,)
-    config = build(protocol.Config, given)
-    if hasattr(config, "with_contents"):  # no path of this host's is a setting that others could open
-        config = config.with_contents()
-    return config, dataclasses.replace(options, seeds=seeds, runtime="federated")
+    config = build_given(protocol.Config, words, preset)
+    # no path of this host's is a setting that others could open
+    return with_contents(config), dataclasses.replace(options, seeds=seeds, runtime="federated")
 
 
 def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptions:
@@ -147,13 +146,16 @@ def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Pro
 
 
 def _site(options: RunOptions) -> SiteFolder:
-    from fedactors.runtime.federated.folders import FEDERATION, SiteFolder
+    from fedactors.runtime.federated.folders import FEDERATION, SITE, SiteFolder
 
     path = Path(options.federation or "")
     if path.name != FEDERATION:
         raise BadInput(
             f"--federation: {options.federation!r} is not allowed: give the {FEDERATION} in the folder of your site"
         )
+    read_text(path, "--federation")
+    if not (path.parent / SITE).is_file():
+        raise BadInput(f"--federation: {shown(str(path))} is not allowed: no {SITE} lies beside it")
     return SiteFolder(path.parent)
 
 

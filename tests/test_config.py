@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal, get_type_hints
 
 import pytest
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
-from fedactors.config import as_dict, build, config, parse_words
+from fedactors.config import OnlyWith, as_dict, build, build_given, config, parse_words
 from fedactors.errors import BadInput
+from fedactors.plugins import find_protocol
 
 
 @config
@@ -133,3 +134,60 @@ def test_a_choice_of_numbers_is_chosen_by_text():
     assert build(Choosing, {"bits": "8"}).bits == 8
     with pytest.raises(BadInput, match=r"^bits: '7' is not allowed: input should be 0, 8 or 16$"):
         build(Choosing, {"bits": "7"})
+
+
+@config
+class Choosy:
+    only_with: ClassVar[OnlyWith] = {"hops": {"walk": ("lazy", "sweep")}, "clip": {"noise": None, "bound": None}}
+
+    walk: Literal["lazy", "sweep", "none"] = "none"
+    hops: int = 3
+    noise: float | None = None
+    bound: bool = False
+    clip: float = 1.0
+
+
+@config
+class Choosier(Choosy):
+    only_with: ClassVar[OnlyWith] = {"share": {"walk": ("sweep",)}}
+
+    share: float = 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["hops=4"], "hops: 4 is not allowed with walk=none, which ignores it; it is for walk=lazy, sweep"),
+        (
+            ["clip=2"],
+            "clip: 2 is not allowed with noise=none and bound=false, which ignores it; it is for another noise or "
+            "another bound",
+        ),
+        (
+            ["share=1", "walk=lazy"],
+            "share: 1 is not allowed with walk=lazy, which ignores it; it is for walk=sweep",
+        ),
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(words: list[str], line: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        build_given(Choosier, words)
+    assert str(refused.value) == line
+
+
+def test_a_setting_that_counts_is_taken_and_so_is_what_it_is_anyway() -> None:
+    for words in (["hops=3"], ["hops=4", "walk=sweep"], ["clip=2", "noise=1"], ["clip=2", "bound=true"], ["share=0.5"]):
+        build_given(Choosier, words)
+    build_given(Choosier, ["clip=2"], {"bound": True})
+    assert build_given(Choosier, [], {"hops": 9}).hops == 9, "a preset may hold what only some methods need"
+
+
+@pytest.mark.parametrize("name", ["glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"])
+def test_what_protocols_say_is_ignored_are_settings(name: str) -> None:
+    cls = find_protocol(name).Config
+    fields, hints = {field.name for field in dataclasses.fields(cls)}, get_type_hints(cls, include_extras=True)
+    for setting, others in cls.only_with.items():
+        assert {setting, *others} <= fields
+        for other, values in others.items():
+            for value in values or ():
+                TypeAdapter(hints[other]).validate_python(value)

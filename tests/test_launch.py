@@ -9,6 +9,7 @@ from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
 from fedactors.launch import combine, launch, load_data, resolve
 from fedactors.records.metrics import read_rounds
 from fedactors.records.run_folder import RunFolder
+from fedactors.runtime.snapshot import seal_driver
 from tests import tiny
 from tests.tiny import PROTOCOL
 
@@ -161,7 +162,7 @@ def test_resume_of_a_damaged_or_foreign_folder_is_bad_input(tmp_path):
     with pytest.raises(BadInput, match="is a run of 'mtcd', not of 'tiny-one'"):
         go(tmp_path, resume=str(other.path))
     changed = RunFolder.create(tmp_path, "changed", 0, {**config, "config": {"gone": 1}})
-    changed.save_checkpoint("r1", {}, b"")
+    changed.save_checkpoint("r1", {}, seal_driver({}, ()))
     with pytest.raises(BadInput, match=r"config\.json does not fit tiny-one: gone"):
         go(tmp_path, resume=str(changed.path))
     assert len(folders(tmp_path)) == 1
@@ -185,7 +186,7 @@ def stored(tmp_path, name, **options):
     """A run folder on Ray whose options are these."""
     config = json.loads((Path(go(tmp_path)[0].run) / "config.json").read_text())
     folder = RunFolder.create(tmp_path, name, 0, {**config, "runtime": "ray", "options": options})
-    folder.save_checkpoint("r1", {}, b"")
+    folder.save_checkpoint("r1", {}, seal_driver({}, ()))
     return str(folder.path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedactors.errors import BadInput
 from fedactors.launch import _way_on
 from fedactors.records.run_folder import RunFolder
 from fedactors.stored_data import data_to_audit, data_to_resume
-from tests.bad_inputs.world import RELATIONAL
+from tests.bad_inputs.world import CATALOGUE, NETWORK, RELATIONAL, SMALL
 
 FILES = {
     "parties.toml": RELATIONAL,
@@ -32,7 +33,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
-    words = ["rounds=1", "inner_rounds=1", "--data", "parties.toml", "--runtime", "simulated", "--quiet"]
+    words = ["rounds=1", "--data", "parties.toml", "--runtime", "simulated", "--quiet"]
     assert main(["run", "tablepuppet", *words, "--out", "runs"]) == 0
     (made,) = Path("runs").iterdir()
     return made
@@ -116,3 +117,36 @@ def test_the_name_of_a_data_set_is_taken_from_the_folder(trained: Path) -> None:
 def test_a_flag_that_would_be_ignored_is_refused(words, said, capsys):
     assert main(words.split()) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words", "name", "text"),
+    [
+        ("nebulafl", f"{SMALL['nebulafl']} catalogue=mine.toml network=links.toml", "catalogue", CATALOGUE),
+        ("mtcd", f"{SMALL['mtcd']} topology=mine.toml", "topology", "0 1\n1 2\n"),
+    ],
+)
+def test_a_run_keeps_what_its_files_hold_and_a_folder_names_none(
+    protocol: str,
+    words: str,
+    name: str,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(text)
+    Path("links.toml").write_text(NETWORK)
+    assert main(["run", protocol, *words.split(), "--runtime", "simulated", "--quiet", "--out", "runs"]) == 0
+    (made,) = Path("runs").iterdir()
+    Path("mine.toml").unlink()
+    Path("links.toml").unlink()
+    again = ["run", protocol, "--resume", str(made), "--quiet", "--out", "on"]
+    assert main(again) == 0
+    config = RunFolder.open(made).config["config"]
+    assert text.splitlines()[-1] in config[name]
+    os.mkfifo("pipe")  # whoever opens it waits for ever
+    rewrite(made, config={**config, name: str(tmp_path / "pipe")})
+    for command in (again, ["predict", str(made), "--data", "digits"], ["export", str(made)]):
+        assert f"config.json: {name}: '{tmp_path}/pipe' is not opened" in line(capsys, *command)

@@ -17,6 +17,7 @@ from fedactors.config import config
 from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
 from fedactors.plugins import Headline, RunResult
 from fedactors.records.recorder import Recorder
+from fedactors.runtime import snapshot
 from fedactors.runtime.base import Snapshot, Usage
 from fedactors.scenario import Scenario
 
@@ -50,7 +51,7 @@ class TinyRuntime:
 
     def execute(self, main: Callable[[], Awaitable[RunResult]], resume: Snapshot | None = None) -> RunResult:
         if resume is not None:
-            state = json.loads(resume.driver)
+            state = json.loads(snapshot.unseal_driver(resume.driver)["text"])
             self.round = state["round"]
             self.random.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
             assert resume.actors == {"bank": b"bank", "shop/worker-0": b"worker"}
@@ -70,8 +71,9 @@ class TinyRuntime:
 
     def checkpoint(self) -> None:
         assert self.recorder is not None
-        driver = json.dumps({"round": self.round, "random": self.random.getstate()}).encode()
         actors = {"bank": b"bank", "shop/worker-0": b"worker"}
+        text = json.dumps({"round": self.round, "random": self.random.getstate()})
+        driver = snapshot.seal_driver({"text": text}, actors)
         self.recorder.save_checkpoint(f"round-{self.round}", actors, driver)
         if self._exit_code is not None:
             raise Stopped("stopped on request", self._exit_code)

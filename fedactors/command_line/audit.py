@@ -51,7 +51,7 @@ def audit_command(args: argparse.Namespace) -> int:
         "replays": [_replay(audit) for audit in replays],
         "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in attacks],
     }
-    if (replays or attacks) and folder.manifest["status"] != "running":
+    if (replays or attacks) and folder.status != "running":
         folder.write_json(AUDIT, found)
         folder.write_manifest()
     if args.format == "json":

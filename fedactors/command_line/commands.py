@@ -201,13 +201,13 @@ def report_command(args: argparse.Namespace) -> int:
 
 def plan_command(args: argparse.Namespace) -> int:
     """Choose settings from profiles."""
-    from fedactors.config import build, parse_words
+    from fedactors.config import build_given
     from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
     if protocol.plan is None:
         raise BadInput(f"protocol: {protocol.name} has no planner")
-    config = build(protocol.Config, parse_words(args.words))
+    config = build_given(protocol.Config, args.words)
     planned = jsonable(protocol.plan(config, [_read_profile(path) for path in args.profile]))
     if args.format == "json":
         print_json(planned)
@@ -218,12 +218,12 @@ def plan_command(args: argparse.Namespace) -> int:
 
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
-    from fedactors.config import build, parse_words
+    from fedactors.config import build_given
     from fedactors.inspection import describe_joins, describe_messages, describe_predictions, describe_protections
     from fedactors.records.metrics import jsonable
 
     protocol = find_protocol(args.protocol)
-    config = build(protocol.Config, parse_words(args.words))
+    config = build_given(protocol.Config, args.words)
     messages, protections = describe_messages(protocol, config), describe_protections(protocol, config)
     predictions, joins = describe_predictions(protocol, config), describe_joins(protocol)
     if args.format == "json":
@@ -398,6 +398,7 @@ def _print_datasets(datasets: Sequence[Any]) -> None:
 def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Checkpoint, FoundStates]:
     from fedactors.launch import restore_config, states_of
     from fedactors.records.run_folder import RunFolder
+    from fedactors.runtime.snapshot import check_actors
 
     folder = RunFolder.open(args.run)
     folder.verify()
@@ -407,6 +408,7 @@ def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Checkp
     chosen = args.checkpoint if args.checkpoint is not None else "best" if "best" in labels else None
     config = restore_config(protocol, folder, args.trust)
     checkpoint = folder.load_checkpoint(chosen)
+    check_actors(checkpoint.driver, checkpoint.actors)
     states = states_of(folder, checkpoint.actors, dict(args.state), dict(args.state_key))
     return protocol, config, folder, checkpoint, states
 

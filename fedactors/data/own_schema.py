@@ -18,7 +18,7 @@ from fedactors.data.alignment import Alignment
 from fedactors.data.catalogue import Task
 from fedactors.data.files import CsvFormat
 from fedactors.data.pictures import Size
-from fedactors.data.preprocessing import ColumnRule
+from fedactors.data.preprocessing import ONLY_OF, ColumnRule
 from fedactors.errors import BadInput
 from fedactors.validation import shown
 
@@ -273,6 +273,17 @@ def rules_of(table: dict[str, Any], where: str) -> dict[str, ColumnRule]:
         raise BadInput(f"{where}.columns: {shown(given)} is not allowed: give a table [{where}.columns]")
     rules = {column: from_table(ColumnRule, rule, f"{where}.columns.{column}") for column, rule in given.items()}
     for column, rule in rules.items():  # here and not in the rule: parts that were trained so are still read
+        for key in given[column]:
+            if key in ONLY_OF and rule.type not in ONLY_OF[key]:
+                raise BadInput(
+                    f"{where}.columns.{column}.{key}: {shown(given[column][key])} is not allowed for type={rule.type}, "
+                    f"which ignores it: it is for {' or '.join(ONLY_OF[key])}"
+                )
+        for key, text in (*(("categories", one) for one in rule.categories), ("fill", rule.fill)):
+            if isinstance(text, str) and not text.strip():
+                raise BadInput(
+                    f"{where}.columns.{column}.{key}: {text!r} is not allowed: a value of blanks is a missing one"
+                )
         if rule.rare > 1 and rule.unknown == "refuse":
             raise BadInput(
                 f"{where}.columns.{column}.rare: {rule.rare} is not allowed with unknown='refuse': rare categories "

@@ -44,6 +44,18 @@ _MOST_NAMED = 8
 _MOST_SHOWN = 20
 
 
+ONLY_OF: dict[str, tuple[Kind, ...]] = {
+    "scaling": ("numeric", "datetime"),
+    "range": ("numeric", "datetime"),
+    "categories": ("categorical", "text"),
+    "unknown": ("categorical", "text"),
+    "rare": ("categorical", "text"),
+    "format": ("datetime",),
+    "parts": ("datetime",),
+}
+"""What a rule may say of columns of some types only."""
+
+
 @config
 class ColumnRule:
     """What a description says of a column, ``[parties.NAME.columns.COLUMN]``."""

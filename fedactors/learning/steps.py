@@ -6,17 +6,19 @@ states defaults of its own. Importing this loads no torch.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import config
+from fedactors.config import OnlyWith, config
 from fedactors.learning.optimizers import OptimizerSpec, Schedule
 
 
 @config
 class ScheduleSettings:
     """How the step size changes over a run."""
+
+    only_with: ClassVar[OnlyWith] = {"decay_every": {"schedule": ("step",)}, "decay_factor": {"schedule": ("step",)}}
 
     schedule: Literal["constant", "cosine", "step"] = "constant"
     """How the step size changes over the rounds (or epochs): not at all, along half a cosine to 0, or in steps."""

@@ -71,9 +71,8 @@ def read_graph(path: Path, num_clients: int | None = None) -> Any:
     if not path.is_file():
         raise DataMissing(f"topology: {path} is not a file")
     readers = {".graphml": nx.read_graphml, ".json": _read_json, ".gml": nx.read_gml, ".adjlist": nx.read_adjlist}
-    reader = readers.get(path.suffix, _read_edges)
     try:
-        graph = reader(path)
+        graph = readers[path.suffix](path) if path.suffix in readers else _edges(path.read_text())
     except (nx.NetworkXError, ValueError, KeyError, TypeError, IndexError, SyntaxError, AttributeError) as error:
         raise BadInput(f"topology: {path} cannot be read as {path.suffix or 'an edge list'}: {error}") from None
     if graph.is_directed():
@@ -85,6 +84,29 @@ def read_graph(path: Path, num_clients: int | None = None) -> Any:
     if num_clients is not None and graph.number_of_nodes() != num_clients:
         raise BadInput(f"topology: {path} has {graph.number_of_nodes()} nodes, but there are {num_clients} clients")
     return _renamed(graph, {node: index for index, node in enumerate(sorted(graph, key=str))}, len(graph))
+
+
+def graph_text(graph: Any) -> str:
+    """Return a graph of client numbers as a text of lines, each a node or the two ends of an edge."""
+    lines = [*map(str, sorted(graph)), *(f"{a} {b}" for a, b in sorted(map(sorted, graph.edges)))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def graph_of(text: str, num_clients: int) -> Any:
+    """Return the graph that `graph_text` described.
+
+    Raises:
+        BadInput: it is no such text, or of another number of clients.
+    """
+    try:
+        found = nx.relabel_nodes(_edges(text), int)
+    except ValueError as error:
+        raise BadInput(f"topology: {error}") from None
+    if sorted(found) != list(range(num_clients)):
+        raise BadInput(f"topology: its {len(found)} nodes are not the clients 0 to {num_clients - 1}")
+    graph = nx.empty_graph(num_clients)  # nodes in their order
+    graph.add_edges_from(found.edges)
+    return graph
 
 
 def detect_clusters(graph: Any, method: str, *, num_clusters: int | None = None, seed: int = 0) -> Clusters:
@@ -203,9 +225,9 @@ def visit_probabilities(transition_KK: Matrix, start_K: Matrix, num_hops: int) -
     return visited_K
 
 
-def _read_edges(path: Path) -> Any:
+def _edges(text: str) -> Any:
     graph = nx.Graph()
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         # what stands in braces is what networkx knows of the edge, a third word a weight
         words = line.partition("#")[0].partition("{")[0].replace(",", " ").split()
         if not words:

@@ -114,7 +114,7 @@ class Summary:
 def read_summary(folder: RunFolder) -> Summary:
     """Read the summary of a finished run; ``run`` is the folder as it was opened."""
     if folder.listed(SUMMARY) is None:
-        raise BadInput(f"{folder.path}: the run has no summary (status: {folder.manifest['status']})")
+        raise BadInput(f"{folder.path}: the run has no summary (status: {folder.status})")
     values = folder.read_json(SUMMARY, schemas.SummaryFile)
     return Summary.from_dict({**values, "run": folder.place}, where=f"{folder.path}/{SUMMARY}")
 

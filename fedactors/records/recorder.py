@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedactors.errors import BadInput
 from fedactors.records import schemas
 from fedactors.records.events import LOST, EventLog, Span
-from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, Row, make_parquet, read_ledger
+from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, Row, make_parquet, read_ledger, totals
 from fedactors.records.metrics import encode_round, json_line, jsonable
 from fedactors.records.progress import NoProgress, Progress, RoundProgress
 from fedactors.records.run_folder import EVENTS, PRIVACY, ROUND_METRICS, Checkpoint, RunFolder
@@ -212,7 +212,10 @@ class FolderRecorder:
         path = parent.listed(name)
         if size and path is None:
             raise BadInput(f"{parent.path}: {name} is missing")
-        return path.read_bytes()[:size] if size and path is not None else b""
+        data = path.read_bytes()[:size] if size and path is not None else b""
+        if len(data) < size or (data and not data.endswith(b"\n")):
+            raise BadInput(f"{parent.path}: {name}: byte {size}, where the checkpoint was taken, is the end of no line")
+        return data
 
     def _check_losses(self, parent: RunFolder | None) -> None:
         """Refuse to do rounds with secure sums again that somebody was lost in: sums with it and without it differ.
@@ -236,7 +239,7 @@ class FolderRecorder:
         """Return what had left by the checkpoint.
 
         Raises:
-            BadInput: the parent's ledger holds less than that.
+            BadInput: the parent's ledger holds less than that, or than the last round before it says.
         """
         if parent is None or self._resume_from is None:
             return None
@@ -247,4 +250,14 @@ class FolderRecorder:
                 f"{parent.path}: the ledger holds {table.num_rows} of the {num_rows} messages that had left by the "
                 "checkpoint: it is damaged"
             )
-        return table.slice(0, num_rows)
+        made = table.slice(0, num_rows)
+        lines = [parse(schemas.EventLine, line, EVENTS) for line in self._inherited(parent, EVENTS).splitlines()]
+        rounds = [line for line in lines if line["type"] == "round"]
+        messages, size = totals(made)
+        is_short = bool(rounds) and (rounds[-1]["messages"] > messages or rounds[-1]["bytes"] > size)
+        if is_short and parent.config.get("runtime") != "federated":  # sites keep their own rows
+            raise BadInput(
+                f"{parent.path}: the ledger is damaged: up to the checkpoint it holds {messages} messages of {size} "
+                f"bytes, by round {rounds[-1]['round']} there were {rounds[-1]['messages']} of {rounds[-1]['bytes']}"
+            )
+        return made

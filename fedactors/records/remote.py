@@ -14,6 +14,8 @@ from typing import Any
 from fedactors.errors import BadInput
 from fedactors.validation import without_password
 
+_BLOCK = 1 << 20
+
 
 def is_remote(text: object) -> bool:
     """Say whether a place is an address rather than a path."""
@@ -49,20 +51,31 @@ class Mirror:
                 self._files.rm_file(f"{self._root}/{name}")
                 del self._sent[name]
 
-    def pull(self, folder: Path) -> None:
-        """Copy the whole run folder from the address into the empty `folder`.
+    def fetch(self, name: str, target: Path, most: int, *, grows: bool = False) -> None:
+        """Copy one file from the address, block by block; one that is not there is left out.
+
+        Args:
+            name: of the file, which stays in the run folder.
+            target: where to.
+            most: bytes that it may have.
+            grows: whether it may have more, which are left there.
 
         Raises:
-            BadInput: a key of the store names a place outside of the folder.
+            BadInput: it has more.
         """
         with _errors(self.address):
-            for path in self._files.find(self._root):
-                name = path.removeprefix(self._root.rstrip("/")).lstrip("/")
-                if not name or "\0" in name or {"..", "."} & set(name.split("/")):
-                    raise BadInput(f"{self.address}: the store holds {path!r}, which is no file of a run folder")
-                target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(self._files.cat_file(path))
+            if not self._files.exists(f"{self._root}/{name}"):
+                return
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with self._files.open(f"{self._root}/{name}", "rb") as source, open(target, "wb") as copy:
+                left = most
+                while block := source.read(_BLOCK):
+                    if len(block) > left and not grows:
+                        raise BadInput(f"{self.address}: {name} is damaged (more than {most} bytes)")
+                    copy.write(block[:left])
+                    left -= len(block)
+                    if left <= 0 and grows:
+                        return
 
     def remove(self) -> None:
         """Remove the copy."""
@@ -74,6 +87,15 @@ class Mirror:
         target = f"{self._root}/{name}"
         self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
         self._files.pipe_file(target, source.read_bytes())
+
+
+def free_mirror(out: str, name: str) -> Mirror:
+    """Return a copy to be at an address under `out`, by a name that nobody has there yet; or raise `BadInput`."""
+    for suffix in range(1, 10_000):
+        mirror = Mirror(f"{out.rstrip('/')}/{name if suffix == 1 else f'{name}-{suffix}'}")
+        if not mirror.exists():
+            return mirror
+    raise BadInput(f"--out: {out} already holds 9999 runs called {name}")
 
 
 class Store:

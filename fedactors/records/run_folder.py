@@ -19,12 +19,12 @@ list is not read, whoever put it there.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
 import re
 import shutil
+import time
 import weakref
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,24 +35,30 @@ from typing import Any
 from fedactors.errors import BadInput
 from fedactors.records import schemas
 from fedactors.records.environment import describe_environment
-from fedactors.records.remote import Mirror, is_remote
+from fedactors.records.liveness import Heartbeat, is_gone, this_process
+from fedactors.records.remote import Mirror, free_mirror, is_remote
 from fedactors.records.schemas import parse
 from fedactors.records.storage import (
     LineFile,
     disk_errors,
+    entry_of,
+    is_as_listed,
     json_bytes,
     local_path,
+    make_unique,
     sha256_of,
     sync_folder,
     write_atomic,
     write_synced,
 )
-from fedactors.records.temporary import make_folder, remove_folders
+from fedactors.records.temporary import folder_of_copies
 from fedactors.runtime.base import ACTOR_NAME, FINAL
 from fedactors.validation import LARGEST_FILE, shown
 
 SCHEMA_VERSION = 1
 KIND = "fedactors-run"
+WITHOUT_A_WORD = "ended without a word"
+"""What became of a run whose process is gone, and that never said so."""
 MANIFEST = "manifest.json"
 DRIVER = "_driver"
 BEST = "best"
@@ -88,6 +94,7 @@ class RunFolder:
         self.manifest = manifest
         self._streams: dict[str, LineFile] = {}
         self._mirror: Mirror | None = None
+        self._heart: Heartbeat | None = None
 
     @classmethod
     def create(
@@ -114,11 +121,11 @@ class RunFolder:
             BadInput: `out` cannot be written or the disk is full; nothing is left behind.
         """
         name = f"{(now or datetime.now(UTC)):%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', scenario)}-{seed}"
-        mirror = _free_mirror(str(out), name) if is_remote(out) else None
-        root = _copies() if mirror else local_path(out)
+        mirror = free_mirror(str(out), name) if is_remote(out) else None
+        root = folder_of_copies() if mirror else local_path(out)
         with disk_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-            path = _make_unique(root, mirror.address.rpartition("/")[2] if mirror else name)
+            path = make_unique(root, mirror.address.rpartition("/")[2] if mirror else name)
         manifest = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
@@ -126,6 +133,7 @@ class RunFolder:
             "parent": None if parent is None else parent.path.name,
             "files": {},
             "checkpoints": [],
+            "process": this_process(),
         }
         folder = cls(path, manifest)
         folder._mirror = mirror
@@ -136,6 +144,8 @@ class RunFolder:
         except BaseException:
             folder.discard()
             raise
+        folder._heart = Heartbeat(folder.path / MANIFEST)
+        weakref.finalize(folder, folder._heart.end)
         return folder
 
     @classmethod
@@ -183,6 +193,15 @@ class RunFolder:
         return str(self.path) if self._mirror is None else self._mirror.address
 
     @property
+    def status(self) -> str:
+        """What became of the run: ``running``, ``finished``, ``stopped``, ``failed``, or `WITHOUT_A_WORD`."""
+        status, process = str(self.manifest["status"]), self.manifest.get("process")
+        if status != "running" or process is None or self._heart is not None:
+            return status
+        silence = time.time() - (self.path / MANIFEST).stat().st_mtime
+        return WITHOUT_A_WORD if is_gone(process, silence) else status
+
+    @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration of the run."""
         found: dict[str, Any] = parse(schemas.Config, self._read("config.json"), f"{self.path}: config.json")
@@ -219,7 +238,7 @@ class RunFolder:
             path = self.inside(name)
             if not path.is_file():
                 raise BadInput(f"{self.path}: {name} is missing")
-            if not _is_as_listed(path, entry):
+            if not is_as_listed(path, entry):
                 raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
 
     def read_json(self, name: str, kind: Any = schemas.Tree) -> dict[str, Any]:
@@ -242,7 +261,7 @@ class RunFolder:
         """Write one file atomically and note it in the manifest (which `write_manifest` then writes)."""
         path = self.inside(name)
         write_atomic(path, data)
-        self.manifest["files"][name] = _entry(data)
+        self.manifest["files"][name] = entry_of(data)
         return path
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> Path:
@@ -307,7 +326,7 @@ class RunFolder:
             try:
                 for actor, data in [*actors.items(), (DRIVER, driver)]:
                     write_synced(temporary / f"{actor}.ckpt", data)
-                    entries[f"{prefix}/{actor}.ckpt"] = _entry(data)
+                    entries[f"{prefix}/{actor}.ckpt"] = entry_of(data)
                 temporary.rename(final)
                 sync_folder(final.parent)
             except BaseException:
@@ -378,8 +397,10 @@ class RunFolder:
             BadInput: the run has not ended, or its folder cannot be written.
         """
         cannot = f"{self.place}: what a prediction releases under noise or masks is counted in the run's folder, "
-        if self.manifest["status"] == "running":
-            raise BadInput(f"{cannot}and this run has not ended: wait for its end, or resume it")
+        if self.status == "running":
+            raise BadInput(f"{cannot}and this run has not ended: wait for its end")
+        if self.status == WITHOUT_A_WORD:
+            raise BadInput(f"{cannot}and this run {WITHOUT_A_WORD}: resume it")
         if not os.access(self.path, os.W_OK):
             raise BadInput(f"{cannot}which cannot be written: make it writable")
 
@@ -401,6 +422,8 @@ class RunFolder:
             stream.close()
             self.manifest["files"][name] = {"bytes": stream.size, "sha256": stream.sha256}
         self._streams.clear()
+        self._end_heart()
+        self.manifest.pop("process", None)
         self.manifest["status"] = status
         self.write_manifest()
         if self._mirror is not None:
@@ -415,9 +438,15 @@ class RunFolder:
 
     def release(self) -> None:
         """Close the line files without writing anything more."""
+        self._end_heart()
         for stream in self._streams.values():
             stream.abandon()
         self._streams.clear()
+
+    def _end_heart(self) -> None:
+        if self._heart is not None:
+            self._heart.end()
+            self._heart = None
 
     def _free_checkpoint(self, label: str) -> str:
         for number in range(1, 10_000):
@@ -431,7 +460,7 @@ class RunFolder:
         path = self.inside(name)
         if entry is None or not path.is_file():
             raise BadInput(f"{self.path}: {name} is missing")
-        if path.stat().st_size != entry["bytes"] or _entry(data := path.read_bytes()) != entry:
+        if path.stat().st_size != entry["bytes"] or entry_of(data := path.read_bytes()) != entry:
             raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
         return data
 
@@ -449,45 +478,17 @@ class RunFolder:
         return path
 
 
-def _free_mirror(out: str, name: str) -> Mirror:
-    for suffix in range(1, 10_000):
-        mirror = Mirror(f"{out.rstrip('/')}/{name if suffix == 1 else f'{name}-{suffix}'}")
-        if not mirror.exists():
-            return mirror
-    raise BadInput(f"--out: {out} already holds 9999 runs called {name}")
-
-
-def _copies() -> Path:
-    """Make a folder for a copy of this process's; those of processes that were killed go."""
-    remove_folders({"run": lambda folder: None})
-    return make_folder("run")
-
-
 def _pulled(mirror: Mirror) -> Path:
     if not mirror.exists():
         raise BadInput(f"{mirror.address}: no such run folder")
-    folder = _copies() / mirror.address.rpartition("/")[2]
-    mirror.pull(folder)
-    return folder
-
-
-def _make_unique(root: Path, name: str) -> Path:
-    for suffix in range(1, 10_000):
-        path = root / (name if suffix == 1 else f"{name}-{suffix}")
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
-    raise BadInput(f"--out: {root} already holds 9999 runs called {name}")
-
-
-def _is_as_listed(path: Path, entry: Mapping[str, Any]) -> bool:
-    """Say whether a file is what the manifest says, without reading one of another size."""
-    size, listed = path.stat().st_size, entry["bytes"]
-    is_size = size >= listed if entry.get("grows") else size == listed
-    return bool(is_size and sha256_of(path, listed) == entry["sha256"])
-
-
-def _entry(data: bytes) -> dict[str, Any]:
-    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    path = folder_of_copies() / mirror.address.rpartition("/")[2]
+    path.mkdir()
+    # the manifest says what there is and how much of it: a store could hold, and send, anything
+    mirror.fetch(MANIFEST, path / MANIFEST, LARGEST_FILE)
+    folder = RunFolder._open(path)
+    size, free = sum(entry["bytes"] for entry in folder.manifest["files"].values()), shutil.disk_usage(path).free
+    if size > free:
+        raise BadInput(f"{mirror.address}: its {size} bytes do not fit on this machine's disk, which has {free} free")
+    for name, entry in folder.manifest["files"].items():
+        mirror.fetch(name, folder.inside(name), entry["bytes"], grows=entry.get("grows", False))
+    return path

@@ -97,6 +97,16 @@ class CheckpointEntry:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ProcessEntry:
+    """What the manifest says of the process that writes it; see `fedactors.records.liveness`."""
+
+    place: Annotated[str, Field(max_length=64)]
+    boot: Annotated[str, Field(max_length=64)]
+    pid: Annotated[int, Field(ge=1, le=2**31)]
+    start: Count
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Manifest:
     """manifest.json."""
 
@@ -106,6 +116,7 @@ class Manifest:
     parent: Text | None
     files: dict[Inside, FileEntry]
     checkpoints: list[CheckpointEntry]
+    process: ProcessEntry | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

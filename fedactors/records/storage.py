@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -172,3 +172,27 @@ def sha256_of(path: Path, size: int) -> str:
             digest.update(block)
             size -= len(block)
     return digest.hexdigest()
+
+
+def make_unique(root: Path, name: str) -> Path:
+    """Make a folder of this name, or with a number behind it where it is there already; or raise `BadInput`."""
+    for suffix in range(1, 10_000):
+        path = root / (name if suffix == 1 else f"{name}-{suffix}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise BadInput(f"--out: {root} already holds 9999 runs called {name}")
+
+
+def is_as_listed(path: Path, entry: Mapping[str, Any]) -> bool:
+    """Say whether a file is what the manifest says, without reading one of another size."""
+    size, listed = path.stat().st_size, entry["bytes"]
+    is_size = size >= listed if entry.get("grows") else size == listed
+    return bool(is_size and sha256_of(path, listed) == entry["sha256"])
+
+
+def entry_of(data: bytes) -> dict[str, Any]:
+    """Return what the manifest says of a file with this content."""
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

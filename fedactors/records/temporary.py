@@ -28,7 +28,10 @@ def make_folder(kind: str) -> Path:
     """
     pid = os.getpid()
     for number in itertools.count():
-        folder = Path(tempfile.gettempdir()) / f"fedactors-{kind}-{_place()}-{pid}-{start_of(pid) or 0:x}-{number}"
+        folder = (
+            Path(tempfile.gettempdir())
+            / f"fedactors-{kind}-{place_of_processes()}-{pid}-{start_of(pid) or 0:x}-{number}"
+        )
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
             return folder
@@ -48,7 +51,7 @@ def remove_folders(prepare: Mapping[str, Callable[[Path], None]]) -> list[Path]:
             if found is None or folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             kind, place, pid, start = found.group(1), found.group(2), int(found.group(3)), int(found.group(4), 16)
-            if kind not in prepare or place != _place() or start_of(pid) == start:
+            if kind not in prepare or place != place_of_processes() or start_of(pid) == start:
                 continue  # it is not known here whether its owner is alive, or it is
             prepare[kind](folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -65,9 +68,15 @@ def start_of(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
-def _place() -> str:
+def place_of_processes() -> str:
     """Return four digits for the host and the namespace in which process numbers mean what they mean here."""
     machine = Path("/etc/machine-id")
     machine_id = machine.read_text().strip() if machine.is_file() else ""
     where = f"{socket.gethostname()} {machine_id} {os.stat('/proc/self/ns/pid').st_ino}"
     return hashlib.sha256(where.encode()).hexdigest()[:4]
+
+
+def folder_of_copies() -> Path:
+    """Make a folder for a copy of this process's; those of processes that were killed go."""
+    remove_folders({"run": lambda folder: None})
+    return make_folder("run")

@@ -358,7 +358,7 @@ class SimulatedRuntime(Runtime):
 
     def _save(self, label: str) -> None:
         actors = {name: context.capture() for name, context in sorted(self.contexts.items()) if context.alive}
-        driver = snapshot.seal(
+        driver = snapshot.seal_driver(
             {
                 "now": self.loop.time(),
                 "state": snapshot.pack(self.state, "the driver's state"),
@@ -367,7 +367,8 @@ class SimulatedRuntime(Runtime):
                 "busy": self.cores.busy_seconds,
                 "waiting": self._waiting_seconds,
                 "free_at": {pool: list(times) for pool, times in sorted(self.cores.free_at.items())},
-            }
+            },
+            actors,
         )
         self._last_snapshot = Snapshot(actors, driver)
         if self.recorder is not None:
@@ -377,10 +378,10 @@ class SimulatedRuntime(Runtime):
             self.contexts[name].states.drop(frame)
 
     def _restore_driver(self, resume: Snapshot) -> None:
-        content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
+        content = snapshot.unseal_driver(resume.driver)
         self._resume = self._last_snapshot = resume
         self.resumed = True
-        with snapshot.intact("the checkpoint of the driver"):
+        with snapshot.intact(snapshot.DRIVERS):
             self.loop.set_time(float(content["now"]))
             self.state = dict(snapshot.unpack(content["state"]))
             self.spent = float(content["spent"])

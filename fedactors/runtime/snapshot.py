@@ -12,16 +12,17 @@ import importlib
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.network.codec import CodecError, decode, encode
-from fedactors.validation import first_line
+from fedactors.validation import first_line, shown
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+DRIVERS = "the checkpoint of the driver"
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -81,6 +82,37 @@ def unseal(data: bytes, what: str) -> Any:
         return decode(memoryview(data)[4:])
     except CodecError as error:
         raise BadInput(f"{what} is corrupt: {error}") from None
+
+
+def seal_driver(content: Mapping[str, Any], actors: Iterable[str]) -> bytes:
+    """Return the driver's frame: what it goes on from, and whose states belong to it."""
+    return seal({"actors": sorted(actors), "content": seal(content)})
+
+
+def unseal_driver(data: bytes) -> Any:
+    """Return what the driver goes on from, of messages that this process knows; raise as `unseal`."""
+    with intact(DRIVERS):
+        return unseal(unseal(data, DRIVERS)["content"], DRIVERS)
+
+
+def check_actors(driver: bytes, actors: Collection[str]) -> None:
+    """Refuse a checkpoint that holds the states of other actors than those that its driver took it with.
+
+    Args:
+        driver: the driver's frame.
+        actors: whose states there are.
+
+    Raises:
+        BadInput: names who is missing, and who is too many.
+    """
+    with intact(DRIVERS):
+        taken = {str(name) for name in unseal(driver, DRIVERS)["actors"]}
+    for names, said in (
+        (taken - set(actors), "lacks the state of"),
+        (set(actors) - taken, "holds a foreign state, of"),
+    ):
+        if names:
+            raise BadInput(f"the checkpoint is damaged: it {said} {', '.join(map(shown, sorted(names)))}")
 
 
 @contextlib.contextmanager

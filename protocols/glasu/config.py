@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedactors.config import Device, config
+from fedactors.config import Device, OnlyWith, config
 from fedactors.learning.steps import StepSettings
 from fedactors.named_code import NamedCode
 
@@ -34,6 +34,15 @@ class GlasuConfig(StepSettings):
         "secure_aggregation": "Privacy",
         "float64": "Running",
         "reproducible_noise": "Privacy",
+    }
+    only_with: ClassVar[OnlyWith] = {
+        "backbone": {"own_layer": ("",)},
+        "num_heads": {"backbone": ("gat",)},
+        "alpha": {"backbone": ("gcnii",)},
+        "lam": {"backbone": ("gcnii",)},
+        "evaluation_nodes": {"batch_size": None},
+        "secure_range": {"secure_aggregation": (True,)},
+        "delta": {"noise_multiplier": None},
     }
 
     num_clients: int = Field(3, ge=1, le=1000)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, config
+from fedactors.config import Device, OnlyWith, config
 from fedactors.learning.steps import StepSettings
 from fedactors.named_code import NamedCode
 
@@ -29,6 +29,13 @@ class HorizontalConfig(StepSettings):
         "secure_sums": "Privacy",
         "dirichlet": "Data",
         "together": "Running",
+    }
+    only_with: ClassVar[OnlyWith] = {
+        "proximal": {"algorithm": ("fedprox",)},
+        "server_momentum": {"algorithm": ("fedavgm", *ADAPTIVE)},
+        "second_moment": {"algorithm": ("fedadam", "fedyogi")},
+        "adaptivity": {"algorithm": ADAPTIVE},
+        "secure_range": {"secure_sums": (True,)},
     }
 
     algorithm: Algorithm = "fedavg"

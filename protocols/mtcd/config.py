@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, config
+from fedactors.config import Device, OnlyWith, config
 from fedactors.errors import BadInput
 from fedactors.learning.steps import ScheduleSettings
 from fedactors.named_code import NamedCode
-from fedactors.network.topology import check_partition
+from fedactors.network.topology import GRAPH_NAMES, check_partition, graph_text, read_graph
 
 
 @config
@@ -31,6 +33,27 @@ class MtcdConfig(ScheduleSettings):
         "dcpa_dual_step": "Method",
         "device": "Running",
         "visit_timeout": "Lost parties",
+    }
+    files: ClassVar = {"topology": GRAPH_NAMES}
+    only_with: ClassVar[OnlyWith] = {
+        "ridge_penalty": {"problem": ("ridge",)},
+        "l1_penalty": {"problem": ("sparse-logistic",)},
+        "network": {"problem": ("network",)},
+        "own_network": {"problem": ("network",)},
+        "representation_size": {"problem": ("network",)},
+        "network_width": {"problem": ("network",)},
+        "edge_probability": {"topology": ("erdos-renyi",)},
+        "mode": {"algorithm": ("mtcd",)},
+        "clusters": {"algorithm": ("mtcd",)},
+        "start": {"algorithm": ("mtcd", "stcd")},
+        "compression_ratio": {"compression": ("top-k",)},
+        "quantise_bits": {"compression": ("quantise",)},
+        "error_feedback": {"compression": None},
+        "clip_norm": {"noise": None},
+        "noise_multiplier": {"noise": None},
+        "delta": {"noise": None},
+        "dcpa_dual_step": {"algorithm": ("dcpa",)},
+        "secure_range": {"secure_sums": (True,)},
     }
 
     algorithm: Literal["mtcd", "stcd", "svfl", "dcpa"] = "mtcd"
@@ -251,6 +274,16 @@ class MtcdConfig(ScheduleSettings):
     def tokens(self) -> int:
         """Gamma; 0 where there is no token."""
         return self.num_tokens or 0
+
+    def with_contents(self) -> MtcdConfig:
+        """Return the same, with the edges of its graph where it has the path of a file.
+
+        Raises:
+            BadInput: as `fedactors.network.topology.read_graph`.
+        """
+        if not {".", "/"} & set(self.topology):
+            return self  # no path, but a name that is unknown
+        return dataclasses.replace(self, topology=graph_text(read_graph(Path(self.topology), self.num_clients)))
 
     def _settle_tokens(self) -> None:
         """Give num_tokens its default, or refuse a number that the algorithm does not have."""

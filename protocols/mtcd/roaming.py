@@ -82,6 +82,8 @@ def make_graph(config: MtcdConfig, seed: int) -> nx.Graph:
     name = config.topology
     if name in topology.GRAPH_NAMES:
         return topology.make_graph(name, config.num_clients, edge_probability=config.edge_probability, seed=seed)
+    if "\n" in name:
+        return topology.graph_of(name, config.num_clients)
     if "." not in name and "/" not in name:
         raise BadInput(f"topology: {name!r} is not known, use {', '.join(topology.GRAPH_NAMES)}, or a file's path")
     if not Path(name).is_file():

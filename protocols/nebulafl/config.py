@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, config
+from fedactors.config import Device, OnlyWith, config, named_files
+from fedactors.errors import BadInput
 from fedactors.named_code import NamedCode
-from fedactors.validation import read_text
+from fedactors.validation import read_text, shown
 
 Algorithm = Literal[
     "nebulafl", "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff"
@@ -29,6 +31,17 @@ EXAMPLES = ("market", "scarce", "cloud")
 """Pairs of catalogue and network that come with the protocol: two illustrative ones, and one of cited numbers."""
 _MOST_INSTANTS = 1e6
 """Measurements, rotations or aggregations in one run."""
+
+
+def path_of(kind: str, given: str) -> Path:
+    """Return the path that a setting names.
+
+    Raises:
+        BadInput: there is nothing of that name.
+    """
+    if not Path(given).exists():
+        raise BadInput(f"{kind}: {shown(given)} is neither an example ({', '.join(EXAMPLES)}) nor a file")
+    return Path(given)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +82,23 @@ class NebulaFLConfig:
         "on_party_loss": "Lost parties",
         "attestation": "Trust and placement",
         "secure_sums": "Privacy",
+    }
+    files: ClassVar = {"catalogue": EXAMPLES, "network": EXAMPLES}
+    only_with: ClassVar[OnlyWith] = {
+        "planet_rule": {"algorithm": ("nebulafl",)},
+        "price_rule": {"resource_policy": ("nebulafl", "cheapest")},
+        "normalisation": {"model": ("auto", "resnet18", "vgg16")},
+        "center_rounds": {"algorithm": ("fedavg-hierarchical",)},
+        "num_clusters": {"algorithm": ("fedhisyn", "fedhkt")},
+        "num_proxy": {"algorithm": ("fedhkt",)},
+        "distillation_epochs": {"algorithm": ("fedhkt",)},
+        "buffer_size": {"algorithm": ("fedbuff", "fedsa")},
+        "aggregation_window": {"algorithm": ("fedsa",)},
+        "staleness_bound": {"algorithm": ("pisces", "fedsa")},
+        "mixing": {"algorithm": ("fedasync",)},
+        "staleness_exponent": {"algorithm": ("fedasync", "fedbuff", "pisces")},
+        "restart_seconds": {"on_party_loss": ("restart",)},
+        "secure_range": {"secure_sums": (True,)},
     }
 
     algorithm: Algorithm = "nebulafl"
@@ -267,12 +297,8 @@ class NebulaFLConfig:
         Raises:
             BadInput: a file cannot be read.
         """
-
-        def content(value: str, field: str) -> str:
-            return value if value in EXAMPLES or "\n" in value else read_text(value, field)
-
-        catalogue, network = content(self.catalogue, "catalogue"), content(self.network, "network")
-        return dataclasses.replace(self, catalogue=catalogue, network=network)
+        texts = {name: f"{read_text(path_of(name, given), name)}\n" for name, given in named_files(self).items()}
+        return dataclasses.replace(self, **texts)  # type: ignore[arg-type]
 
     @property
     def center_sizes(self) -> tuple[int, ...]:

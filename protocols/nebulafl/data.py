@@ -25,7 +25,7 @@ from fedactors.learning.models import ModelSpec, model_for
 from fedactors.learning.own_models import check_model
 from fedactors.network.links import HostCapacity
 from fedactors.validation import first_line, party_name, read_tree, shown
-from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig
+from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig, path_of
 from protocols.nebulafl.hardware import Catalogue, HardwareType
 from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
 
@@ -257,6 +257,8 @@ def _capacities(tree: Mapping[str, Any], places: set[str], source: str) -> dict[
         if name not in places:
             raise BadInput(f"{place}: no link ends there (places: {', '.join(sorted(places))})")
         _no_other_keys(entry, {"egress_mbit", "ingress_mbit"}, place)
+        if not entry:
+            raise BadInput(f"{place}: {{}} is not allowed: give egress_mbit, ingress_mbit or both")
         limits = {key: _number(value, f"{place}.{key}", above=0.0) * 1e6 / 8 for key, value in entry.items()}
         made[name] = HostCapacity(**{key.removesuffix("_mbit"): value for key, value in limits.items()})
     return made
@@ -271,9 +273,7 @@ def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:
             return tomllib.loads(name_or_path)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise BadInput(f"{kind}: not valid TOML: {first_line(error)}") from None
-    if not Path(name_or_path).exists():
-        raise BadInput(f"{kind}: {shown(name_or_path)} is neither an example ({', '.join(EXAMPLES)}) nor a file")
-    tree: Mapping[str, Any] = read_tree(name_or_path, kind)
+    tree: Mapping[str, Any] = read_tree(path_of(kind, name_or_path), kind)
     return tree
 
 

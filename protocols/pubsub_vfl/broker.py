@@ -119,7 +119,8 @@ class Dispatch:
     def counts(self) -> EpochCounts:
         """Return what happened so far in this epoch."""
         attempts = max((batch.sequence for batch in self._batches.values()), default=0)
-        return EpochCounts(self._num_abandoned, self._num_discarded, attempts, tuple(sorted(self._fenced)))
+        trained, fenced = sum(batch.done for batch in self._batches.values()), tuple(sorted(self._fenced))
+        return EpochCounts(trained, self._num_abandoned, self._num_discarded, attempts, fenced)
 
     # --- a worker's report, and what it is told ---
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedactors.config import Device, config
+from fedactors.config import Device, OnlyWith, config
 from fedactors.learning.steps import StepSettings
 from fedactors.named_code import NamedCode
 
@@ -38,6 +38,35 @@ class PubSubVflConfig(StepSettings):
         "test_share": "Data",
         "patience": "Training",
         "on_party_loss": "Lost parties",
+    }
+    only_with: ClassVar[OnlyWith] = {
+        **{
+            name: {"algorithm": ("pubsub-vfl",)}
+            for name in (
+                "gradient_buffer",
+                "max_in_flight",
+                "deadline",
+                "fence_late_workers",
+                "max_attempts",
+                "sync_unit",
+                "stale_gradients",
+                "prefetch",
+                "payloads",
+                "report_interval",
+            )
+        },
+        "embedding_buffer": {"algorithm": ("pubsub-vfl", "avfl", "avfl-ps")},
+        "sync_interval": {"algorithm": ("pubsub-vfl", "avfl-ps")},
+        "sync_schedule": {"algorithm": ("pubsub-vfl", "avfl-ps")},
+        "push_every": {"algorithm": ("avfl-ps",)},
+        "server_window": {"optimizer_at": ("server",)},
+        "model": {"bottom_model": ("",)},
+        "num_layers": {"bottom_model": ("",)},
+        "clip_norm": {"privacy_mu": None, "embedding_mu": None},
+        "bottom_mu": {"bottom_training": ("private",)},
+        "bottom_clip_norm": {"bottom_training": ("private",)},
+        "standardisation_mu": {"standardisation": ("private",)},
+        "gradient_clip_norm": {"gradient_mu": None},
     }
 
     algorithm: Algorithm = "pubsub-vfl"

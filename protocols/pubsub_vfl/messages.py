@@ -226,10 +226,11 @@ class BatchCount:
     epoch: int = 0
 
 
-@message(reveals="how often batches were assigned anew, and which workers were late")
+@message(reveals="how many batches were trained, how often they were assigned anew, and which workers were late")
 class EpochCounts:
-    """What happened in an epoch: batches abandoned, entries discarded, most attempts of a batch, workers too late."""
+    """An epoch's batches that were trained, and abandoned; discarded entries, most attempts of one, late workers."""
 
+    batches: int
     abandoned: int
     discarded: int
     max_attempts: int

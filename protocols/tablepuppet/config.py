@@ -6,7 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import config
+from fedactors.config import OnlyWith, config
+
+_ADMM = ("rfl-admm-v", "rfl-admm", "vfl-admm")
+_SGD = ("rfl-sgd-v", "rfl-sgd", "vfl-sgd")
 
 
 @config
@@ -25,6 +28,20 @@ class TablePuppetConfig:
         "secure_sums": "Privacy",
         "threads": "Table mapping",
         "on_party_loss": "Lost parties",
+    }
+    only_with: ClassVar[OnlyWith] = {
+        **{name: {"algorithm": _ADMM} for name in ("admm", "rho")},
+        **{name: {"algorithm": ("rfl-admm",)} for name in ("inner_rounds", "inner_rho")},
+        **{name: {"algorithm": _SGD, "centralised": ("sgd",)} for name in ("learning_rate", "batch_size")},
+        **{
+            name: {"admm": ("paper_sgd",)}
+            for name in ("local_epochs", "local_batch_size", "local_learning_rate", "local_weight_decay")
+        },
+        **{name: {"feature_dp": None} for name in ("feature_delta", "clip", "prediction_clip", "prediction_noise")},
+        "num_hidden": {"model": ("neural",)},
+        "lbfgs_iterations": {"model": ("neural",), "algorithm": ("centralised",)},
+        "centralised": {"algorithm": ("centralised",)},
+        "secure_range": {"secure_sums": (True,)},
     }
 
     algorithm: Literal["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"] = (

@@ -225,6 +225,60 @@ def _vertical() -> list[Case]:
     return made
 
 
+def _rules() -> list[Case]:
+    """Return what columns are said to mean and cannot: each names the party, the column and the rule."""
+    made = []
+    numbers = (
+        ('scaling = "standard"\nrange = [0, 1]', "range"), ('scaling = "range"', "range"), ('scaling = "log"', "scaling"),
+        ('scaling = "range"\nrange = [1, 0]', "range"), ('scaling = "range"\nrange = [1, 1]', "range"),
+        ('scaling = "range"\nrange = [0]', "range"), ('scaling = "range"\nrange = ["a", "b"]', "range"),
+        ('scaling = "range"\nrange = [0, inf]', "range"), ('categories = ["a"]', "categories"), ("categories = []", "categories"),
+        ('unknown = "refuse"', "unknown"), ('unknown = "bucket"', "unknown"), ("rare = 3", "rare"), ("rare = 1", "rare"),
+        ("rare = 0", "rare"), ('format = "%Y"', "format"), ('format = ""', "format"), ('parts = ["month"]', "parts"),
+        ('missing = "mode"', "missing"), ('missing = "constant"', "fill"), ("fill = 3", "fill"), ("colour = 3", "colour"),
+        ('missing = "constant"\nfill = "much"', "fill"), ('missing = "constant"\nfill = nan', "fill"),
+        ('type = "number"', "type"), ("type = 3", "type"), ('type = "datetime"', "spent"),
+    )  # fmt: skip
+    towns = (
+        ('scaling = "none"', "scaling"), ('scaling = "range"\nrange = [0, 1]', "scaling"), ('format = "%Y"', "format"),
+        ('parts = ["days"]', "parts"), ('missing = "mean"', "missing"), ('missing = "median"', "missing"),
+        ('unknown = "guess"', "unknown"), ('rare = 3\nunknown = "refuse"', "rare"), ('rare = 3\ncategories = ["n"]', "rare"),
+        ('categories = ["n", "n"]', "categories"), ('categories = ["n", " "]', "categories"), ('categories = [""]', "categories"),
+        ('categories = "n"', "categories"), ("categories = [1]", "categories"), ('missing = "constant"\nfill = " "', "fill"),
+        ('categories = ["n"]\nmissing = "constant"\nfill = "x"', "fill"), ("rare = -1", "rare"), ("rare = 1.5", "rare"),
+    )  # fmt: skip
+    days = (
+        ('unknown = "refuse"', "unknown"), ("rare = 3", "rare"), ('categories = ["n"]', "categories"), ("parts = []", "parts"),
+        ('parts = ["year"]', "parts"), ("parts = 3", "parts"), ('scaling = "range"\nrange = [0, 1]\nparts = ["hour"]', "scaling"),
+        ('missing = "constant"\nfill = "soon"', "fill"), ('format = "%Q"', "town"), ('format = "%d.%m"', "town"),
+    )  # fmt: skip
+    for column, kind, rules in (
+        ("spent", "", numbers), ("town", 'type = "text"\n', towns), ("town", 'type = "categorical"\n', towns),
+        ("town", 'type = "datetime"\n', days),
+    ):  # fmt: skip
+        for rule, named in rules:
+            text = f'features = ["visits", "{column}"]\n[parties.shop.columns.{column}]\n{kind}{rule}\n'
+            made.append(own("vertical", replace(TOML, 'features = ["spent", "visits"]', text), "shop", column, named))
+    for text, named in (
+        ("columns = 3", "columns"), ("[parties.shop.columns]\nspent = 3", "spent"),
+        ('[parties.shop.columns]\nnowhere = { missing = "drop" }', "nowhere"),
+        ('[parties.shop.columns]\nid = { missing = "drop" }', "id"),
+    ):  # fmt: skip
+        made.append(
+            own("vertical", replace(TOML, '["spent", "visits"]', f'["spent", "visits"]\n{text}'), "shop", named)
+        )
+    for rule, named in (("rare = 2", "rare"), ('unknown = "refuse"', "unknown"), ('missing = "mean"', "missing")):
+        made.append(
+            own(
+                "horizontal",
+                replace(TOML, "[parties.a]", f"[task.columns.p]\n{rule}\n[parties.a]"),
+                "task.columns.p",
+                named,
+            )
+        )
+    return made
+
+
 def _centers(first: str, second: str) -> tuple[Change, ...]:
     return tuple(
         replace(TOML, f'"{name}.csv"', f'"{name}.csv"\ncenter = "{center}"')
@@ -509,7 +563,7 @@ def _market() -> list[Case]:
         *(market(replace(network, "", f"capacity.x.egress_mbit = {value}\n"), "capacity.x.egress_mbit") for value in
           ("0", "-1", "nan", '"x"')),
         *(market(replace(network, "", f"{entry}\n"), "capacity") for entry in
-          ("capacity = 3", "capacity.z.egress_mbit = 1", "capacity.x = 1", "capacity.x.mbit = 1")),
+          ("capacity = 3", "capacity.z.egress_mbit = 1", "capacity.x = 1", "capacity.x = {}", "capacity.x.mbit = 1")),
         run("nebulafl", f"{words} stop_at_target=true", "stop_at_target", flags=["--data", "digits"], base="market"),
         market(write(network, "links = [1]"), "link 1"),
         run("nebulafl", f"{words} outages=x/0@1-2,y/0@1-2", "outages", flags=["--data", "digits"], base="market"),
@@ -528,4 +582,4 @@ def _market() -> list[Case]:
     return made
 
 
-CASES = [*_descriptions(), *_vertical(), *_horizontal(), *_relational(), *_graph(), *_market()]
+CASES = [*_descriptions(), *_vertical(), *_rules(), *_horizontal(), *_relational(), *_graph(), *_market()]

@@ -140,6 +140,54 @@ def _manifests() -> Iterator[Case]:
             yield _of(next(readers), "mtcd", change, named)
 
 
+def _without(name: str | None) -> Callable[[Any], None]:
+    """Return what takes an actor, or all of them, out of every checkpoint."""
+
+    def spoil(tree: Any) -> None:
+        for entry in tree["checkpoints"]:
+            entry["actors"] = [actor for actor in entry["actors"] if name is not None and actor != name]
+
+    return spoil
+
+
+def _renamed(name: str) -> Change:
+    """Give an actor's state in every checkpoint to somebody else."""
+
+    def change(folder: Path) -> None:
+        run = folder / _RUN
+        tree = json.loads((run / "manifest.json").read_text())
+        for entry in tree["checkpoints"]:
+            old, new = (f"{entry['folder']}/{one}.ckpt" for one in (name, "somebody"))
+            (run / old).rename(run / new)
+            tree["files"][new] = tree["files"].pop(old)
+            entry["actors"] = ["somebody" if actor == name else actor for actor in entry["actors"]]
+        (run / "manifest.json").write_text(json.dumps(tree))
+
+    return change
+
+
+def _actors() -> Iterator[Case]:
+    """Yield checkpoints of other actors than the run's."""
+    one = {
+        "pubsub-vfl": "passive/worker-0",
+        "mtcd": "client-1",
+        "glasu": "client-1",
+        "nebulafl": "virginia",
+        "tablepuppet": "items",
+    }
+    for protocol, name in one.items():
+        for which in ("resume", "predict", "export"):
+            yield _of(which, protocol, edit("manifest.json", _without(name)), "lacks the state of", repr(name))
+            yield _of(which, protocol, edit("manifest.json", _without(None)), "lacks the state of", repr(name))
+            yield _of(which, protocol, _renamed(name), "lacks the state of", repr(name))
+    # files are opened because a user names them, never because a folder does
+    for protocol, setting in (("nebulafl", "catalogue"), ("nebulafl", "network"), ("mtcd", "topology")):
+        for which in ("resume", "predict", "export"):
+            for path in ("/etc/passwd", "config.json"):
+                change = edit("config.json", put("config", setting, value=path))
+                yield _of(which, protocol, change, setting, repr(path), "is not opened")
+
+
 def _contents() -> Iterator[Case]:
     for protocol in SMALL:
         for name in ("config.json", "manifest.json"):
@@ -282,6 +330,26 @@ def _readers() -> Iterator[Case]:
         yield command(["predict", _RUN], "--data", base=base)
         for party in ("nobody", "", "..", "driver", "_driver"):
             yield command(["export", _RUN, "--party", party], "--party", repr(party), base=base)
+    sites = ["predict", _RUN, "--data", "a=x,b=y", "--federation"]
+    for federation in ("", ".", "nowhere.toml", "x\0.toml", "nowhere/federation.toml", "federation.toml"):
+        yield command([*sites, federation], "federation", base=mtcd)
+    site = write("site.toml", 'name = "a"\nlisten = "127.0.0.1:9"\n')
+    yield command(
+        [*sites, "federation.toml"], "--federation", "site.toml", base=mtcd, change=write("federation.toml", "")
+    )
+    for text in ("", "not toml [", b"\xff\0", "x = 1", "[sites]"):
+        change = (site, write("federation.toml", text))
+        yield command([*sites, "federation.toml"], "federation", base=mtcd, change=change)
+    yield command([*sites, "federation.toml", "--to", "in/x.csv"], "--to", "'in/x.csv'", base=mtcd)
+    yield command([*sites, "federation.toml", "--to", "said.txt"], "--to", "'said.txt'", base=mtcd)
+    yield command([*sites, "federation.toml", "--pool", "2"], "--pool", base=mtcd)
+    yield command([*sites, "federation.toml", "--address", "h:1"], "--address", base=mtcd)
+    over = edit("config.json", put("runtime", value="federated"))
+    yield command(["predict", _RUN, "--data", "a=x"], "--federation", base=mtcd, change=over)
+    for value in (3, {}, {"run": 3}):
+        meant = edit("config.json", put("federation", value=value))
+        changes = (over, meant, site, write("federation.toml", ""))
+        yield command([*sites, "federation.toml"], "federation", base=mtcd, change=changes)
     tables = "finished/tablepuppet"
     yield command(["export", _RUN, "--party", "server"], "'server'", base=tables)
     yield command(["predict", _RUN, "--data", "orders", "--to", "said.txt"], "--to", "'said.txt'", base=tables)
@@ -293,4 +361,4 @@ def _readers() -> Iterator[Case]:
     yield command(["export", _RUN, "--party", "client-0", "--checkpoint", "r9"], "r9", base=mtcd)
 
 
-CASES = [*_manifests(), *_contents(), *_readers()]
+CASES = [*_manifests(), *_actors(), *_contents(), *_readers()]

@@ -79,6 +79,20 @@ _BLOCKS = (
 GENERATED = list(_generated())
 _LONG = "rounds=30 task=regression batch_size=100"
 _RATE = ("learning_rate: 1e+15 diverges",)
+_IGNORED = (
+    "planet_rule=shifted algorithm=fedavg",
+    "center_rounds=3",
+    "num_clusters=2 algorithm=fedavg",
+    "num_proxy=10 algorithm=fedhisyn",
+    "distillation_epochs=3",
+    "buffer_size=2 algorithm=pisces",
+    "aggregation_window=90 algorithm=fedbuff",
+    "staleness_bound=2 algorithm=fedbuff",
+    "mixing=0.3 algorithm=fedsa",
+    "staleness_exponent=1",
+    "secure_range=5",
+    "normalisation=none model=linear",
+)
 WRITTEN = [
     # pubsub-vfl
     _of("pubsub-vfl", "learning_rate=1e30", "learning_rate", "1e+30"),
@@ -265,6 +279,36 @@ WRITTEN = [
     _of("nebulafl", "ablation=random algorithm=fedavg", "ablation"),
     _of("nebulafl", "ablation=random resource_policy=cheapest", "resource_policy"),
     _of("nebulafl", "num_clusters=0 algorithm=fedhisyn", "num_clusters"),
+    # settings that the others would let be ignored
+    *(_of("nebulafl", words, words.partition("=")[0], "which ignores it") for words in _IGNORED),
+    _of("nebulafl", "price_rule=training resource_policy=fastest", "price_rule", "resource_policy=nebulafl, cheapest"),
+    _of("nebulafl", "restart_seconds=5 on_party_loss=stop", "restart_seconds", "on_party_loss=restart"),
+    _of("mtcd", "l1_penalty=1", "l1_penalty", "problem=sparse-logistic"),
+    _of("mtcd", "ridge_penalty=1 problem=sparse-logistic", "ridge_penalty", "problem=ridge"),
+    _of("mtcd", "network_width=8", "network_width", "problem=network"),
+    _of("mtcd", "edge_probability=0.9", "edge_probability", "erdos-renyi"),
+    _of("mtcd", "compression_ratio=0.5", "compression_ratio", "compression=top-k"),
+    _of("mtcd", "compression_ratio=0.5 compression=quantise", "compression_ratio", "compression=top-k"),
+    _of("mtcd", "clip_norm=2", "clip_norm", "another noise"),
+    _of("mtcd", "noise_multiplier=2", "noise_multiplier", "another noise"),
+    _of("mtcd", "dcpa_dual_step=0.1", "dcpa_dual_step", "algorithm=dcpa"),
+    _of("mtcd", "secure_range=5", "secure_range", "secure_sums=true"),
+    _of("mtcd", "decay_every=3", "decay_every", "schedule=step"),
+    _of("glasu", "num_heads=2", "num_heads", "backbone=gat"),
+    _of("glasu", "alpha=0.5 backbone=gcn", "alpha", "backbone=gcnii"),
+    _of("glasu", "secure_range=5", "secure_range", "secure_aggregation=true"),
+    _of("glasu", "delta=0.1", "delta", "another noise_multiplier"),
+    _of("pubsub-vfl", "deadline=3 algorithm=vfl", "deadline", "algorithm=pubsub-vfl"),
+    _of("pubsub-vfl", "push_every=3", "push_every", "algorithm=avfl-ps"),
+    _of("pubsub-vfl", "clip_norm=3", "clip_norm", "another privacy_mu or another embedding_mu"),
+    _of("pubsub-vfl", "gradient_clip_norm=3", "gradient_clip_norm", "another gradient_mu"),
+    _of("pubsub-vfl", "bottom_mu=3", "bottom_mu", "bottom_training=private"),
+    _of("tablepuppet", "learning_rate=3", "learning_rate", "rfl-sgd-v"),
+    _of("tablepuppet", "rho=3 algorithm=rfl-sgd", "rho", "rfl-admm-v"),
+    _of("tablepuppet", "local_epochs=3", "local_epochs", "admm=paper_sgd"),
+    _of("tablepuppet", "num_hidden=3", "num_hidden", "model=neural"),
+    _of("tablepuppet", "clip=3", "clip", "another feature_dp"),
+    _of("tablepuppet", "inner_rounds=3", "inner_rounds", "algorithm=rfl-admm"),
     # tablepuppet
     _of("tablepuppet", "threads=1000000", "threads", "1000000"),
     _of("tablepuppet", "memory_limit=0KB", "memory_limit", "0KB"),

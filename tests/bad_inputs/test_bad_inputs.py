@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedactors.command_line.main import _parsers, main
+from fedactors.records.run_folder import RunFolder
+from fedactors.runtime import snapshot
 from tests.bad_inputs import files, flags, folders, settings, world
 from tests.bad_inputs.cases import Case, number
 
@@ -60,6 +65,21 @@ def test_what_the_cases_spoil_is_sound(sound: Path) -> None:
         data = str(sound / base / "parties.toml")
         flags = ["--data", data, "--runtime", "simulated", "--quiet", "--out", str(sound / "own")]
         assert main(["run", protocol, *words, *flags]) == 0, base
+
+
+def test_what_the_driver_keeps_holds_no_array_of_numbers_of_rows(sound: Path) -> None:
+    """As the page about checkpoints says: rounds, metrics and counts."""
+    for protocol in world.SMALL:
+        driver = RunFolder.open(sound / "finished" / protocol / "run").load_checkpoint().driver
+        held: list[Any] = [snapshot.unseal_driver(driver)]
+        while held:
+            one = held.pop()
+            assert not hasattr(one, "dtype"), protocol
+            if dataclasses.is_dataclass(one):
+                one = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+            if isinstance(one, Mapping):
+                one = [*one, *one.values()]
+            held += one if isinstance(one, (list, tuple)) else []
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.code == 2][::400], ids=str)

@@ -92,7 +92,7 @@ SMALL = {
     "glasu": "num_rounds=1 hidden_size=4 evaluate_every=1 num_layers=2",
     "nebulafl": "num_centers=2 num_containers=4 active_per_center=1 duration=300 rotation_interval=100 "
     "evaluation_interval=150 num_training=40 num_epochs=1 dirichlet=none",
-    "tablepuppet": "rounds=1 inner_rounds=1",
+    "tablepuppet": "rounds=1",
 }
 """Settings of runs that take a fraction of a second."""
 NAMED = {

@@ -14,6 +14,7 @@ import concurrent.futures
 import itertools
 import json
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.campaign.places import whether_possible
+from tests.campaign.places import ROOT, whether_possible
 from tests.campaign.stories import FAULTS, PROCESSES, SUBJECTS, Fault, Pace, Row, measure_pace, tell
 from tests.campaign.table import append_rows
 
@@ -56,7 +57,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="table of Parquet, added to")
     args = parser.parse_args()
     began, draw, writing = time.monotonic(), random.Random(args.seed), threading.Lock()
-    wanted = args.faults.split(",")
+    wanted, commit = args.faults.split(","), _commit()
     for what, why in whether_possible().items():
         kind = {"network": "link down", "disk": "disk full"}[what]
         if why is not None and kind in wanted:
@@ -82,7 +83,10 @@ def main() -> int:
 
     def go(name: str, policy: str, faults: list[Fault], own: random.Random) -> None:
         if time.monotonic() - began < args.seconds:
-            rows = list(tell(SUBJECTS[name], policy, faults, paces[name], own, cluster=args.cluster))
+            told = tell(
+                SUBJECTS[name], policy, faults, paces[name], own, cluster=args.cluster, seed=args.seed, commit=commit
+            )
+            rows = list(told)
             with writing:
                 append_rows(args.out, rows)
                 print("\n".join(map(_shown, rows)), flush=True)
@@ -91,6 +95,12 @@ def main() -> int:
         for done in [pool.submit(go, *story) for story in stories]:
             done.result()
     return 0
+
+
+def _commit() -> str:
+    """Return the commit that the campaign is run at, with a + where files were changed since."""
+    words = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _pace(name: str, out: Path, *, cluster: bool) -> Pace:

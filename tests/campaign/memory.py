@@ -1,10 +1,12 @@
-"""Whether the memory of a run on Ray grows, run by hand: every process, object store and shared memory included.
+"""Whether the memory of a run grows, run by hand: on Ray every process, object store and shared memory included.
 
-    python -m tests.campaign.memory pubsub-vfl 1800 num_epochs=100000 batch_size=64
+    python -m tests.campaign.memory ray pubsub-vfl 1800 docs/results/memory.parquet num_epochs=100000 batch_size=64
+    python -m tests.campaign.memory simulated horizontal 3000 docs/results/memory.parquet num_rounds=10000 ...
 
-One line of JSON each ten seconds: megabytes of each kind of process and of all (libraries left out, of which the other
-programs of the machine hold a part), of shared memory (counted once) and of temporary files; at last the means of the
-second and of the last third.
+A row each ten seconds (simulated: two): seconds, rounds, and megabytes. On Ray of each kind of process and of all
+(libraries left out, of which the other programs of the machine hold a part), of shared memory (counted once), of
+temporary files, and of all that lies in /dev/shm; simulated of the one process: what is resident (RSS), and what of
+that is its own. At last the means of the second and of the last third. Rows of an earlier run of the same kind go.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
 
 from tests.campaign.places import Place
 
@@ -40,31 +45,61 @@ def weigh(place: Place) -> dict[str, float]:
     return {**found, "all": sum(found.values()), "files": files / 2**20}
 
 
-def main(protocol: str, seconds: float, *words: str) -> int:
-    """Run a protocol for so long, and watch what it holds."""
-    place = Place()
+def weigh_process(pid: int) -> dict[str, float]:
+    """Return megabytes of one process: resident, and its own."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    return {what: int(fields[name].split()[0]) / 1024 for what, name in (("resident", "VmRSS"), ("own", "RssAnon"))}
+
+
+def in_memory_files() -> float:
+    """Return megabytes of all files of Ray's in /dev/shm, whoever holds them open."""
+    return sum(path.stat().st_blocks * 512 for path in Path("/dev/shm").iterdir() if path.is_file()) / 2**20
+
+
+def watch(runtime: str, protocol: str, seconds: float, words: list[str]) -> tuple[int | None, list[dict[str, float]]]:
+    """Run a protocol for so long at most, and return its exit code and what it held."""
+    place, every = Place(), _EVERY if runtime == "ray" else _EVERY / 5
+    found: list[dict[str, float]] = []
     try:
+        before = in_memory_files()
         began = time.monotonic()
-        start = ["run", protocol, *words, "--runtime", "ray", "--quiet", "--out", str(place.out)]
+        start = ["run", protocol, *words, "--runtime", runtime, "--quiet", "--out", str(place.out)]
         process = place.start(place.folder / "memory.pids", *start)
-        found = []
         while process.poll() is None and time.monotonic() < began + seconds:
-            time.sleep(_EVERY)
+            time.sleep(every)
             rounds = sum(len(f.read_text().splitlines()) for f in place.out.glob("*/metrics/round_metrics.jsonl"))
-            found.append({"seconds": round(time.monotonic() - began), "rounds": rounds, **weigh(place)})
-            print(json.dumps(found[-1]), flush=True)
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-        third = len(found) // 3
-        for name in list(found[-1])[2:]:
-            means = [
-                statistics.fmean(one.get(name, 0.0) for one in part) for part in (found[third:-third], found[-third:])
-            ]
-            print(json.dumps({"what": name, "second third": means[0], "last third": means[1]}), flush=True)
-        return process.returncode
+            with suppress(OSError, KeyError):
+                if runtime == "ray":
+                    held = {**weigh(place), "/dev/shm": in_memory_files() - before}
+                else:
+                    held = weigh_process(process.pid)
+                found.append({"seconds": round(time.monotonic() - began, 1), "rounds": rounds, **held})
+                print(json.dumps(found[-1]), flush=True)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        return process.wait(60), found
     finally:
         place.remove()
 
 
+def main(runtime: str, protocol: str, seconds: float, out: Path, words: list[str]) -> int:
+    """Watch a run, add what it held to a table, and say whether it grew."""
+    code, found = watch(runtime, protocol, seconds, words)
+    started = [one for one in found if one["rounds"] > 0]
+    third = len(started) // 3
+    for name in list(started[-1])[2:]:
+        parts = [started[third:-third], started[-third:]]
+        means = [statistics.fmean(one.get(name, 0.0) for one in part) for part in parts]
+        print(json.dumps({"what": name, "second third": means[0], "last third": means[1]}), flush=True)
+    run = f"{runtime} {protocol}"
+    rows = parquet.read_table(out).to_pylist() if out.exists() else []
+    rows = [row for row in rows if row["run"] != run]
+    for one in started:
+        at = {"run": run, "seconds": one["seconds"], "rounds": int(one["rounds"])}
+        rows += [{**at, "what": name, "megabytes": value} for name, value in list(one.items())[2:]]
+    parquet.write_table(pa.Table.from_pylist(rows), out, compression="zstd")
+    return code or 0
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], float(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:]))

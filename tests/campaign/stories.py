@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ SUBJECTS = {
             ("stop", "restart"),
             30,
             repeats=False,
-            batches=(11, 1),
+            batches=(12, 1),
             spared=("ActiveWorker", "PassiveWorker"),
         ),
         Subject(
@@ -160,6 +161,13 @@ class Row:
     """From the fault to the end."""
     resumed: bool = False
     """Whether it finished in the end, after going on if it had to."""
+    later: str = ""
+    """How the start after one that ended began: ``resumed``, or ``anew`` where there was no checkpoint yet."""
+    seed: int | None = None
+    """Of the campaign that it belongs to; none, nor the next two, in rows that are older than these columns."""
+    commit: str = ""
+    time: str = ""
+    """Of day, UTC, when the fault happened."""
     left_processes: int = 0
     left_files: int = 0
     lost: str = ""
@@ -208,6 +216,7 @@ class Start:
             words += ["--emulate", f"{subject.emulate:g}"]
         words += ["--lease", f"{lease:g}"]
         joined = [] if place.address is None else ["--address", place.address]
+        self.resumes = resume
         self.began = time.monotonic()
         self.patience = math.inf  # seconds after which a run that has not come to its fault counts as hung
         self.process = place.start(
@@ -312,6 +321,8 @@ def tell(
     draw: random.Random,
     *,
     cluster: bool = False,
+    seed: int | None = None,
+    commit: str = "",
 ) -> Iterator[Row]:
     """Let a story happen, and yield what came of each of its faults when its end is known."""
     what = {fault.what for fault in faults}
@@ -323,7 +334,9 @@ def tell(
             start = Start(place, number, subject, policy, parent)
             start.patience = _LIMIT + 3 * pace.end
             row = Row(subject.name, policy, fault.to, fault.what, fault.moment, cluster="joined" if cluster else "own")
+            row.seed, row.commit = seed, commit
             struck = strike(start, fault, pace, draw, row)
+            row.time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
             if struck:
                 rows.append(row)
             code = start.end(_LIMIT)
@@ -345,8 +358,10 @@ def tell(
             folder = start.folder
             if row.ended == "finished":
                 row.lost, row.resumed, parent = lacks(start, subject, policy, pace, row), True, None
-            elif folder is not None and has_checkpoint(folder):
-                parent = folder
+            else:
+                if folder is not None and has_checkpoint(folder):
+                    parent = folder
+                row.later = "anew" if parent is None else "resumed"
         # the last start is left alone
         pending = [row for row in rows if not row.resumed]
         if pending:
@@ -446,7 +461,10 @@ def lacks(start: Start, subject: Subject, policy: str, pace: Pace, row: Row) -> 
         return "it has no run folder"
     folder = RunFolder.open(start.folder)
     folder.verify()
-    found = read_rounds(folder)
+    parent = None if start.resumes is None else start.resumes.name
+    if folder.manifest["parent"] != parent:
+        return f"it goes on from {folder.manifest['parent']}, and not from {parent}"
+    found, types = read_rounds(folder), read_ledger(folder).column("type").to_pylist()  # it adds up to the summary
     numbers = [line["round"] for line in found if line["round"] > 0]
     if numbers != list(range(1, subject.num_rounds + 1)):
         return f"its rounds are {numbers}"
@@ -454,12 +472,15 @@ def lacks(start: Start, subject: Subject, policy: str, pace: Pace, row: Row) -> 
         return "its metrics are not those of an undisturbed run"
     num_batches, num_parties = subject.batches
     if num_batches:
-        table = read_ledger(folder).to_pydict()
-        # a process that was killed takes with it what it noted since it was last asked: its readers know as much
+        epochs = [line for line in found if line["round"] > 0]
+        if any(line["batches"] != num_batches for line in epochs):
+            return f"{num_batches} batches are an epoch, those trained are {[line['batches'] for line in epochs]}"
         least = subject.num_rounds * num_batches * num_parties
-        seen = {kind: table["type"].count(kind) for kind in ("Embedding", "Gradient")}
-        if max(seen.values()) < least:
-            return f"{least} batches were to be trained, the ledger knows of {seen}"
+        most = least + sum(line["abandoned"] for line in epochs) * num_parties
+        seen = {kind: types.count(kind) for kind in ("Embedding", "Gradient")}
+        # a process that was killed takes with it what it noted since it was last asked: its readers know as much
+        if max(seen.values()) < least or max(seen.values()) > most:
+            return f"{least} to {most} batches were to be published, the ledger knows of {seen}"
     return ""
 
 

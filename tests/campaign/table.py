@@ -35,8 +35,8 @@ def read_rows(file: Path) -> list[Row]:
 
 
 _COLUMNS = (
-    "number", "in training", "finished", "ended, later run to its end", "hung", "internal errors", "lost",
-    "left: processes", "left: files", "longest, s",
+    "number", "in training", "finished", "ended: resumed", "ended: begun anew", "ended: not noted", "hung",
+    "internal errors", "lost", "left: processes", "left: files", "longest, s",
 )  # fmt: skip
 _PROCESSES = {"driver": "driver", "raylet": "raylet", "GCS": "GCS", "actor": "an actor that starts", "host": "host"}
 
@@ -78,11 +78,12 @@ def _table(names: tuple[str, str], groups: dict[tuple[str, ...], list[Row]], row
 
 
 def _figures(group: Sequence[Row]) -> list[Any]:
+    ended = [row for row in group if row.ended in ("line", "killed")]
     return [
         len(group),
         sum(row.round >= 0 for row in group),
         sum(row.ended == "finished" for row in group),
-        sum(row.resumed for row in group if row.ended in ("line", "killed")),
+        *(sum(row.resumed and row.later == later for row in ended) for later in ("resumed", "anew", "")),
         sum(row.ended == "hung" for row in group),
         sum(row.ended == "internal" for row in group),
         sum(bool(row.lost) or not row.resumed for row in group),

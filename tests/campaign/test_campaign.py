@@ -20,13 +20,16 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 def test_a_story_of_the_campaign_ends_well() -> None:
     subject, draw = SUBJECTS["mtcd"], random.Random(3)
     faults = [Fault("kill -9", "driver", 1.5), Fault("kill -9", "actor", 0.6), Fault("kill -9", "GCS", 1.2)]
-    rows = list(tell(subject, "stop", faults, measure_pace(subject), draw))
+    rows = list(tell(subject, "stop", faults, measure_pace(subject), draw, seed=3, commit="this"))
     assert rows, "every start had ended before its fault"
     for row in rows:
         assert row.ended in ("finished", "line", "killed"), row
         assert row.resumed, row
         assert (row.left_processes, row.left_files, row.lost) == (0, 0, ""), row
         assert (row.round >= 0) == (row.moment >= 1), "it happened in its moment"
+        assert (row.seed, row.commit) == (3, "this")
+        assert row.time
+        assert row.later in ([""] if row.ended == "finished" else ["resumed"] if row.round > 1 else ["resumed", "anew"])
 
 
 def test_the_page_says_what_the_table_holds() -> None:

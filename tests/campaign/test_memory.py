@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 
 from fedactors.records.recorder import FolderRecorder
@@ -16,6 +17,7 @@ from fedactors.runtime.simulated import SimulatedRuntime
 from tests.tiny_parties import WalkConfig, run
 
 NUM_ROUNDS = 10_000
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 class Weighing(FolderRecorder):
@@ -49,3 +51,17 @@ def test_ten_thousand_simulated_rounds_hold_no_more_than_two_thousand(tmp_path: 
     grown = recorder.bytes[NUM_ROUNDS] - recorder.bytes[2000]
     # a number a round would be 64 kB, and a message a round half a megabyte; rows of the ledger wait for a checkpoint
     assert grown < 50_000, recorder.bytes
+
+
+def test_the_table_of_a_real_protocol_is_flat() -> None:
+    """10,000 simulated rounds, by what is resident; see docs/results/reliability.md."""
+    rows = parquet.read_table(RESULTS / "memory.parquet").to_pylist()
+    held = {
+        row["rounds"]: row["megabytes"]
+        for row in rows
+        if row["run"].startswith("simulated") and row["what"] == "resident" and 2000 <= row["rounds"] < NUM_ROUNDS
+    }
+    assert max(held) > 0.98 * NUM_ROUNDS
+    assert len(held) > 100
+    assert max(held.values()) < 1.02 * held[min(held)]
+    assert held[max(held)] < 1.005 * held[min(held)]

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from fedactors.errors import BadInput
 from fedactors.privacy.audit import check_run
+from fedactors.records import ledger_log
 from fedactors.records.compare import compare, load_runs
-from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, make_parquet, read_ledger
+from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, Row, make_parquet, read_ledger, read_rows
 from fedactors.records.metrics import read_events, read_rounds
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.report import render_report
 from fedactors.records.run_folder import AUDIT, EVENTS, PRIVACY, ROUND_METRICS, SUMMARY, RunFolder
 from fedactors.records.storage import LineFile
+from tests.records.test_recorder import usage_of
 from tests.records.test_report import ROWS, make_run
 
 REPLAY = {"neighbour": "row", "kind": "row", "mu": 0.123456, "bare": [], "to_driver": [], "moved": {}}
@@ -47,6 +52,7 @@ def unfinished(tmp_path: Path) -> Path:
     folder = RunFolder.create(tmp_path, "x", 0, {})
     recorder = FolderRecorder(folder)
     recorder.record_round(1, {"auc": 0.5})
+    recorder.record_span("bank", "compute", "step", 0.0, 1.0)
     recorder.ledger_sink(ROWS)
     recorder.save_checkpoint("last", {"bank": b"1"}, b"2")
     return folder.path
@@ -69,6 +75,84 @@ def test_a_ledger_that_was_planted_is_not_read(unfinished: Path, tmp_path: Path)
     del folder.manifest["files"][LEDGER_LOG]
     folder.write_manifest()
     assert read_ledger(RunFolder.open(unfinished)).num_rows == 0
+
+
+def planted_ledger(run: Path, rows: list[Row]) -> RunFolder:
+    """Put a ledger of these rows into an ended run, and let the manifest agree."""
+    (run / "log").unlink(missing_ok=True)
+    file = LineFile(run / "log")
+    log = LedgerLog(file)
+    log.append(rows)
+    log.flush()
+    file.close()
+    make_parquet(run / "log", run / "made")
+    forge(run, LEDGER, (run / "made").read_bytes())
+    return RunFolder.open(run)
+
+
+@pytest.mark.parametrize("rows", [[], ROWS[:1], [*ROWS, ROWS[0]], [*ROWS[:1], (*ROWS[1][:5], 7), *ROWS[2:]]])
+def test_a_ledger_that_is_not_what_the_summary_says_is_refused(tmp_path: Path, rows: list[Row]) -> None:
+    run = make_run(tmp_path)
+    assert read_ledger(planted_ledger(run, ROWS)).num_rows == len(ROWS)
+    with pytest.raises(BadInput, match=r"the ledger is damaged: it holds \d messages of \d+ bytes, .* says 2 of"):
+        read_ledger(planted_ledger(run, rows))
+
+
+def test_a_small_ledger_that_stands_for_any_number_of_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_log, "MOST_ROWS", 100_000)
+    run = make_run(tmp_path)
+    folder = planted_ledger(run, ROWS * 50_000)
+    assert (run / LEDGER).stat().st_size < 100_000, "it says little, so often"
+    with pytest.raises(BadInput, match="the ledger holds too many messages: at most 100000 are read"):
+        read_ledger(folder)
+    with pytest.raises(BadInput, match="too many messages"):
+        read_rows(run / "log")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize(("column", "value"), [("type", "x" * 100_000), ("sender", None), ("bytes", None)])
+def test_a_ledger_with_texts_of_any_length_or_without_values_is_refused(
+    tmp_path: Path, ended: bool, column: str, value: str | None
+) -> None:
+    file = tmp_path / (LEDGER if ended else LEDGER_LOG)
+    rows = [dict(zip(ledger_log.COLUMNS, row, strict=True)) | {column: value} for row in ROWS * 100]
+    table = pa.Table.from_pylist(rows, schema=ledger_log._schema())
+    if ended:
+        parquet.write_table(table, file)
+    else:
+        with pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    with pytest.raises(BadInput, match=f"{column}: a text of more than 1000 bytes|{column}: a value is missing"):
+        read_rows(file)
+
+
+def test_a_ledger_that_lacks_what_rounds_say_is_not_gone_on_from(tmp_path: Path) -> None:
+    for least in (2, 3):
+        folder = RunFolder.create(tmp_path, "x", 0, {})
+        recorder = FolderRecorder(folder)
+        recorder.usage = lambda least=least: replace(usage_of(1), messages=least, bytes=100)  # type: ignore[misc]
+        recorder.record_round(1, {"auc": 0.5})
+        recorder.ledger_sink(ROWS)
+        recorder.save_checkpoint("last", {"bank": b"1"}, b"2")
+        child, parent = RunFolder.create(tmp_path, "y", 0, {}), RunFolder.open(folder.path)
+        if least == 2:
+            FolderRecorder(child, parent=parent)
+            continue
+        with pytest.raises(BadInput, match="the ledger is damaged: up to the checkpoint it holds 2 messages"):
+            FolderRecorder(child, parent=parent)
+
+
+@pytest.mark.parametrize("name", [ROUND_METRICS, EVENTS])
+@pytest.mark.parametrize("more", [-1, 1, 10**6])
+def test_a_mark_that_is_the_end_of_no_line_is_not_gone_on_from(unfinished: Path, name: str, more: int) -> None:
+    folder = RunFolder.open(unfinished)
+    folder.manifest["checkpoints"][-1]["marks"][name] += more
+    folder.write_manifest()
+    child = RunFolder.create(unfinished.parent, "child", 0, {})
+    with pytest.raises(BadInput, match=f"{name}: byte .* is the end of no line"):
+        FolderRecorder(child, parent=RunFolder.open(unfinished))
 
 
 def test_an_audit_that_was_planted_is_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

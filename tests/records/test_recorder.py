@@ -68,6 +68,7 @@ def test_ledger_is_one_parquet_file_with_all_rows(tmp_path):
     recorder.close()
     table = parquet.read_table(folder.path / LEDGER)
     assert [tuple(row.values()) for row in table.to_pylist()] == ROWS * 3
+    assert parquet.ParquetFile(folder.path / LEDGER).num_row_groups == 1, "not one for each checkpoint"
     assert [p.name for p in folder.path.iterdir() if p.name.endswith(".part")] == []
 
 

@@ -1,3 +1,5 @@
+import hashlib
+import json
 import tempfile
 from pathlib import Path
 
@@ -56,9 +58,12 @@ def test_a_stopped_run_goes_on_from_its_address(out):
 
 def test_checkpoints_that_are_no_longer_kept_are_removed_there(out):
     folder = RunFolder.open(go(out, "num_rounds=9").run)
+    files, root = fsspec.core.url_to_fs(folder.place)
     listed = {name for name in folder.manifest["files"] if name.startswith("checkpoints/")}
-    found = {str(p.relative_to(folder.path)) for p in (folder.path / "checkpoints").rglob("*.ckpt")}
-    assert found == listed
+    assert listed
+    assert {path.partition("checkpoints/")[2] for path in files.find(f"{root}/checkpoints")} == {
+        name.removeprefix("checkpoints/") for name in listed
+    }
 
 
 def test_nothing_stays_on_this_machine(out, tmp_path, monkeypatch):
@@ -84,19 +89,54 @@ def test_an_address_that_cannot_be_written_leaves_nothing(tmp_path):
     assert [path.name for path in Path(tmp_path).iterdir()] == ["taken"]
 
 
-@pytest.mark.parametrize("key", ["../outside.txt", "checkpoints/../../outside.txt", "./outside.txt"])
-def test_a_store_cannot_write_outside_of_the_folder(tmp_path, monkeypatch, key):
+@pytest.fixture
+def store():
     run = go("memory://runs").run
     files = fsspec.filesystem("memory")
-    root = "/" + run.removeprefix("memory://").strip("/")
-    find, cat = type(files).find, type(files).cat_file
-    monkeypatch.setattr(type(files), "find", lambda self, path, **kwargs: [*find(self, path), f"{root}/{key}"])
-    monkeypatch.setattr(
-        type(files), "cat_file", lambda self, path, **kwargs: b"evil" if ".txt" in path else cat(self, path, **kwargs)
-    )
-    before = set(Path(tempfile.gettempdir()).glob("*outside.txt"))
-    with pytest.raises(BadInput, match="which is no file of a run folder"):
-        RunFolder.open(run)
-    assert set(Path(tempfile.gettempdir()).glob("*outside.txt")) == before
-    monkeypatch.undo()
+    yield run, files, "/" + run.removeprefix("memory://").strip("/")
     files.rm("/runs", recursive=True)
+
+
+def rewritten(store, change) -> str:
+    """Let the store's manifest say something else."""
+    run, files, root = store
+    manifest = json.loads(files.cat_file(f"{root}/manifest.json"))
+    change(manifest["files"])
+    files.pipe_file(f"{root}/manifest.json", json.dumps(manifest).encode())
+    return run
+
+
+@pytest.mark.parametrize("key", ["../outside.txt", "checkpoints/../../outside.txt", "./outside.txt", "/outside.txt"])
+def test_a_store_cannot_write_outside_of_the_folder(store, key):
+    entry = {"bytes": 4, "sha256": hashlib.sha256(b"evil").hexdigest()}
+    store[1].pipe_file(f"{store[2]}/{key}", b"evil")
+    before = set(Path(tempfile.gettempdir()).glob("*outside.txt"))
+    with pytest.raises(BadInput, match="it is outside the run folder"):
+        RunFolder.open(rewritten(store, lambda files: files.update({key: entry})))
+    assert set(Path(tempfile.gettempdir()).glob("*outside.txt")) == before
+
+
+def test_a_store_sends_no_more_than_the_manifest_says(store, monkeypatch):
+    run, files, root = store
+    files.pipe_file(f"{root}/checkpoints/ballast", bytes(10_000_000))
+    read: list[str] = []
+    original = type(files).open
+
+    def opened(self, path, *args, **kwargs):
+        read.append(path)
+        return original(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(type(files), "open", opened)
+    RunFolder.open(run).verify()
+    assert not [path for path in read if "ballast" in path]
+    files.pipe_file(f"{root}/config.json", bytes(10_000_000))
+    with pytest.raises(BadInput, match=r"config.json is damaged \(more than \d+ bytes\)"):
+        RunFolder.open(run)
+    files.pipe_file(f"{root}/manifest.json", bytes(20_000_000))
+    with pytest.raises(BadInput, match=r"manifest.json is damaged \(more than \d+ bytes\)"):
+        RunFolder.open(run)
+
+
+def test_a_run_folder_that_does_not_fit_is_not_copied(store):
+    with pytest.raises(BadInput, match="bytes do not fit on this machine's disk"):
+        RunFolder.open(rewritten(store, lambda files: files["config.json"].update(bytes=10**15)))

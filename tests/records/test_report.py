@@ -68,7 +68,7 @@ def make_run(out: Path, seed: int = 0, num_spans: int = 2, **config: object) -> 
         seed=seed,
         rounds=3,
         metrics={"auc": 0.3},
-        bytes=3000,
+        bytes=2_001_500,
         messages=2,
         seconds=3.0,
         wall_seconds=1.0,

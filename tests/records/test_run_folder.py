@@ -3,12 +3,16 @@ import errno
 import json
 import os
 import resource
+import signal
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.records import liveness
+from fedactors.records.metrics import read_summary
 from fedactors.records.run_folder import MANIFEST, RunFolder
 from fedactors.records.storage import LineFile, disk_errors, local_path, write_atomic
 
@@ -249,3 +253,71 @@ def test_a_file_that_is_larger_than_listed_is_not_read(tmp_path, monkeypatch):
         RunFolder.open(made.path)
     assert "bank.ckpt" not in reads
     assert "config.json" not in reads
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A process that writes a run folder, and the folder."""
+    child = os.fork()
+    if child == 0:
+        RunFolder.create(tmp_path, "x", 0, {})
+        while True:
+            signal.pause()
+    until = time.monotonic() + 20
+    while not (made := [path.parent for path in tmp_path.glob("*/manifest.json")]) and time.monotonic() < until:
+        time.sleep(0.01)
+    yield child, made[0]
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def kill(child):
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_run_that_was_killed_ended_without_a_word(writer):
+    child, path = writer
+    assert RunFolder.open(path).status == "running"
+    kill(child)
+    folder = RunFolder.open(path)
+    assert (folder.manifest["status"], folder.status) == ("running", "ended without a word")
+    with pytest.raises(BadInput, match=r"no summary \(status: ended without a word\)"):
+        read_summary(folder)
+    with pytest.raises(BadInput, match="this run ended without a word: resume it"):
+        folder.check_countable()
+
+
+@pytest.mark.parametrize(
+    ("changed", "silence", "status"),
+    [
+        ({"start": 1}, 0, "ended without a word"),  # another process has the number by now
+        ({"boot": "other"}, 0, "ended without a word"),
+        ({"place": "other"}, 0, "running"),
+        ({"place": "other"}, 200, "running"),
+        ({"place": "other"}, 400, "ended without a word"),
+        ({}, 400, "running"),  # it is here, and lives
+    ],
+)
+def test_who_lives_is_known_here_by_number_and_start_and_elsewhere_by_signs_of_life(tmp_path, changed, silence, status):
+    folder = RunFolder.create(tmp_path, "x", 0, {})
+    folder.manifest["process"] |= changed
+    folder.write_manifest()
+    at = time.time() - silence
+    os.utime(folder.path / "manifest.json", (at, at))
+    assert RunFolder.open(folder.path).status == status
+
+
+def test_the_manifest_is_touched_until_the_run_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(liveness, "BEAT_SECONDS", 0.01)
+    folder = RunFolder.create(tmp_path, "x", 0, {})
+    os.utime(folder.path / "manifest.json", (1, 1))
+    until = time.monotonic() + 20
+    while (folder.path / "manifest.json").stat().st_mtime < 100 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert RunFolder.open(folder.path).status == "running"
+    assert (folder.path / "manifest.json").stat().st_mtime > 100
+    folder.finish("finished")
+    ended = RunFolder.open(folder.path)
+    assert (ended.status, "process" in ended.manifest) == ("finished", False)

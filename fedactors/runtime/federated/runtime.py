@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, Stopped
@@ -32,7 +32,6 @@ from fedactors.runtime.hosted import WallClock
 
 T = TypeVar("T")
 _TOTAL = [str, str, str, str, int, int]
-_OWN = "the checkpoint of the driver"
 _DIGEST_BYTES = 32
 
 
@@ -167,25 +166,26 @@ class FederatedRuntime(Runtime):
             # all sites have it: from here on it is the one that is gone on from
             if self.recorder is not None:
                 self._own_ledger.flush()
-                self.recorder.save_checkpoint(label, digests, self._capture_driver())
+                self.recorder.save_checkpoint(label, digests, self._capture_driver(digests))
             await self._all("commit", label)
         if self._stop_code is not None:
             raise Stopped(f"stopped at {self.clock.now():.1f} s; each site keeps its part", self._stop_code)
 
-    def _capture_driver(self) -> bytes:
-        return snapshot.seal(
+    def _capture_driver(self, digests: Mapping[str, bytes]) -> bytes:
+        return snapshot.seal_driver(
             {
                 "number": self._number,
                 "now": self.clock.now(),
                 "state": snapshot.pack(self.state, "the driver's state"),
                 "ledger": self._own_ledger.state(),
                 "spent": self.spent,
-            }
+            },
+            digests,
         )
 
     def _restore(self, resume: Snapshot) -> None:
-        content = snapshot.unseal(resume.driver, _OWN)
-        with snapshot.intact(_OWN):
+        content = snapshot.unseal_driver(resume.driver)
+        with snapshot.intact(snapshot.DRIVERS):
             self.resumed, self._offset = True, float(content["now"])
             self._number, self.spent = int(content["number"]), float(content["spent"])
             self.state = dict(snapshot.unpack(content["state"]))
@@ -307,8 +307,8 @@ def checkpoint_number(driver: bytes) -> int:
     Raises:
         BadInput: it is damaged, or of another runtime's driver.
     """
-    content = snapshot.unseal(driver, _OWN)
-    with snapshot.intact(_OWN):
+    content = snapshot.unseal_driver(driver)
+    with snapshot.intact(snapshot.DRIVERS):
         return int(content["number"])
 
 

@@ -206,7 +206,8 @@ class RayRuntime(Runtime):
         due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
         if due or label != "last" or self._stop_code is not None:
             await self._drain()
-            self._last_snapshot = Snapshot(await self._processes.snapshots(), self._capture_driver(label))
+            frames = await self._processes.snapshots()
+            self._last_snapshot = Snapshot(frames, self._capture_driver(frames))
             if self.recorder is not None:
                 self.recorder.save_checkpoint(label, self._last_snapshot.actors, self._last_snapshot.driver)
                 if self._reaper is not None and self.way_on:
@@ -215,8 +216,8 @@ class RayRuntime(Runtime):
         if self._stop_code is not None:
             raise Stopped(f"stopped at {self.clock.now():.1f} s; a checkpoint is written", self._stop_code)
 
-    def _capture_driver(self, label: str) -> bytes:
-        return snapshot.seal(
+    def _capture_driver(self, frames: Mapping[str, bytes]) -> bytes:
+        return snapshot.seal_driver(
             {
                 "now": self.clock.now(),
                 "state": snapshot.pack(self.state, "the driver's state"),
@@ -225,7 +226,8 @@ class RayRuntime(Runtime):
                 "busy": 0.0,
                 "waiting": self._accounts.used().waiting,
                 "free_at": {},
-            }
+            },
+            frames,
         )
 
     def usage(self) -> Usage:
@@ -313,10 +315,10 @@ class RayRuntime(Runtime):
         self._loop = asyncio.get_running_loop()
         self._wall_start = time.perf_counter()
         if resume is not None:
-            content = snapshot.unseal(resume.driver, "the checkpoint of the driver")
+            content = snapshot.unseal_driver(resume.driver)
             self._resume = self._last_snapshot = resume
             self.resumed = True
-            with snapshot.intact("the checkpoint of the driver"):
+            with snapshot.intact(snapshot.DRIVERS):
                 self._offset = float(content["now"])
                 self.state = dict(snapshot.unpack(content["state"]))
                 self.spent = float(content["spent"])

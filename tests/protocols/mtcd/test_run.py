@@ -24,6 +24,18 @@ def theta_of(kept, client, name="theta"):
     return snapshot.unpack(snapshot.unseal(found.actors[client], "test")["state"][name])
 
 
+def test_one_checkpoint_is_the_column_of_a_client_with_one_feature_and_the_labels():
+    words = "topology=complete num_features=6 learning_rate=0.002"
+    _, kept, _ = simulate(words)
+    state = snapshot.unseal(kept.checkpoints[-1][1].actors["server"], "server")["state"]
+    known, labels = snapshot.unpack(state["known"]), snapshot.unpack(state["labels"])
+    data = load_data(config_of(merged(words)), "synthetic", 3)
+    for client in range(6):
+        column = known[client] / theta_of(kept, f"client-{client}")[0]
+        np.testing.assert_allclose(column, data.load(client).train[:, 0], rtol=1e-9)
+    np.testing.assert_array_equal(labels, data.labels()[0])
+
+
 def numbers(kept):
     return [(index, dict(metrics)) for index, metrics in kept.rounds]
 

@@ -163,6 +163,7 @@ def test_each_batch_is_trained_exactly_once_per_epoch(monkeypatch):
     num_batches = -(-done.result.extra["num_rows"] // 32)
     assert sorted(applied) == [(e, b) for e in (1, 2) for b in range(num_batches)]
     assert all(r["abandoned"] == 0 and r["max_attempts"] == 1 for r in done.recorder.rounds)
+    assert all(r["batches"] == num_batches for r in done.recorder.rounds)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -408,7 +409,7 @@ def test_deadlines_that_fire_lose_no_batch(stale):
         **{**SEVERAL, "num_active_workers": 1}, deadline=0.004, max_in_flight=8, stale_gradients=stale, num_epochs=4
     )
     assert sum(r["abandoned"] for r in done.recorder.rounds) > 0
-    assert done.result.rounds == 4
+    assert [r["batches"] for r in done.recorder.rounds] == [-(-done.result.extra["num_rows"] // 32)] * 4
 
 
 HUNG = {**SEVERAL, "payloads": "sent", "deadline": 0.01, "num_epochs": 2, "sync_schedule": "every"}
