@@ -435,11 +435,11 @@ class Preprocessing:
         return made
 
     @classmethod
-    def unmeasured(cls, columns: Sequence[FittedColumn]) -> Preprocessing:
+    def unmeasured(cls, columns: Sequence[FittedColumn], csv: CsvFormat | None = None) -> Preprocessing:
         """Return what columns of which nothing was measured become: their numbers as they are."""
         names = tuple(name for one in columns for name in one.names)
         zeros = np.zeros(len(names), np.float32)
-        return cls(columns=tuple(columns), feature_names=names, fill=zeros, mean=zeros, deviation=zeros + 1)
+        return cls(columns=tuple(columns), feature_names=names, fill=zeros, mean=zeros, deviation=zeros + 1, csv=csv)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for a snapshot or JSON."""
