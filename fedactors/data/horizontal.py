@@ -16,13 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import PARTS, check_block, check_labels, class_weighted, one_hot
+from fedactors.data.blocks import PARTS, check_block, check_labels, check_usable, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.files import CsvFormat
 from fedactors.data.images import load_images
 from fedactors.data.partitioners import IidPartitioner, Partitions, RowPartitioner
 from fedactors.data.pictures import Pictures, class_texts, read_labels, read_pictures
 from fedactors.data.preprocessing import FittedColumn
+from fedactors.data.reasons import NO_ID
 from fedactors.data.sources import FileSource
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
@@ -295,7 +296,10 @@ class HorizontalFile:
             file = dataclasses.replace(file, features=None)
         block = file.load(columns or None)
         missing = ~np.isfinite(block.features).all(axis=1)
-        unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | dict(block.unusable)
+        # a name is no row's alone, and a row without one is predicted too
+        refused = {row: reason for row, reason in block.unusable.items() if reason != NO_ID}
+        unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | refused
+        check_usable(dataclasses.replace(block, unusable=unusable), f"{self.file.party}: {self.file.path}")
         features = replace(self, pictures=pictures)._samples(np.nan_to_num(block.features))
         return NewBlock(ids=block.ids, features=features, unusable=unusable)
 

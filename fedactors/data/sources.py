@@ -18,6 +18,7 @@ from fedactors.data.catalogue import Task, describe
 from fedactors.data.files import Column, CsvFormat, class_text, read_columns
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.preprocessing import ColumnRule, FittedColumn, encode, fit
+from fedactors.data.reasons import NO_ID
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
@@ -165,9 +166,11 @@ class FileSource:
         num_rows = len(next(iter(table.values())))
         unlabelled = self._unlabelled(table) if is_training else ()
         labels, class_names = self._labels(table, unlabelled) if is_training else (None, ())
+        ids, nameless = self._ids(table, num_rows, new=trained is not None)
         block = PartyBlock(
             origin=self.path,
-            ids=self._ids(table, num_rows),
+            ids=ids,
+            id_column=self.id_column,
             features=encoded.features if names else np.zeros((num_rows, 0), np.float32),
             feature_names=tuple(name for one in fitted for name in one.names),
             keeps_scale=np.asarray([kept for one in fitted for kept in one.keeps_scale], np.bool_),
@@ -179,7 +182,7 @@ class FileSource:
             parts=None if self.split_column is None or not is_training else self._parts(table[self.split_column]),
         )
         if trained is not None:
-            return dataclasses.replace(block, unusable=encoded.rejected)
+            return dataclasses.replace(block, unusable=encoded.rejected | dict.fromkeys(nameless, NO_ID))
         gone = () if self.unlabelled == "keep" else unlabelled
         return block.without({**encoded.rejected, **dict.fromkeys(gone, "no label")})
 
@@ -226,11 +229,15 @@ class FileSource:
                         f"{', '.join(list(table)[:20])})"
                     )
 
-    def _ids(self, table: Mapping[str, Column], num_rows: int) -> NDArray[Any]:
+    def _ids(self, table: Mapping[str, Column], num_rows: int, *, new: bool) -> tuple[NDArray[Any], list[int]]:
+        """Return the ids, and of rows to predict those that have none."""
         if self.id_column is None:
-            return np.arange(num_rows)
-        self._refuse_missing(table[self.id_column])
-        return np.asarray([str(text).strip() for text in table[self.id_column].texts()])
+            return np.arange(num_rows), []
+        texts = ["" if text is None else text.strip() for text in table[self.id_column].texts()]
+        nameless = [row for row, text in enumerate(texts) if not text]
+        if nameless and not new:
+            raise BadInput(f"{self.party}: {self.path}: column {self.id_column}: {len(nameless)} values are missing")
+        return np.asarray(texts, dtype=np.str_), nameless
 
     def _refuse_missing(self, column: Column) -> None:
         missing = int(column.is_missing().sum())

@@ -9,7 +9,6 @@ With a named data set the rows are those that belong to nobody, which the models
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -26,7 +25,7 @@ from fedactors.learning.averaging import weighted_mean
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.network.codec import message
-from fedactors.prediction.vertical import COSTS, Application, Outcome, Outcomes, Predicted, PredictOrder, files_of
+from fedactors.prediction.vertical import COSTS, Application, Outcome, Outcomes, Predicted, PredictOrder, counted, files_of
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Runtime, Work
@@ -136,8 +135,7 @@ class PredictingSite(Client):
             is_regression=task == "regression",
             reasons=new.unusable,
         )
-        told = tuple(sorted(Counter(new.unusable.values()).items()))
-        return Predicted(len(new.ids), len(new.ids) - len(new.unusable), told)
+        return counted(len(new.ids), new.unusable.values())
 
     def _load(self, reading: Reading) -> NewBlock:
         """Load the own rows, read as those were that were trained on."""
