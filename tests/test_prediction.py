@@ -116,6 +116,8 @@ def test_the_parts_together_say_what_prediction_says(place):
     program = torch.export.load(place / "model/shop/bottom.pt2").module()
     torch.testing.assert_close(program(x_shop), parts["shop"].bottom(x_shop))
     torch.testing.assert_close(parts["bank"].preprocess(place / "new-bank.csv")[2:], x_bank)  # written as training's
+    assert parts["bank"].ids(place / "new-bank.csv")[2:] == names
+    assert sorted(parts["shop"].ids(place / "new-shop.csv")) == sorted(["new1", *names])
     columns = parts["bank"].preprocessing.feature_names
     assert columns == ("income", "income is missing", "job=clerk", "job=nurse")
     assert (x_bank[:, 2:].sum(1) == 0).sum() == sum(row["job"] == "astronaut" for row in list(bank.values())[2:])
@@ -212,6 +214,22 @@ def test_rows_to_predict_find_each_other_as_in_training(place, capsys, old, new,
     assert main(["predict", str(run), "--data", str(path), "--trust", OWN, "--to", str(place / "o.csv")]) == 2
     assert said_of_it in capsys.readouterr().err
     assert not (place / "o.csv").exists()
+
+
+def test_a_class_that_is_never_predicted_is_told_with_what_to_try(place, tmp_path, capsys):
+    heavy = TOML.format(name="old").replace("[task]", "[task]\nclass_weights = { yes = 1e6 }")
+    (place / "heavy.toml").write_text(heavy)
+    words = ["num_epochs=2", "batch_size=64", "learning_rate=0.01", "embedding_size=4", "hidden_size=8"]
+    train = ["run", "pubsub-vfl", "--data", str(place / "heavy.toml"), "--runtime", "simulated", "--quiet", *words]
+    assert main([*train, "--out", str(tmp_path / "runs")]) == 0
+    note = "note: bank: 1 class is predicted for no test row; try num_layers=2 (it is 10), a larger learning_rate"
+    assert note in capsys.readouterr().out
+    (run,) = (tmp_path / "runs").iterdir()
+    predict = ["predict", str(run), "--data", str(place / "new.toml"), "--to", str(tmp_path / "p.csv")]
+    assert main(predict) == 0
+    assert "bank: 1 class is predicted for no row" in capsys.readouterr().out
+    told = {row["prediction"] for row in said(tmp_path, "p.csv").values() if not row["reason"]}
+    assert told == {"yes"}
 
 
 def test_a_part_is_not_believed_unread(place, tmp_path):

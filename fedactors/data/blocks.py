@@ -191,7 +191,9 @@ def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> 
     if not block.feature_names:
         raise BadInput(f"{where}: no feature column: every party needs at least one")
     if not len(block.ids):
-        raise BadInput(f"{where}: no rows")
+        lost = Counter(reason for _, reason in block.rejected).most_common(1)
+        why = f"; all are left out, {lost[0][1]} of them for {lost[0][0]!r}" if lost else ""
+        raise BadInput(f"{where}: no rows{why}")
     check_ids(block.ids, where)
     bad: dict[str, int] = {}
     for column, how in enumerate(block.fills):

@@ -5,6 +5,7 @@ Files are opened by Python and handed to the libraries that read them, so that a
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime
 import json
@@ -169,6 +170,8 @@ def read_columns(
     """
     if not os.path.isfile(path):
         raise BadInput(f"{party}: path: {path} is not a file")
+    if path.suffix in (".csv", ".tsv"):
+        _refuse_other_encoding(party, path, csv or CsvFormat())
     with reading(party, path):
         if path.suffix == ".npy":
             table = _read_npy(path)
@@ -245,6 +248,16 @@ def _decoded(party: str, path: Path, csv: CsvFormat) -> Iterator[None]:
             f"{party}: {path} is not written in {csv.encoding}; give its encoding, such as "
             'csv = { encoding = "latin-1" }'
         ) from error
+
+
+def _refuse_other_encoding(party: str, path: Path, csv: CsvFormat) -> None:
+    """Refuse a file that begins as UTF-16 does, which spreadsheets write, where it is read as something else."""
+    with reading(party, path), open(path, "rb") as file:
+        begins = file.read(2)
+    if begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and "16" not in csv.encoding:
+        raise BadInput(
+            f'{party}: {path} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-16" }}'
+        )
 
 
 def _refuse_other_separator(

@@ -150,7 +150,18 @@ class FileSource:
             as_text=[*as_text, *(column for column in roles[:1] if column is not None)],
             csv=self.csv,
         )
+        if trained is None:
+            self._refuse_empty(table)
         return self.block_of(table, trained)
+
+    def _refuse_empty(self, table: Mapping[str, Column]) -> None:
+        """Refuse rows to train on in which a feature has no value at all, unless a constant stands for them."""
+        names = self.features if self.features is not None else self._remaining(tuple(table))
+        for name in names:
+            has_stand_in = self._rules.get(name, ColumnRule()).missing == "constant"
+            if name in table and len(table[name]) and not has_stand_in and table[name].is_missing().all():
+                why = "no row has a value; list the other columns under features"
+                raise BadInput(f"{self.party}: {self.path}: column {name}: {why}")
 
     def block_of(self, table: Mapping[str, Column], trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Return rows that were read, by column; see `load`."""
@@ -161,9 +172,11 @@ class FileSource:
         names = wanted if wanted is not None else self._remaining(tuple(table))
         self._check_rules(names if trained is None else ())
         columns = {name: table[name] for name in names}
+        num_rows = len(next(iter(table.values())))
+        if not num_rows:
+            raise BadInput(f"{where}: no rows")
         fitted = fit(columns, rules, where) if trained is None else tuple(trained)
         encoded = encode(columns, fitted, where, new=trained is not None)
-        num_rows = len(next(iter(table.values())))
         unlabelled = self._unlabelled(table) if is_training else ()
         labels, class_names = self._labels(table, unlabelled) if is_training else (None, ())
         ids, nameless = self._ids(table, num_rows, new=trained is not None)

@@ -126,7 +126,7 @@ class PredictingSite(Client):
         part = site_part(self.party, model, task, num_classes, reading)
         work = Work("predict", float(len(new.features) * model.vector.size))
         output_NO = await self.compute(contribution, part, new.features, work=work)
-        write_predictions(
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=new.ids,
             rows=np.arange(len(new.ids)),
@@ -135,7 +135,7 @@ class PredictingSite(Client):
             is_regression=task == "regression",
             reasons=new.unusable,
         )
-        return counted(len(new.ids), new.unusable.values())
+        return replace(counted(len(new.ids), new.unusable.values()), unpredicted=unpredicted)
 
     def _load(self, reading: Reading) -> NewBlock:
         """Load the own rows, read as those were that were trained on."""

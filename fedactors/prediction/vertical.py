@@ -77,7 +77,10 @@ class PredictOrder:
     to: str
 
 
-@message(reveals="how many rows whoever predicts has, how many were predicted, and why the others were not")
+@message(
+    reveals="how many rows whoever predicts has, how many were predicted, why the others were not, and how many "
+    "classes are predicted for none"
+)
 class Predicted:
     """The end of a prediction: rows of the label party, or of a site.
 
@@ -88,6 +91,8 @@ class Predicted:
     num_predicted: int
     num_alone: int
     reasons: tuple[tuple[str, int], ...]
+    unpredicted: int = 0
+    """Classes that are predicted for no row, of `LEAST_EACH` rows or more a class."""
 
     @property
     def num_refused(self) -> int:
@@ -373,7 +378,7 @@ class PredictingOwner(PredictingParty):
         output_NO = await self.compute(fused_output, part, values, work=work)
         listing = new.listing
         lines = {int(listing.lines[row]): reason for row, reason in reasons.items()} | dict(listing.lost)
-        write_predictions(
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=listing.called,
             rows=listing.lines[common.rows],
@@ -382,7 +387,7 @@ class PredictingOwner(PredictingParty):
             is_regression=part.task == "regression",
             reasons=lines,
         )
-        return counts
+        return dataclasses.replace(counts, unpredicted=unpredicted)
 
     async def _contributions(
         self, peers: Mapping[str, PredictingParty], rows: NDArray[np.int64]

@@ -11,6 +11,7 @@ Shapes: N nodes, D width of a representation, C classes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -176,7 +177,7 @@ class PredictingClient(SecureSummand):
         listing = Listing({"id": self._ids.tolist()}, np.arange(num_nodes), {})
         if self._share is not None:
             listing, names, counts = self._share.listing, self._share.class_names, self._share.counts
-        write_predictions(
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=listing.called,
             rows=listing.lines,
@@ -185,7 +186,7 @@ class PredictingClient(SecureSummand):
             is_regression=False,
             reasons=listing.lost,
         )
-        return counts
+        return dataclasses.replace(counts, unpredicted=unpredicted)
 
     def _work(self) -> Work:
         return Work("segment", algorithm.forward_operations(self._network, self._batch, range(self._config.num_layers)))

@@ -12,6 +12,7 @@ Legend: n rows of a client, N joined rows, C outputs, D columns.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -241,7 +242,7 @@ class PredictingTable(NewRowsMember, SecureSummand):
         outputs = given.values[used] if len(used) else np.zeros((0, self.part.models["bottom"].spec.outputs))
         rows = np.array([row for row, _, _, _ in lines], np.int64)
         ids = whole.select(self.called_by).take(rows).to_pydict() if self.called_by else {"row": rows.tolist()}
-        write_predictions(
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=ids,
             rows=np.flatnonzero([joined >= 0 for _, joined, _, _ in lines]),
@@ -251,7 +252,8 @@ class PredictingTable(NewRowsMember, SecureSummand):
             reasons={place: reason for place, (_, _, reason, _) in enumerate(lines) if reason},
         )
         by_fault = {fault: [reason for _, _, reason, whose in lines if whose == fault] for fault in _FAULTS}
-        return counted(len(lines), by_fault["own"], by_fault["partner's"], by_fault["alone"])
+        counts = counted(len(lines), by_fault["own"], by_fault["partner's"], by_fault["alone"])
+        return dataclasses.replace(counts, unpredicted=unpredicted)
 
 
 class PredictingServer(Server):
