@@ -37,7 +37,7 @@ from fedactors.data.predictions import Listing
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.network.codec import message
-from fedactors.prediction import Predicted, counted
+from fedactors.prediction.vertical import Predicted, counted
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Runtime

@@ -25,7 +25,16 @@ from fedactors.learning.averaging import weighted_mean
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.network.codec import message
-from fedactors.prediction.vertical import COSTS, Application, Outcome, Outcomes, Predicted, PredictOrder, counted, files_of
+from fedactors.prediction.vertical import (
+    COSTS,
+    Application,
+    Outcome,
+    Outcomes,
+    Predicted,
+    PredictOrder,
+    counted,
+    files_of,
+)
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Runtime, Work

@@ -29,7 +29,16 @@ from fedactors.joining.owners import NewRowsMember, TableKeys, agree_on_plan, as
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.parties import Parties
-from fedactors.prediction.vertical import Application, Outcome, Outcomes, Predicted, PredictOrder, counted, files_of, released
+from fedactors.prediction.vertical import (
+    Application,
+    Outcome,
+    Outcomes,
+    Predicted,
+    PredictOrder,
+    counted,
+    files_of,
+    released,
+)
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand, SecureSums
