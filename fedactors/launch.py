@@ -28,7 +28,7 @@ from fedactors.config import as_dict, build_given, named_files, spell_infinities
 from fedactors.errors import BadInput, DataMissing, FedactorsError, Stopped
 from fedactors.launch_federated import prepare_federated, resolve_federated, resume_federated
 from fedactors.named_code import check_trusted
-from fedactors.plugins import Protocol, RunResult
+from fedactors.plugins import Protocol, RunResult, loader
 from fedactors.records.activity import Activity, activities
 from fedactors.records.metrics import Summary
 from fedactors.records.progress import open_progress
@@ -201,7 +201,7 @@ def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None) -> R
     )
 
 
-def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool = True) -> Any:
+def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool = True, *, is_new: bool = False) -> Any:
     """Load and partition the data set or own-data file `name` as the protocol wants it.
 
     Args:
@@ -210,14 +210,15 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool 
         name: data set or description file.
         seed: the run's seed.
         here: whether the parties run on this machine: then missing files are told before anything is started.
+        is_new: rows to predict.
 
     Raises:
         BadInput: unknown name, a file that is not there, or data of another layout.
         DataMissing: the files of the data set are not on this machine.
     """
     check_data(protocol, name, here)
-    if protocol.load_data is not None:
-        return protocol.load_data(config, name, seed)
+    if (own := loader(protocol, is_new=is_new)) is not None:
+        return own(config, name, seed)
     from fedactors.data.datasets import load
 
     return load(name)

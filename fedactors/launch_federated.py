@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build_given, spell_infinities, with_contents
 from fedactors.errors import BadInput
-from fedactors.plugins import Protocol
+from fedactors.plugins import Protocol, loader
 from fedactors.records.recorder import Recorder
 from fedactors.records.run_folder import RunFolder
 from fedactors.runtime.base import Runtime
@@ -141,8 +141,9 @@ def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Pro
     def make(recorder: Recorder | None) -> Runtime:
         return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder)
 
-    assert protocol.load_data is not None
-    return Prepared(proposal, protocol.load_data(config, proposal.described(), seed), make)
+    load = loader(protocol, is_new=proposal.purpose == "predict")
+    assert load is not None
+    return Prepared(proposal, load(config, proposal.described(), seed), make)
 
 
 def _site(options: RunOptions) -> SiteFolder:

@@ -33,6 +33,7 @@ _OPTIONAL = (
     "messages",
     "actors",
     "load_data",
+    "load_new",
     "plan",
     "predict",
     "predictors",
@@ -165,6 +166,10 @@ class Protocol(typing.Protocol):
         """Its own way to load and partition data; None: ``run`` receives the data set, whole."""
 
     @property
+    def load_new(self) -> LoadData | None:
+        """The same for rows to predict, which need less than rows to train on; None: they are loaded alike."""
+
+    @property
     def plan(self) -> Plan | None:
         """Its planner, if it has one."""
 
@@ -207,6 +212,7 @@ class LazyProtocol:
     messages_at: str | None = None
     actors_at: str | None = None
     load_data_at: str | None = None
+    load_new_at: str | None = None
     plan_at: str | None = None
     predict_at: str | None = None
     predictors_at: str | None = None
@@ -254,6 +260,12 @@ class LazyProtocol:
     def load_data(self) -> LoadData | None:
         """Its own way to load and partition data."""
         made: LoadData | None = _optional(self.load_data_at)
+        return made
+
+    @property
+    def load_new(self) -> LoadData | None:
+        """Its own way to load rows to predict."""
+        made: LoadData | None = _optional(self.load_new_at)
         return made
 
     @property
@@ -329,6 +341,11 @@ def discover() -> list[Found]:
         else:
             found.append(Found(name=canonical(point.name), package=package, protocol=protocol))
     return found
+
+
+def loader(protocol: Protocol, *, is_new: bool) -> LoadData | None:
+    """Return what loads a protocol's data: rows to train on, or to predict."""
+    return protocol.load_new or protocol.load_data if is_new else protocol.load_data
 
 
 def protocol_names() -> list[str]:

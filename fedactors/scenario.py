@@ -38,6 +38,7 @@ class Scenario:
     messages: ModuleType | None = None
     actors: Actors | None = None
     load_data: LoadData | None = None
+    load_new: LoadData | None = None
     plan: Plan | None = None
     predict: Predict | None = None
     predictors: Actors | None = None

@@ -25,6 +25,8 @@ from pathlib import Path
 
 ADDRESS = "FEDACTORS_TESTS_FORKED_WORKERS"
 """Environment variable: the socket of the server."""
+WATCH = "FEDACTORS_TESTS_WATCH"
+"""Environment variable: a file that names the files whose opening the workers forked from then on are to tell."""
 ROOT = Path(__file__).resolve().parents[1]
 _LONGEST = 1 << 18
 _LIMIT = 60.0
@@ -37,6 +39,7 @@ def server() -> Iterator[dict[str, str]]:
     """Run one for the block; yield what the environment of a cluster must have so that its workers are forked."""
     with tempfile.TemporaryDirectory(prefix="forked-") as folder:
         address = f"{folder}/socket"
+        os.environ[WATCH] = f"{address}.watch"
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         # -P: the folders beside this file are no packages that a worker may import
@@ -46,6 +49,7 @@ def server() -> Iterator[dict[str, str]]:
             yield {ADDRESS: address}
         finally:
             assert process.stdin is not None
+            del os.environ[WATCH]
             process.stdin.close()  # ends it
             process.wait(timeout=60)
 
@@ -95,6 +99,7 @@ def serve(address: str) -> None:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
+        watch_openings(Path(f"{address}.watch"))
         sys.argv = words
         # a process of its own has numbers of its own
         random.seed()
@@ -102,6 +107,28 @@ def serve(address: str) -> None:
         torch.seed()
         runpy.run_path(words[0], run_name="__main__")
         return
+
+
+def watch_openings(order: Path) -> None:
+    """Tell which of some files this process opens through Python from now on, if there is such an order.
+
+    Args:
+        order: a JSON file of the ``files`` (real paths) and the ``log``, which gets a line for each opening: a process
+            and a path.
+    """
+    if not order.exists():
+        return
+    wanted = json.loads(order.read_text())
+    files = set(wanted["files"])
+    log = os.open(wanted["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event in ("open", "sqlite3.connect") and isinstance(arguments[0], (str, bytes, os.PathLike)):
+            path = os.path.realpath(os.fsdecode(arguments[0]))
+            if path in files and order.exists():
+                os.write(log, f"{os.getpid()} {path}\n".encode())
+
+    sys.addaudithook(watch)
 
 
 def ask() -> None:

@@ -1,8 +1,13 @@
-"""Which processes open a file, whatever reads it: fanotify(7), for which a process needs CAP_SYS_ADMIN."""
+"""Which processes open a file: fanotify(7) tells it, whatever reads them, to a process with CAP_SYS_ADMIN.
+
+Without that capability audit hooks of Python, in this process and in the workers of the tests' Ray cluster, tell which
+open a file through Python; what DuckDB opens by itself they do not see.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import struct
@@ -10,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.forked_workers import WATCH, watch_openings
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ADD, _OPEN, _HERE = 1, 0x20, -100
@@ -29,6 +36,31 @@ def may_watch() -> bool:
 
 @contextmanager
 def openers(paths: list[Path]) -> Iterator[dict[str, set[int]]]:
+    """Collect which processes open which of these files (by path) while the block runs; see the module."""
+    with (told_by_kernel if may_watch() else told_by_python)(paths) as found:
+        yield found
+
+
+@contextmanager
+def told_by_python(paths: list[Path]) -> Iterator[dict[str, set[int]]]:
+    """As `openers`, by audit hooks."""
+    found: dict[str, set[int]] = {str(path.resolve()): set() for path in paths}
+    order = Path(os.environ[WATCH])
+    log = order.with_suffix(".log")
+    log.write_text("")
+    order.write_text(json.dumps({"files": list(found), "log": str(log)}))
+    watch_openings(order)
+    try:
+        yield found
+    finally:
+        order.unlink()
+        for line in log.read_text().splitlines():
+            process, path = line.split(" ", 1)
+            found[path].add(int(process))
+
+
+@contextmanager
+def told_by_kernel(paths: list[Path]) -> Iterator[dict[str, set[int]]]:
     """Collect which processes open which of these files (by path) while the block runs."""
     descriptor, done = _begin(), os.eventfd(0)
     for path in paths:

@@ -8,6 +8,7 @@ import torch
 
 from fedactors import load_part
 from fedactors.command_line.main import main
+from fedactors.data.files import CsvFormat
 from fedactors.data.horizontal import HorizontalFile
 from fedactors.data.own import load_own
 from fedactors.errors import BadInput
@@ -117,6 +118,78 @@ def test_new_rows_are_read_as_training_read_them_whatever_their_description_says
                 output = torch.sigmoid(part.bottom(x))[:, -1]
             shares = [float(one["probability_yes"]) for one in said if not one["reason"]]
             np.testing.assert_allclose(output, shares, atol=1e-6)
+
+
+BARE = """
+[task]
+layout = "horizontal"
+type = "multiclass"
+[parties.a]
+path = "a-new.csv"
+id = "name"
+"""
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words", "keeper"),
+    [("horizontal", ["num_rounds=1"], "server"), ("nebulafl", NEBULAFL, "virginia")],
+)
+def test_new_rows_need_a_file_and_the_model_knows_the_rest(tmp_path, protocol, words, keeper):
+    """The description names a file and an id; format, columns, their order and the classes are those of training."""
+    draw = np.random.default_rng(0)
+    for file, order in (("a.csv", "pq"), ("b.csv", "pq"), ("test.csv", "pq"), ("a-new.csv", "qp")):
+        x = {"p": draw.normal(size=24), "q": draw.normal(size=24)}
+        told = ["yes" if one > 0 else "no" for one in x["p"]]
+        table = [[*order, "name", *(["bad"] if order == "pq" else [])]]
+        for row in range(24):
+            numbers = [f"{x[name][row]:.3f}".replace(".", ",") for name in order]
+            table.append([*numbers, f"c{row // 2}", *([told[row]] if order == "pq" else [])])
+        with (tmp_path / file).open("w", newline="") as opened:
+            csv.writer(opened, delimiter="\t" if file == "b.csv" else ";").writerows(table)
+    text = TASK.lstrip()
+    for name, separator in (("a", ";"), ("b", "\\t")):
+        text += f'[parties.{name}]\npath = "{name}.csv"\nid = "name"\nlabel = "bad"\n'
+        text += f'csv = {{ separator = "{separator}", decimal = "," }}\n'
+    (tmp_path / "parties.toml").write_text(text)
+    (tmp_path / "new.toml").write_text(BARE)
+    flags = ["--data", str(tmp_path / "parties.toml"), "--runtime", "simulated", "--quiet"]
+    assert main(["run", protocol, *flags, *words, "--out", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert main(["predict", str(run), "--data", str(tmp_path / "new.toml"), "--to", str(tmp_path / "p.csv")]) == 0
+    said = rows(tmp_path / "p.csv")
+    assert [one["id"] for one in said] == [f"c{row // 2}" for row in range(24)]  # a name need not be unique
+    assert list(said[0]) == ["id", "prediction", "probability_no", "probability_yes", "reason"]
+    assert main(["export", str(run), "--to", str(tmp_path / "model")]) == 0
+    part = load_part(tmp_path / "model" / keeper)
+    assert part.preprocessing is not None
+    assert part.preprocessing.feature_names == ("p", "q")
+    assert part.class_names == ("no", "yes")
+    if protocol == "horizontal":  # NebulaFL predicts with the mean of the centers' models
+        with torch.no_grad():
+            how = CsvFormat(separator=";", decimal=",")
+            output = torch.sigmoid(part.bottom(part.preprocess(tmp_path / "a-new.csv", csv=how)))[:, -1]
+        np.testing.assert_allclose(output, [float(one["probability_yes"]) for one in said], atol=1e-6)
+
+
+def test_other_classes_than_those_trained_on_are_refused(place, tmp_path, capsys):
+    flags = ["--data", str(place / "parties.toml"), "--runtime", "simulated", "--quiet"]
+    assert main(["run", "horizontal", *flags, "num_rounds=1", "--out", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    (place / "other.toml").write_text((place / "new.toml").read_text().replace('"no", "yes"', '"no", "maybe"'))
+    assert main(["predict", str(run), "--data", str(place / "other.toml"), "--to", str(tmp_path / "p.csv")]) == 2
+    assert "task.classes: no, maybe is not allowed: the model was trained on no, yes" in capsys.readouterr().err
+
+
+def test_columns_in_another_order_are_refused_unless_they_are_listed(tmp_path, capsys):
+    for name, header in (("a", "p,q,bad"), ("b", "q,p,bad"), ("test", "p,q,bad")):
+        lines = [f"{row},{row % 3},{row % 2}" for row in range(12)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]))
+    parties = [f'[parties.{name}]\npath = "{name}.csv"\nlabel = "bad"\n' for name in ("a", "b")]
+    text = '[task]\nlayout = "horizontal"\ntype = "binary"\ntest = "test.csv"\n'
+    (tmp_path / "parties.toml").write_text(text + "".join(parties))
+    flags = ["--data", str(tmp_path / "parties.toml"), "--runtime", "simulated", "--quiet", "--out", str(tmp_path)]
+    assert main(["run", "horizontal", *flags, "num_rounds=1"]) == 2
+    assert "b has 'q' where test has 'p'; list them under features, at every client" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def check_equal(new, clear):
     assert not {"o5", "o6"} & set(called)
     assert called.count("o14") == 2
     reasons = {line["order"]: line["reason"] for line in new}
-    assert reasons["o1"] == reasons["o9"] == "supplier misses values that the model needs"
+    assert reasons["o1"] == reasons["o9"] == "supplier cannot use its row"
     assert reasons["o0"] == ""
 
 

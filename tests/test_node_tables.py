@@ -177,7 +177,7 @@ def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_tol
     assert [row["id"] for row in found] == [row["account"] for row in bank]
     reasons = {row["id"]: row["reason"] for row in found if row["reason"]}
     blank = next(row["client"] for row in shop if row["age"] == "")
-    lost = {"000": "not at shop", "001": "not at shop", blank: "shop misses values that the model needs"}
+    lost = {"000": "not at shop", "001": "not at shop", blank: "shop cannot use its row"}
     assert reasons == {name: reason for name, reason in lost.items() if name in {row["account"] for row in bank}}
     assert list(found[0]) == ["id", "prediction", "probability_no", "probability_yes", "reason"]
     shared = [row["account"] for row in bank if row["account"] in {row["client"] for row in shop}]

@@ -1,8 +1,8 @@
 """A party's process opens its own files and no other party's, whatever reads them: the kernel says who opened what.
 
 Training, prediction and export from the command line, on Ray, where processes are real. Python's own hooks do not see
-the files that Arrow, DuckDB or SQLite open, so that fanotify(7) watches the data files, for which a process needs
-CAP_SYS_ADMIN.
+the files that Arrow or DuckDB open, so that fanotify(7) watches the data files. That needs CAP_SYS_ADMIN; without it
+hooks of Python watch (`tests.openers`), and a file that nobody opens through Python proves nothing of its readers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.usefixtures("ray_cluster"),
-    pytest.mark.skipif(not may_watch(), reason="needs CAP_SYS_ADMIN"),
 ]
 
 Owners = dict[str, str]
@@ -177,13 +176,23 @@ def test_a_partys_process_opens_its_own_files_alone(name, tmp_path, monkeypatch)
         return {file: {actor.partition("/")[0] for actor in actors} for file, actors in opened.items()}
 
     flags = ["--data", str(described), "--runtime", "ray", "--quiet"]
+
+    was_seen: list[bool] = []
+
+    def agree(seen: dict[str, set[str]], holders: Owners) -> None:
+        for file, holder in holders.items():
+            assert seen[file] == {holder} or (not may_watch() and not seen[file]), file
+        was_seen.append(any(seen.values()))
+
     in_training = opened_by(["run", name.partition(" ")[0], *flags, *words, "--out", str(runs)])
     holders = HELD if name == "nebulafl" else owners  # a center holds several clients' files
-    assert in_training == {file: {holder} for file, holder in holders.items()}
+    agree(in_training, holders)
     (run,) = runs.iterdir()
 
     said = ["--data", str(described), "--runtime", "ray", "--to", str(tmp_path / "predictions.csv")]
-    assert opened_by(["predict", str(run), *said]) == {file: {owner} for file, owner in owners.items()}
+    agree(opened_by(["predict", str(run), *said]), owners)
     assert list(tmp_path.glob("predictions*.csv"))
 
     assert not any(opened_by(["export", str(run), "--to", str(tmp_path / "model")]).values())
+    if not all(was_seen):
+        pytest.skip("without CAP_SYS_ADMIN nobody sees what DuckDB opens; nothing else was opened")

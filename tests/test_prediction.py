@@ -86,7 +86,7 @@ def test_every_row_of_the_owner_is_there_with_classes_or_a_reason(place):
     assert list(rows) == [f"new{row}" for row in range(40)]
     assert list(rows["new0"]) == ["id", "prediction", "probability_no", "probability_yes", "reason"]
     reasons = {name: row["reason"] for name, row in rows.items() if row["reason"]}
-    assert reasons == {"new0": "not at shop", "new1": "shop misses values that the model needs"}
+    assert reasons == {"new0": "not at shop", "new1": "shop cannot use its row"}
     assert rows["new0"]["prediction"] == rows["new0"]["probability_yes"] == ""
     known = [row for name, row in rows.items() if name not in reasons]
     assert all(float(row["probability_no"]) + float(row["probability_yes"]) == pytest.approx(1) for row in known)
@@ -116,6 +116,8 @@ def test_the_parts_together_say_what_prediction_says(place):
     program = torch.export.load(place / "model/shop/bottom.pt2").module()
     torch.testing.assert_close(program(x_shop), parts["shop"].bottom(x_shop))
     torch.testing.assert_close(parts["bank"].preprocess(place / "new-bank.csv")[2:], x_bank)  # written as training's
+    assert parts["bank"].ids(place / "new-bank.csv")[2:] == names
+    assert sorted(parts["shop"].ids(place / "new-shop.csv")) == sorted(["new1", *names])
     columns = parts["bank"].preprocessing.feature_names
     assert columns == ("income", "income is missing", "job=clerk", "job=nurse")
     assert (x_bank[:, 2:].sum(1) == 0).sum() == sum(row["job"] == "astronaut" for row in list(bank.values())[2:])
@@ -135,6 +137,99 @@ def test_new_files_are_read_as_those_trained_on(place, capsys):
     bare.write_text("".join("csv = {}\n" if 'decimal = ","' in line else line for line in lines))
     assert main([*predict, str(place / "other.csv")]) == 2  # what the description says has precedence
     assert "bank" in capsys.readouterr().err
+
+
+def spoil(place: Path, name: str, **files: list[str]) -> Path:
+    """Write the new rows again under another name, with lines at the end of the bank's and the shop's file."""
+    for party, lines in {"bank": [], "shop": [], **files}.items():
+        text = (place / f"new-{party}.csv").read_text()
+        (place / f"{name}-{party}.csv").write_text(text + "".join(f"{line}\n" for line in lines))
+    path = place / f"{name}.toml"
+    path.write_text(TOML.format(name=name))
+    return path
+
+
+def test_a_row_that_is_wrong_is_listed_and_the_others_are_predicted(place, capsys):
+    bank = ["new50;abc;nurse", ";12,5;nurse", "   ;12,5;nurse", "new51;1,5;nurse", "new51;2,5;nurse", "new52;9,5;clerk"]
+    bank += ["new53;1.5;nurse", "new54;inf;nurse", "new55;1_0;nurse"]
+    shop = ["new50,2020-01-01,DE", "new51,2020-01-01,DE", "new52,2020-13-01,DE", "new3,2020-01-01,DE"]
+    shop += [",2020-01-01,DE", "new53,2020-01-01,DE"]
+    path = spoil(place, "spoilt", bank=bank, shop=shop)
+    (run,) = (place / "runs").iterdir()
+    predict = ["predict", str(run), "--data", str(path), "--trust", OWN, "--to", str(place / "spoilt.csv")]
+    capsys.readouterr()
+    assert main(predict) == 0
+    with (place / "spoilt.csv").open() as file:
+        lines = [(row["id"], row["reason"]) for row in csv.DictReader(file)]
+    wrong = [(name, reason) for name, reason in lines if reason]
+    assert wrong == [
+        ("new0", "not at shop"),
+        ("new1", "shop cannot use its row"),
+        ("new3", "shop cannot use its row"),
+        ("new50", "income: 'abc' is no number"),
+        ("", "no id"),
+        ("", "no id"),
+        ("new51", "its id stands in several rows"),
+        ("new51", "its id stands in several rows"),
+        ("new52", "shop cannot use its row"),
+        ("new53", "income: '1.5' is no number"),
+        ("new54", "income: infinite"),
+        ("new55", "income: '1_0' is no number"),
+    ]
+    before, after = said(place), said(place, "spoilt.csv")
+    for name in (f"new{row}" for row in (2, *range(4, 40))):  # of no other row anything changed
+        assert float(after[name]["probability_yes"]) == pytest.approx(float(before[name]["probability_yes"]), abs=1e-6)
+    told = capsys.readouterr().out
+    assert "bank: 37 of 49 rows predicted, 1 without a partner, 11 refused, in " in told
+    assert "bank: 3 rows without a prediction: values that are no numbers" in told
+    assert "abc" not in told  # which value that is stays with the bank
+    assert main([*predict, "--format", "json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert (one["rows"], one["predicted"], one["without_partner"], one["refused"]) == (49, 37, 1, 11)
+    assert sum(one["reasons"].values()) == 12
+
+
+def test_a_file_of_which_no_row_can_be_used_is_one_line(place, capsys):
+    path = spoil(place, "none")
+    (place / "none-bank.csv").write_text("customer;income;job\nnew3;n/a;nurse\nnew4;1.250,5;clerk\n")
+    (run,) = (place / "runs").iterdir()
+    assert main(["predict", str(run), "--data", str(path), "--trust", OWN, "--to", str(place / "none.csv")]) == 2
+    said_of_it = capsys.readouterr().err
+    assert "none-bank.csv: none of 2 rows can be predicted, 2 of them for such as: income: 'n/a' is no" in said_of_it
+    assert len(said_of_it.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said_of_it"),
+    [
+        ('"psi"', '"hash"', "task.alignment: 'hash' is not allowed: the model was trained with 'psi'"),
+        ('alignment = "psi"', "", "task.alignment: 'already-aligned' is not allowed: the model was trained with 'psi'"),
+        ('"client"', '"country"', "parties.shop.id: 'country' is not allowed: training aligned rows by 'client'"),
+    ],
+)
+def test_rows_to_predict_find_each_other_as_in_training(place, capsys, old, new, said_of_it):
+    (run,) = (place / "runs").iterdir()
+    path = place / "otherwise.toml"
+    path.write_text(TOML.format(name="new").replace(old, new))
+    assert main(["predict", str(run), "--data", str(path), "--trust", OWN, "--to", str(place / "o.csv")]) == 2
+    assert said_of_it in capsys.readouterr().err
+    assert not (place / "o.csv").exists()
+
+
+def test_a_class_that_is_never_predicted_is_told_with_what_to_try(place, tmp_path, capsys):
+    heavy = TOML.format(name="old").replace("[task]", "[task]\nclass_weights = { yes = 1e6 }")
+    (place / "heavy.toml").write_text(heavy)
+    words = ["num_epochs=2", "batch_size=64", "learning_rate=0.01", "embedding_size=4", "hidden_size=8"]
+    train = ["run", "pubsub-vfl", "--data", str(place / "heavy.toml"), "--runtime", "simulated", "--quiet", *words]
+    assert main([*train, "--out", str(tmp_path / "runs")]) == 0
+    note = "note: bank: 1 class is predicted for no test row; try num_layers=2 (it is 10), a larger learning_rate"
+    assert note in capsys.readouterr().out
+    (run,) = (tmp_path / "runs").iterdir()
+    predict = ["predict", str(run), "--data", str(place / "new.toml"), "--to", str(tmp_path / "p.csv")]
+    assert main(predict) == 0
+    assert "bank: 1 class is predicted for no row" in capsys.readouterr().out
+    told = {row["prediction"] for row in said(tmp_path, "p.csv").values() if not row["reason"]}
+    assert told == {"yes"}
 
 
 def test_a_part_is_not_believed_unread(place, tmp_path):

@@ -133,7 +133,7 @@ async def predict(settings: TinyConfig, data: Any, runtime: TinyRuntime, asked: 
     from fedactors.prediction.vertical import Outcome, Predicted
 
     Path(asked.to).write_text(f"{data} {sorted(asked.stored)}")
-    return [Outcome(party="bank", to=asked.to, counts=Predicted(3, 2, (("not at shop", 1),)))]
+    return [Outcome(party="bank", to=asked.to, counts=Predicted(3, 2, 1, (("not at shop", 1),)))]
 
 
 def export(settings: TinyConfig, party: str, states: Mapping[str, bytes]) -> Any:

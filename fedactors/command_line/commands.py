@@ -266,15 +266,22 @@ def predict_command(args: argparse.Namespace) -> int:
     if args.format == "json":
         told = [
             {"party": one.party, "to": one.to, "rows": one.counts.num_rows, "predicted": one.counts.num_predicted}
-            | {"reasons": dict(one.counts.reasons)}
+            | {"without_partner": one.counts.num_alone, "refused": one.counts.num_refused}
+            | {"reasons": dict(one.counts.reasons), "unpredicted": one.counts.unpredicted}
             for one in outcomes
         ]
         print_json({"run": str(folder.path), "predictions": told, "privacy": privacy})
         return 0
     for one in outcomes:
-        print(f"{one.party}: {one.counts.num_predicted} of {one.counts.num_rows} rows predicted, in {one.to}")
+        counts = one.counts
+        others = f", {counts.num_alone} without a partner" if counts.num_alone else ""
+        others += f", {counts.num_refused} refused" if counts.num_refused else ""
+        print(f"{one.party}: {counts.num_predicted} of {counts.num_rows} rows predicted{others}, in {one.to}")
         for reason, number in one.counts.reasons:
             print(f"{one.party}: {number} rows without a prediction: {reason}")
+        if counts.unpredicted:
+            what = "1 class is" if counts.unpredicted == 1 else f"{counts.unpredicted} classes are"
+            print(f"{one.party}: {what} predicted for no row: look at the run's test metrics before you use the model")
     for party, lines in privacy.items():
         for message, line in lines.items():
             if line["covered"]:

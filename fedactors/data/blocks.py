@@ -6,6 +6,8 @@ Shapes: N rows, D columns after one-hot encoding.
 from __future__ import annotations
 
 import dataclasses
+import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,9 +15,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.alignment import Alignment
 from fedactors.data.catalogue import Task
 from fedactors.data.files import CsvFormat
 from fedactors.data.preprocessing import FittedColumn, Preprocessing, without_values
+from fedactors.data.reasons import SEVERAL, kind_of
 from fedactors.errors import BadInput
 
 Float32 = NDArray[np.float32]
@@ -47,6 +51,10 @@ class PartyBlock:
     """What the numbers were made of; those to be filled are NaN."""
     csv: CsvFormat | None = None
     """How their file is written, where the description says so."""
+    id_column: str | None = None
+    """The column of the ids; None: rows are called by their numbers."""
+    alignment: Alignment | None = None
+    """How they find the other parties' rows; None: nobody has said."""
     parts: NDArray[np.uint8] | None = None
     """For each row the index in `PARTS` that a column of the label party's file says."""
     groups: NDArray[np.integer[Any]] | None = None
@@ -55,6 +63,13 @@ class PartyBlock:
     """Ids of rows that are left out of training, and why."""
     unusable: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """Of rows to predict, those that cannot be used, and why."""
+    keys: NDArray[Any] | None = None
+    """Of rows to predict, what they are aligned by in place of ids that are no single row's; None: their ids."""
+
+    @property
+    def aligned_by(self) -> NDArray[Any]:
+        """What rows find those of other parties by (N)."""
+        return self.ids if self.keys is None else self.keys
 
     @property
     def fills(self) -> tuple[str, ...]:
@@ -176,7 +191,9 @@ def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> 
     if not block.feature_names:
         raise BadInput(f"{where}: no feature column: every party needs at least one")
     if not len(block.ids):
-        raise BadInput(f"{where}: no rows")
+        lost = Counter(reason for _, reason in block.rejected).most_common(1)
+        why = f"; all are left out, {lost[0][1]} of them for {lost[0][0]!r}" if lost else ""
+        raise BadInput(f"{where}: no rows{why}")
     check_ids(block.ids, where)
     bad: dict[str, int] = {}
     for column, how in enumerate(block.fills):
@@ -195,6 +212,41 @@ def check_ids(ids_N: NDArray[Any], where: str) -> None:
     if len(values) < len(ids_N):
         first = values[counts > 1][0]
         raise BadInput(f"{where}: {int((counts > 1).sum())} ids occur more than once, the first is {first!s}")
+
+
+def with_clear_ids(block: PartyBlock, alignment: Alignment) -> PartyBlock:
+    """Return rows to predict of which those cannot be used that have no id, or one that another row has too.
+
+    Where rows find each other by their ids, such a row (of several the first apart) has a key that nobody else has.
+    """
+    if block.id_column is None:
+        return block
+    _, first, place_N, counts = np.unique(block.ids, return_index=True, return_inverse=True, return_counts=True)
+    empty_N = block.ids == ""
+    several = np.flatnonzero((counts[place_N] > 1) & ~empty_N).tolist()
+    keys = block.ids
+    if alignment != "already-aligned":
+        apart_N = empty_N | (first[place_N] != np.arange(len(block.ids)))
+        keys = keys.astype(object)
+        keys[apart_N] = [f"\0{secrets.token_hex(16)}" for _ in range(int(apart_N.sum()))]
+    unusable = {**block.unusable, **dict.fromkeys(several, SEVERAL)}
+    return dataclasses.replace(block, keys=keys.astype(np.str_), unusable=unusable)
+
+
+def check_usable(block: PartyBlock, where: str) -> None:
+    """Refuse rows to predict none of which can be used.
+
+    Raises:
+        BadInput: naming the most common kind of reason, with the first.
+    """
+    if not len(block.ids):
+        raise BadInput(f"{where}: no rows")
+    if len(block.unusable) < len(block.ids):
+        return
+    kinds = Counter(map(kind_of, block.unusable.values()))
+    kind, count = kinds.most_common(1)[0]
+    reason = next(one for one in block.unusable.values() if kind_of(one) == kind)
+    raise BadInput(f"{where}: none of {len(block.ids)} rows can be predicted, {count} of them for such as: {reason}")
 
 
 def check_labels(labels_N: NDArray[Any], where: str, task: Task, num_classes: int) -> None:
@@ -338,6 +390,8 @@ def prepare(
         mean=mean_D.astype(np.float32),
         deviation=deviation_D.astype(np.float32),
         csv=block.csv,
+        id_column=block.id_column,
+        alignment=block.alignment,
     )
     label_mean, label_deviation = 0.0, 1.0
     if own_labels is not None:

@@ -5,6 +5,7 @@ Files are opened by Python and handed to the libraries that read them, so that a
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime
 import json
@@ -105,26 +106,38 @@ class Column:
                 "give numbers, or name the column under categorical or columns"
             ) from None
 
-    def moments(self, parse: Callable[[str], datetime.datetime], where: str) -> NDArray[np.datetime64]:
-        """Return times in microseconds; NaT where there is none.
+    def readable_numbers(self, where: str, dtype: Any = np.float32) -> tuple[NDArray[Any], dict[int, str]]:
+        """Return numbers as `numbers` does, and the texts that are none, by row; such a row has NaN.
 
         Raises:
-            BadInput: a value that is none; names the column and the value.
+            BadInput: dates or lists.
         """
+        if not self.first_text():
+            return self.numbers(where, dtype), {}
+        bad: dict[int, str] = {}
+        found: list[Any] = []
+        for row, value in enumerate(self.values.tolist()):
+            if isinstance(value, str) and not _is_number(value, self.decimal):
+                bad[row] = value
+            found.append(None if row in bad else value)
+        texts = [one.replace(self.decimal, ".") if isinstance(one, str) else one for one in found]
+        return Column(self.name, np.asarray(texts, dtype=object)).numbers(where, dtype), bad
+
+    def moments(self, parse: Callable[[str], datetime.datetime]) -> tuple[NDArray[np.datetime64], dict[int, str]]:
+        """Return times in microseconds, NaT where there is none, and the values that are no dates, by row."""
         if self.values.dtype.kind == "M":
-            return self.values.astype("datetime64[us]")
+            return self.values.astype("datetime64[us]"), {}
         made = np.full(len(self.values), np.datetime64("NaT", "us"))
+        bad: dict[int, str] = {}
         for row, value in enumerate(self.values.tolist()):
             if value is None or value != value:
                 continue
             try:
                 is_date = isinstance(value, datetime.date)
                 made[row] = np.datetime64(value if is_date else parse(str(value)), "us")
-            except ValueError:
-                raise BadInput(
-                    f"{where}: column {self.name}: {str(value)[:80]!r} is no date (ISO 8601, or as its format says)"
-                ) from None
-        return made
+            except (ValueError, OverflowError):  # what overflows is a time zone's at the end of the calendar
+                bad[row] = str(value)
+        return made, bad
 
 
 def value_text(value: Any) -> str:
@@ -157,6 +170,8 @@ def read_columns(
     """
     if not os.path.isfile(path):
         raise BadInput(f"{party}: path: {path} is not a file")
+    if path.suffix in (".csv", ".tsv"):
+        _refuse_other_encoding(party, path, csv or CsvFormat())
     with reading(party, path):
         if path.suffix == ".npy":
             table = _read_npy(path)
@@ -235,6 +250,16 @@ def _decoded(party: str, path: Path, csv: CsvFormat) -> Iterator[None]:
         ) from error
 
 
+def _refuse_other_encoding(party: str, path: Path, csv: CsvFormat) -> None:
+    """Refuse a file that begins as UTF-16 does, which spreadsheets write, where it is read as something else."""
+    with reading(party, path), open(path, "rb") as file:
+        begins = file.read(2)
+    if begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and "16" not in csv.encoding:
+        raise BadInput(
+            f'{party}: {path} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-16" }}'
+        )
+
+
 def _refuse_other_separator(
     party: str, path: Path, present: Sequence[str], wanted: Sequence[str] | None, csv: CsvFormat
 ) -> None:
@@ -262,6 +287,8 @@ def _first_text(values: NDArray[Any], decimal: str) -> str:
 def _is_number(value: Any, decimal: str) -> bool:
     """Return whether it is one as the file writes them: 1.5 is none where a comma stands between digits."""
     try:
+        if isinstance(value, str) and "_" in value:  # a number in Python's programs only
+            return False
         float(value.translate({ord("."): ",", ord(decimal): "."}) if isinstance(value, str) else value)
     except (ValueError, TypeError):
         return False

@@ -16,12 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import PARTS, check_block, check_labels, class_weighted, one_hot
+from fedactors.data.blocks import PARTS, check_block, check_labels, check_usable, class_weighted, one_hot
 from fedactors.data.catalogue import Task, describe
+from fedactors.data.files import CsvFormat
 from fedactors.data.images import load_images
 from fedactors.data.partitioners import IidPartitioner, Partitions, RowPartitioner
 from fedactors.data.pictures import Pictures, class_texts, read_labels, read_pictures
 from fedactors.data.preprocessing import FittedColumn
+from fedactors.data.reasons import NO_ID
 from fedactors.data.sources import FileSource
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
@@ -38,11 +40,13 @@ class HorizontalBlock:
     labels: NDArray[Any]
     weights: NDArray[np.float32] | None = None
     """How much each row counts in the loss; None: all alike."""
+    columns: tuple[FittedColumn, ...] = ()
+    """Of a table of one's own."""
 
     def take(self, rows: Index) -> HorizontalBlock:
         """Return some rows of it."""
         weights = None if self.weights is None else self.weights[rows]
-        return HorizontalBlock(features=self.features[rows], labels=self.labels[rows], weights=weights)
+        return replace(self, features=self.features[rows], labels=self.labels[rows], weights=weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +84,10 @@ class HorizontalSource:
             return self._load_images()
         return self._load_rows()
 
-    def load_new(self, columns: Sequence[FittedColumn] = ()) -> NewBlock:
-        """Load these rows to predict them."""
+    def load_new(
+        self, columns: Sequence[FittedColumn] = (), pictures: Pictures | None = None, csv: CsvFormat | None = None
+    ) -> NewBlock:
+        """Load these rows to predict them; nothing needs to be known of a named data set."""
         features = self.load().features
         return NewBlock(ids=np.arange(len(features)), features=features)
 
@@ -234,11 +240,13 @@ class HorizontalFile:
             codes = np.asarray([self.classes.index(name) for name in block.class_names], np.int64)
             labels = codes[labels]
         # One client may well have a single class, so that its labels are not held against `check_block`.
-        check_block(dataclasses.replace(block, labels=None), self.file.party, self.file.task, len(self.classes))
+        # Its ids are names of rows, and align nothing: two rows may have the same.
+        rows = dataclasses.replace(block, labels=None, ids=np.arange(len(block.ids)))
+        check_block(rows, self.file.party, self.file.task, len(self.classes))
         if not self.classes:
             check_labels(labels, where, "regression", 1)
-        made = HorizontalBlock(features=self._samples(block.features), labels=labels, weights=block.weights)
-        return made, block.parts
+        samples, columns = self._samples(block.features), block.columns
+        return HorizontalBlock(features=samples, labels=labels, weights=block.weights, columns=columns), block.parts
 
     def _samples(self, features_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a table's rows as samples: as they are, or as images."""
@@ -266,23 +274,33 @@ class HorizontalFile:
         check_labels(labels, where, "regression", 1)
         return labels.astype(np.float32)
 
-    def load_new(self, columns: Sequence[FittedColumn] = ()) -> NewBlock:
+    def load_new(
+        self, columns: Sequence[FittedColumn] = (), pictures: Pictures | None = None, csv: CsvFormat | None = None
+    ) -> NewBlock:
         """Read the file to predict its rows; it need not have labels.
 
         Args:
-            columns: what they meant in training, where rules said so.
+            columns: of the tables that were trained on.
+            pictures: what samples looked like in training; None: as the description says.
+            csv: how the file trained on was written; what the description says of the new one has precedence.
 
         Raises:
             BadInput: as `FileSource.load` or `read_pictures`.
         """
-        if self.pictures is not None and self.file.label is None:
-            found = read_pictures(Path(self.file.path), self.file.party, self.pictures, is_new=True)
+        path, pictures = Path(self.file.path), pictures or self.pictures
+        if pictures is not None and (path.is_dir() or path.suffix == ".npz"):
+            found = read_pictures(path, self.file.party, pictures, is_new=True)
             return NewBlock(ids=found.ids, features=found.images, unusable=found.unusable)
-        file = dataclasses.replace(self.file, needs_label=False, rules=() if columns else self.file.rules)
+        file = dataclasses.replace(self.file, needs_label=False, csv=self.file.csv or csv)
+        if columns:
+            file = dataclasses.replace(file, features=None)
         block = file.load(columns or None)
         missing = ~np.isfinite(block.features).all(axis=1)
-        unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | dict(block.unusable)
-        features = self._samples(np.nan_to_num(block.features))
+        # a name is no row's alone, and a row without one is predicted too
+        refused = {row: reason for row, reason in block.unusable.items() if reason != NO_ID}
+        unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | refused
+        check_usable(dataclasses.replace(block, unusable=unusable), f"{self.file.party}: {self.file.path}")
+        features = replace(self, pictures=pictures)._samples(np.nan_to_num(block.features))
         return NewBlock(ids=block.ids, features=features, unusable=unusable)
 
     def labels(self) -> NDArray[Any]:
@@ -314,6 +332,11 @@ def rows_of(key: bytes) -> tuple[NDArray[np.float32], NDArray[Any]]:
 def weights_of(key: bytes) -> NDArray[np.float32] | None:
     """Return how much each of the rows counts in the loss; None: all alike."""
     return _block_of(key).weights
+
+
+def table_columns(key: bytes) -> tuple[FittedColumn, ...]:
+    """Return the columns of a table of one's own; none of other rows."""
+    return _block_of(key).columns
 
 
 def forget_blocks() -> None:

@@ -132,7 +132,7 @@ class GraphTablesPart:
         Raises:
             BadInput: rows that cannot be trained on, or no feature.
         """
-        block = self.rows.source.load()
+        block = replace(self.rows.source.load(), alignment=self.rows.alignment)
         if not len(block.ids):
             raise BadInput(f"{self.party}: {block.origin}: no rows")
         check_ids(block.ids, f"{self.party}: {block.origin}")

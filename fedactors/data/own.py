@@ -23,25 +23,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fedactors.config import from_table
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
 from fedactors.data.client_graphs import GraphArrays
-from fedactors.data.files import CsvFormat, class_text
+from fedactors.data.files import CsvFormat
 from fedactors.data.node_tables import EdgeFile, GraphTables
-from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES, check_table, public_rules, rules_of
+from fedactors.data.own_horizontal import (
+    PICTURES,
+    class_labels,
+    class_weights,
+    file_source,
+    horizontal_data,
+    new_horizontal_data,
+)
+from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES, check_table
 from fedactors.data.partitions import (
     HorizontalData,
-    HorizontalFile,
     RelationalData,
     RelationalPartition,
     VerticalData,
 )
-from fedactors.data.pictures import Pictures
-from fedactors.data.preprocessing import columns_text, fit_public
 from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
 from fedactors.data.sql import named_tables
@@ -58,7 +63,6 @@ from fedactors.validation import (
     text_of,
 )
 
-_PICTURES = ("shape", "peak", "mean", "deviation")
 _KINDS = {
     ".duckdb": "duckdb",
     ".db": "sqlite",
@@ -83,20 +87,26 @@ def layout_of(data: VerticalData | HorizontalData | RelationalData | GraphArrays
     return kinds[data if isinstance(data, type) else type(data)]
 
 
-def load_own_as(path: Path, wanted: type[Own]) -> Own:
-    """Read and check a ``parties.toml`` for a protocol that needs one type of partition.
+def load_own_as(path: Path, wanted: type[Own], *, is_new: bool = False) -> Own:
+    """Read and check a ``parties.toml`` for a protocol that needs one type of partition; see `load_own`.
 
     Raises:
         BadInput: as `load_own`, or another layout.
     """
-    made = load_own(path)
+    made = load_own(path, is_new=is_new)
     if not isinstance(made, wanted):
         raise BadInput(f"task.layout: {layout_of(made)!r} is not allowed: give {layout_of(wanted)!r}")
     return made
 
 
-def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData | GraphArrays | GraphTables:
+def load_own(
+    path: Path, *, is_new: bool = False
+) -> VerticalData | HorizontalData | RelationalData | GraphArrays | GraphTables:
     """Read and check a ``parties.toml``.
+
+    Args:
+        path: of the file.
+        is_new: rows to predict: of the layout horizontal only what prediction reads is asked for.
 
     Raises:
         BadInput: not readable, not TOML, or a wrong key or value; the message names field, value and what is allowed.
@@ -111,18 +121,20 @@ def load_own(path: Path) -> VerticalData | HorizontalData | RelationalData | Gra
         party_name(name)
         check_table(of_party, party, f"parties.{name}")
     different_names(parties)
-    fewest = 1 if layout == "graph" else 2
+    fewest = 1 if layout == "graph" or (layout == "horizontal" and is_new) else 2
     if len(parties) < fewest:
         raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
     if layout == "graph":
         return _graph_arrays(path, task, parties)
+    if layout == "horizontal" and is_new:
+        return new_horizontal_data(path, task, parties, task["type"])
     kind, num_classes = _task(task)
     if layout == "graph-tables":
         return _graph_tables(path, task, parties, kind, num_classes)
     if layout == "relational":
         return _relational(path, task, parties, kind, num_classes)
     if layout == "horizontal":
-        return _horizontal(path, task, parties, kind)
+        return horizontal_data(path, task, parties, kind)
     return _vertical(path, task, parties, kind, num_classes)
 
 
@@ -176,8 +188,10 @@ def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: T
                 raise BadInput(
                     f"parties.{name}.{key}: {shown(party[key])} is not allowed: only the party with the label has it"
                 )
-    counts = _class_weights(task, kind)
-    sources = {name: _file(path, name, party, kind, num_classes, positive, counts) for name, party in parties.items()}
+    counts = class_weights(task, kind)
+    sources = {
+        name: file_source(path, name, party, kind, num_classes, positive, counts) for name, party in parties.items()
+    }
     different_files({name: source.path for name, source in sources.items()})
     return VerticalData(
         name=path.stem,
@@ -218,98 +232,6 @@ def _graph_tables(
     different_files({name: one.path for name, one in edges.items()}, "edges")
     sources = tuple(replace(source, unlabelled="keep") for source in rows.sources if isinstance(source, FileSource))
     return GraphTables(rows=replace(rows, sources=sources), edges=tuple(edges.values()))
-
-
-def _horizontal(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task) -> HorizontalData:
-    names = _class_labels(task, kind)
-    counts = _class_weights(task, kind)
-    for name, _ in counts:
-        if name not in names:
-            raise BadInput(f"task.class_weights: {name!r} is not allowed: classes are {', '.join(names)}")
-    pictures = _pictures(task, parties)
-    labels = {str(party.get("label")) for party in parties.values()}
-    if len(labels) != 1 or ("None" in labels and pictures is None):
-        raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
-    first = next(iter(parties.values()))
-    columns = names_of(first.get("features", "all"), "features")
-    if columns == ():
-        raise BadInput("features: [] is not allowed: every client needs at least one feature column")
-    for name, party in parties.items():
-        if names_of(party.get("features", "all"), f"parties.{name}.features") != columns:
-            raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")
-
-    rules = public_rules(task, columns)
-    meant = fit_public(columns or (), rules) if rules else ()
-    width = len(columns or ()) if not rules else sum(len(one.names) for one in meant)
-
-    centers = {name: text_of(p["center"], f"parties.{name}.center") for name, p in parties.items() if "center" in p}
-    for name in parties:
-        if centers and name not in centers:
-            raise BadInput(f"parties.{name}.center: missing: every client names its center, or none does")
-    for name, center in centers.items():
-        party_name(center, f"parties.{name}.center")
-
-    split = [name for name, party in parties.items() if "split" in party]
-    if split and len(split) < len(parties):
-        name = next(name for name in parties if name not in split)
-        raise BadInput(f"parties.{name}.split: missing: every client names such a column, or none does")
-
-    def file(name: str, party: dict[str, Any]) -> HorizontalFile:
-        source = replace(_file(path, name, party, kind, 0, class_weights=counts), rules=tuple(rules.items()))
-        return HorizontalFile(file=source, classes=names, pictures=pictures)
-
-    files = {name: file(name, party) for name, party in parties.items()}
-    different_files({name: one.file.path for name, one in files.items()})
-    test = {key: value for key, value in first.items() if key != "split"} | {"path": task.get("test")}
-    for name, one in files.items() if "test" in task else ():
-        if str(path_of(task["test"], "task.test", path.parent)) == one.file.path:
-            raise BadInput(
-                f"task.test: {shown(task['test'])} is not allowed: parties.{name} trains on it, and a model is "
-                "measured on rows of nobody"
-            )
-    return HorizontalData(
-        name=path.stem,
-        task=kind,
-        num_classes=len(names) or 1,
-        num_clients=len(parties),
-        shape=pictures.shape if pictures is not None else () if columns is None else (width,),
-        columns=columns_text(meant),
-        files=tuple(files.values()),
-        parties=tuple(parties),
-        centers=tuple(centers.values()),
-        test_file=file("test", test) if "test" in task else None,
-    )
-
-
-def _class_labels(task: dict[str, Any], kind: Task) -> tuple[str, ...]:
-    """Return the text of each class that a horizontal task lists; none of a regression."""
-    if kind == "regression":
-        return ()
-    listed = task.get("classes", [0, 1] if kind == "binary" else None)
-    if not isinstance(listed, list) or len(set(map(class_text, listed))) < 2 or (kind == "binary" and len(listed) != 2):
-        raise BadInput(
-            f"task.classes: {shown(listed)} is not allowed: with layout=horizontal list the labels, such as "
-            "[0, 1], because no client sees the others'"
-        )
-    return tuple(class_text(value) for value in listed)
-
-
-def _pictures(task: dict[str, Any], parties: dict[str, Any]) -> Pictures | None:
-    """Return what images look like, None where rows are no images."""
-    given = {key: task[key] for key in _PICTURES if key in task}
-    if given and "shape" not in given:
-        key = next(iter(given))
-        raise BadInput(f"task.{key}: {shown(task[key])} is not allowed without shape = [channels, height, width]")
-    for name, party in parties.items():
-        for key in ("features", "csv", "weight", "unlabelled", "split") if given and "label" not in party else ():
-            if key in party:
-                raise BadInput(
-                    f"parties.{name}.{key}: {shown(party[key])} is not allowed for images that are no table: with a "
-                    "table of pixels, name its label column"
-                )
-    if given and "columns" in task:
-        raise BadInput("task.columns: rules are not allowed for images")
-    return from_table(Pictures, given, "task") if given else None
 
 
 def _relational(
@@ -369,13 +291,6 @@ def _table_source(path: Path, field: str, table: str, party: dict[str, Any]) -> 
     return TableSource(kind=cast(TableKind, kind), where=where, table=named)
 
 
-def _class_weights(task: dict[str, Any], kind: Task) -> tuple[tuple[str, float], ...]:
-    given = task.get("class_weights", {})
-    if given and kind == "regression":
-        raise BadInput(f"task.class_weights: {shown(given)} is not allowed for type=regression: it has no classes")
-    return tuple((class_text(name), float(value)) for name, value in given.items())
-
-
 def read_party(
     path: Path,
     where: str,
@@ -392,7 +307,7 @@ def read_party(
         BadInput: naming the key, its value and what is allowed.
     """
     check_table(LAYOUTS[layout][1], party, where)
-    return _file(path, name, party, kind, num_classes if layout == "vertical" else 0, positive, where=where)
+    return file_source(path, name, party, kind, num_classes if layout == "vertical" else 0, positive, where=where)
 
 
 def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
@@ -406,11 +321,11 @@ def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
         _known(task, {"layout"}, where)
         return {"layout": layout, "type": "multiclass", "classes": 0}
     check_table(LAYOUTS[layout][0], task, where)
-    for key in ("class_weights", "columns", *_PICTURES):
+    for key in ("class_weights", "columns", *PICTURES):
         if key in task:
             raise BadInput(f"{where}: {key} is not allowed at a site")
     if layout == "horizontal":
-        labels = _class_labels(task, task["type"])
+        labels = class_labels(task, task["type"])
         return {"layout": layout, "type": task["type"], "classes": len(labels) or 1, "labels": labels}
     kind, num_classes = _task(task)
     facts = {"layout": layout, "type": kind, "classes": num_classes}
@@ -422,44 +337,6 @@ def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
     )
     split = choice_of(task.get("split", "random"), ("random", "stratified"), "task.split")
     return {**facts, "alignment": alignment, "split": split}
-
-
-def _file(
-    path: Path,
-    name: str,
-    party: dict[str, Any],
-    kind: Task,
-    num_classes: int,
-    positive: Any = None,
-    class_weights: tuple[tuple[str, float], ...] = (),
-    where: str = "",
-) -> FileSource:
-    where = where or f"parties.{name}"
-    rules = rules_of(party, where)
-    categorical = names_of(party.get("categorical", []), f"{where}.categorical") or ()
-    for column in rules:
-        if column in categorical:
-            raise BadInput(f"{where}.columns: {column!r} is not allowed: it stands under categorical too")
-    return FileSource(
-        party=name,
-        path=str(path_of(party.get("path"), f"{where}.path", path.parent)),
-        task=kind,
-        num_classes=num_classes,
-        id_column=text_of(party["id"], f"{where}.id") if "id" in party else None,
-        features=names_of(party.get("features", "all"), f"{where}.features"),
-        label=text_of(party["label"], f"{where}.label") if "label" in party else None,
-        categorical=categorical,
-        rules=tuple(rules.items()),
-        csv=from_table(CsvFormat, party["csv"], f"{where}.csv") if "csv" in party else None,
-        positive=None if positive is None or "label" not in party else class_text(positive),
-        split_column=text_of(party["split"], f"{where}.split") if "split" in party else None,
-        weight=text_of(party["weight"], f"{where}.weight") if "weight" in party else None,
-        class_weights=class_weights,
-        unlabelled=cast(
-            Literal["refuse", "drop"],
-            choice_of(party.get("unlabelled", "refuse"), ("refuse", "drop"), f"{where}.unlabelled"),
-        ),
-    )
 
 
 def _task(task: dict[str, Any]) -> tuple[Task, int]:

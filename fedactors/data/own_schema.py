@@ -115,6 +115,8 @@ class HorizontalParty:
 
     path: Place
     """File of its rows; of images also a folder."""
+    id: Text | None = None
+    """Column that rows are called by in predictions; no feature."""
     features: Columns = "all"
     """Columns to learn from, the same for every client."""
     label: Text | None = None

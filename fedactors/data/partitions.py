@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedactors.data.alignment import Alignment
-from fedactors.data.blocks import Float32, PartyBlock, SplitKind, check_block, check_ids, prepare_like
+from fedactors.data.blocks import (
+    Float32,
+    PartyBlock,
+    SplitKind,
+    check_block,
+    check_usable,
+    prepare_like,
+    with_clear_ids,
+)
 from fedactors.data.catalogue import Task, describe
 from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
 from fedactors.data.horizontal import (
@@ -70,7 +78,7 @@ class VerticalPart:
             BadInput: rows that cannot be trained on; the message names party, file and column.
             DataMissing: a file of a named data set is not on this machine.
         """
-        block = self.source.load()
+        block = replace(self.source.load(), alignment=self.alignment)
         check_block(block, self.party, self.task, self.num_classes)
         if self.party == self.label_party and block.labels is None:
             raise BadInput(f"{self.party}: {block.origin}: label: the label party holds no labels")
@@ -80,18 +88,34 @@ class VerticalPart:
         """Load rows to predict: the block, and what the model sees of it (N, D); nobody's labels are read.
 
         Raises:
-            BadInput: no rows, ids that occur twice, or other columns than those trained on.
+            BadInput: no rows, none that can be used, other columns than those trained on, or another alignment.
             DataMissing: a file of a named data set is not on this machine.
         """
         source = self.source
+        self._check_alignment(trained)
         if isinstance(source, FileSource) and source.csv is None:
             source = replace(source, csv=trained.csv)
-        block = source.load(trained.columns)
-        where = f"{self.party}: {block.origin}"
-        if not len(block.ids):
-            raise BadInput(f"{where}: no rows")
-        check_ids(block.ids, where)
+        block = with_clear_ids(source.load(trained.columns), self.alignment)
+        check_usable(block, f"{self.party}: {block.origin}")
         return block, prepare_like(block, trained)
+
+    def _check_alignment(self, trained: Preprocessing) -> None:
+        """Check that rows to predict find each other as those did that were trained on.
+
+        Raises:
+            BadInput: they would in another way, or by another column.
+        """
+        if trained.alignment is None:  # of a checkpoint that does not say
+            return
+        if self.alignment != trained.alignment:
+            raise BadInput(
+                f"task.alignment: {self.alignment!r} is not allowed: the model was trained with {trained.alignment!r}"
+            )
+        own = self.source.id_column if isinstance(self.source, FileSource) else trained.id_column
+        if own != trained.id_column and self.alignment != "already-aligned":
+            raise BadInput(
+                f"parties.{self.party}.id: {own!r} is not allowed: training aligned rows by {trained.id_column!r}"
+            )
 
     @property
     def passive_parties(self) -> tuple[str, ...]:

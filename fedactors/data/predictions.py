@@ -19,6 +19,8 @@ from fedactors.errors import BadInput
 from fedactors.records.storage import write_atomic
 
 ENDINGS = (".parquet", ".csv")
+LEAST_EACH = 10
+"""Predicted rows for each class from which on it is told that one is never predicted."""
 
 
 def check_ending(to: str) -> str:
@@ -64,8 +66,11 @@ def write_predictions(
     class_names: Sequence[str],
     is_regression: bool,
     reasons: Mapping[int, str],
-) -> None:
+) -> int:
     """Write the predictions of a party's rows.
+
+    Returns:
+        How many classes are predicted for no row, if there are `LEAST_EACH` rows for each.
 
     Args:
         path: ends with ``.parquet`` or ``.csv``.
@@ -89,11 +94,14 @@ def write_predictions(
     whole[rows] = values
     is_known = np.ones(num_rows, np.bool_)
     is_known[list(reasons)] = False
+    unpredicted = 0
     columns = {name: pa.array(values) for name, values in called.items()}
     if is_regression:
         columns["prediction"] = pa.array(whole[:, 0], mask=~is_known)
     else:
         best = np.nan_to_num(whole).argmax(axis=1)
+        if is_known.sum() >= LEAST_EACH * len(class_names):
+            unpredicted = len(class_names) - len(np.unique(best[is_known]))
         columns["prediction"] = pa.array([class_names[index] for index in best], mask=~is_known)
         for index, name in enumerate(class_names):
             columns[f"probability_{name}"] = pa.array(whole[:, index], mask=~is_known)
@@ -104,3 +112,4 @@ def write_predictions(
     else:
         pa_parquet.write_table(pa.table(columns), buffer)
     write_atomic(path, buffer.getvalue(), "--to")
+    return unpredicted

@@ -27,7 +27,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.config import config
+from fedactors.data.alignment import Alignment
 from fedactors.data.files import Column, CsvFormat, value_text
+from fedactors.data.reasons import ABSENT, INFINITE, NEVER_SEEN, NO_CATEGORY, NO_DATE, NO_NUMBER
 from fedactors.errors import BadInput
 from fedactors.validation import first_line
 
@@ -186,6 +188,8 @@ class FittedColumn:
 
 COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
 _CSV: TypeAdapter[CsvFormat | None] = TypeAdapter(CsvFormat | None)
+_ID: TypeAdapter[str | None] = TypeAdapter(str | None)
+_ALIGNMENT: TypeAdapter[Alignment | None] = TypeAdapter(Alignment | None)
 _WAVES = {"sine": np.sin, "cosine": np.cos}
 
 
@@ -260,16 +264,18 @@ def encode(
         dtype: of the numbers: single precision, or double where the model is of that.
 
     Raises:
-        BadInput: text where numbers must be, dates that are none, or, if not `new`, values that may not be missing.
+        BadInput: if not `new`, text where numbers must be, dates that are none, or values that may not be missing; if
+            `new`, a column of another kind altogether, such as dates for numbers.
     """
-    _refuse_texts([columns[one.name] for one in fitted if one.rule.type == "numeric"], where)
+    if not new:
+        _refuse_texts([columns[one.name] for one in fitted if one.rule.type == "numeric"], where)
     rejected: dict[int, str] = {}
     lacking: dict[str, int] = {}
     parts = []
     for one in fitted:
         made, problems = _encode_one(columns[one.name], one, where, new, dtype)
         if problems and one.rule.missing != "drop" and not new:
-            if other := next((reason for reason in problems.values() if reason != "missing"), None):
+            if other := next((reason for reason in problems.values() if reason != ABSENT), None):
                 raise BadInput(f"{where}: column {one.name}: {other}")
             lacking[one.name] = len(problems)
         for row, reason in problems.items():
@@ -318,21 +324,26 @@ def _encode_one(
         place = {text: index for index, text in enumerate(one.categories)}
         for row, text in enumerate(_texts(column, rule)):
             if text is None:
-                problems[row] = "missing"
+                problems[row] = ABSENT
             elif text in place:
                 made[row, place[text]] = 1
             elif one.bucket and rule.unknown == "bucket":
                 made[row, len(place)] = 1
             elif rule.unknown == "refuse":
-                problems[row] = f"{text!r} is no category" if rule.declared else f"{text!r} was not there in training"
+                problems[row] = f"{text[:80]!r} {NO_CATEGORY if rule.declared else NEVER_SEEN}"
         return made, problems
     if rule.type == "datetime":
-        made[:, : len(one.names)], missing = _dates(column, one, where)
+        made[:, : len(one.names)], missing, wrong = _dates(column, one)
+        if wrong and not new:
+            text = next(iter(wrong.values()))[:80]
+            raise BadInput(f"{where}: column {one.name}: {text!r} {NO_DATE} (ISO 8601, or as its format says)")
+        problems |= {row: f"{text[:80]!r} {NO_DATE}" for row, text in wrong.items()}
         if rule.range is not None:
             days = one.names.index(f"{one.name} (days)")
             made[:, days] = _in_range(made[:, days], rule.range)
     else:
-        values = column.numbers(where, dtype)
+        values, wrong = column.readable_numbers(where, dtype) if new else (column.numbers(where, dtype), {})
+        problems |= {row: f"{text[:80]!r} {NO_NUMBER}" for row, text in wrong.items()}
         missing = np.isnan(values)
         if rule.range is not None:
             values = _in_range(values, rule.range).astype(dtype)
@@ -345,10 +356,10 @@ def _encode_one(
     if rule.missing == "indicator":
         made[:, -1] = missing
     refused = np.isinf(made).any(axis=1) if new else np.zeros(len(made), np.bool_)
-    problems |= dict.fromkeys(map(int, np.flatnonzero(refused)), "infinite")
+    problems |= dict.fromkeys(map(int, np.flatnonzero(refused)), INFINITE)
     # numbers that are missing where none may be are told together with infinite ones, when all rows are checked
     if rule.missing == "drop" or (rule.missing == "refuse" and (new or rule.type == "datetime")):
-        problems |= dict.fromkeys(map(int, np.flatnonzero(missing)), "missing")
+        problems = dict.fromkeys(map(int, np.flatnonzero(missing)), ABSENT) | problems
     return made, problems
 
 
@@ -387,9 +398,9 @@ def parse_date(text: str, pattern: str) -> datetime.datetime:
     return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
-def _dates(column: Column, one: FittedColumn, where: str) -> tuple[Float32, NDArray[np.bool_]]:
+def _dates(column: Column, one: FittedColumn) -> tuple[Float32, NDArray[np.bool_], dict[int, str]]:
     rule = one.rule
-    moments = column.moments(lambda text: parse_date(text, rule.format), where)
+    moments, wrong = column.moments(lambda text: parse_date(text, rule.format))
     if rule.missing == "constant":
         moments[np.isnat(moments)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
     missing = np.isnat(moments)
@@ -411,7 +422,7 @@ def _dates(column: Column, one: FittedColumn, where: str) -> tuple[Float32, NDAr
             made[:, place] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
             place += 1
     made[missing, :place] = np.nan
-    return made, missing
+    return made, missing, wrong
 
 
 # --- what the model sees ----------------------------------------------------------------------------------------------
@@ -432,6 +443,10 @@ class Preprocessing:
     """What it is divided by (D)."""
     csv: CsvFormat | None = None
     """How the file trained on was written, where the description said so: that of new rows unless it says otherwise."""
+    id_column: str | None = None
+    """The column of the ids; None: there was none."""
+    alignment: Alignment | None = None
+    """How rows found those of other parties, as new rows must; None: nobody has said."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -447,11 +462,11 @@ class Preprocessing:
         return made
 
     @classmethod
-    def unmeasured(cls, columns: Sequence[FittedColumn]) -> Preprocessing:
+    def unmeasured(cls, columns: Sequence[FittedColumn], csv: CsvFormat | None = None) -> Preprocessing:
         """Return what columns of which nothing was measured become: their numbers as they are."""
         names = tuple(name for one in columns for name in one.names)
         zeros = np.zeros(len(names), np.float32)
-        return cls(columns=tuple(columns), feature_names=names, fill=zeros, mean=zeros, deviation=zeros + 1)
+        return cls(columns=tuple(columns), feature_names=names, fill=zeros, mean=zeros, deviation=zeros + 1, csv=csv)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for a snapshot or JSON."""
@@ -460,6 +475,8 @@ class Preprocessing:
             "columns": COLUMNS.dump_python(self.columns, mode="json"),
             "feature_names": list(self.feature_names),
             **({} if self.csv is None else {"csv": _CSV.dump_python(self.csv, mode="json")}),
+            **({} if self.id_column is None else {"id": self.id_column}),
+            **({} if self.alignment is None else {"alignment": self.alignment}),
             **({"double": True} if self.dtype == np.float64 else {}),
             **{name: [float(number) for number in array] for name, array in arrays.items()},
         }
@@ -479,6 +496,8 @@ class Preprocessing:
             columns = COLUMNS.validate_python(given["columns"])
             names = tuple(str(name) for name in given["feature_names"])
             csv = _CSV.validate_python(given.get("csv"))
+            id_column = _ID.validate_python(given.get("id"))
+            alignment = _ALIGNMENT.validate_python(given.get("alignment"))
             dtype = np.float64 if given.get("double") else np.float32
             arrays = {name: np.asarray(given[name], dtype) for name in ("fill", "mean", "deviation")}
         except (KeyError, TypeError, ValueError) as error:
@@ -488,4 +507,4 @@ class Preprocessing:
             array.shape != (len(names),) or not np.isfinite(array).all() for array in arrays.values()
         ):
             raise BadInput(f"{where}: its preprocessing is damaged: columns and numbers do not fit together")
-        return cls(columns=columns, feature_names=names, csv=csv, **arrays)
+        return cls(columns=columns, feature_names=names, csv=csv, id_column=id_column, alignment=alignment, **arrays)

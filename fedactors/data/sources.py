@@ -18,6 +18,7 @@ from fedactors.data.catalogue import Task, describe
 from fedactors.data.files import Column, CsvFormat, class_text, read_columns
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.preprocessing import ColumnRule, FittedColumn, encode, fit
+from fedactors.data.reasons import NO_ID
 from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
@@ -149,7 +150,18 @@ class FileSource:
             as_text=[*as_text, *(column for column in roles[:1] if column is not None)],
             csv=self.csv,
         )
+        if trained is None:
+            self._refuse_empty(table)
         return self.block_of(table, trained)
+
+    def _refuse_empty(self, table: Mapping[str, Column]) -> None:
+        """Refuse rows to train on in which a feature has no value at all, unless a constant stands for them."""
+        names = self.features if self.features is not None else self._remaining(tuple(table))
+        for name in names:
+            has_stand_in = self._rules.get(name, ColumnRule()).missing == "constant"
+            if name in table and len(table[name]) and not has_stand_in and table[name].is_missing().all():
+                why = "no row has a value; list the other columns under features"
+                raise BadInput(f"{self.party}: {self.path}: column {name}: {why}")
 
     def block_of(self, table: Mapping[str, Column], trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Return rows that were read, by column; see `load`."""
@@ -160,14 +172,18 @@ class FileSource:
         names = wanted if wanted is not None else self._remaining(tuple(table))
         self._check_rules(names if trained is None else ())
         columns = {name: table[name] for name in names}
+        num_rows = len(next(iter(table.values())))
+        if not num_rows:
+            raise BadInput(f"{where}: no rows")
         fitted = fit(columns, rules, where) if trained is None else tuple(trained)
         encoded = encode(columns, fitted, where, new=trained is not None)
-        num_rows = len(next(iter(table.values())))
         unlabelled = self._unlabelled(table) if is_training else ()
         labels, class_names = self._labels(table, unlabelled) if is_training else (None, ())
+        ids, nameless = self._ids(table, num_rows, new=trained is not None)
         block = PartyBlock(
             origin=self.path,
-            ids=self._ids(table, num_rows),
+            ids=ids,
+            id_column=self.id_column,
             features=encoded.features if names else np.zeros((num_rows, 0), np.float32),
             feature_names=tuple(name for one in fitted for name in one.names),
             keeps_scale=np.asarray([kept for one in fitted for kept in one.keeps_scale], np.bool_),
@@ -179,7 +195,7 @@ class FileSource:
             parts=None if self.split_column is None or not is_training else self._parts(table[self.split_column]),
         )
         if trained is not None:
-            return dataclasses.replace(block, unusable=encoded.rejected)
+            return dataclasses.replace(block, unusable=encoded.rejected | dict.fromkeys(nameless, NO_ID))
         gone = () if self.unlabelled == "keep" else unlabelled
         return block.without({**encoded.rejected, **dict.fromkeys(gone, "no label")})
 
@@ -226,11 +242,15 @@ class FileSource:
                         f"{', '.join(list(table)[:20])})"
                     )
 
-    def _ids(self, table: Mapping[str, Column], num_rows: int) -> NDArray[Any]:
+    def _ids(self, table: Mapping[str, Column], num_rows: int, *, new: bool) -> tuple[NDArray[Any], list[int]]:
+        """Return the ids, and of rows to predict those that have none."""
         if self.id_column is None:
-            return np.arange(num_rows)
-        self._refuse_missing(table[self.id_column])
-        return np.asarray([str(text).strip() for text in table[self.id_column].texts()])
+            return np.arange(num_rows), []
+        texts = ["" if text is None else text.strip() for text in table[self.id_column].texts()]
+        nameless = [row for row, text in enumerate(texts) if not text]
+        if nameless and not new:
+            raise BadInput(f"{self.party}: {self.path}: column {self.id_column}: {len(nameless)} values are missing")
+        return np.asarray(texts, dtype=np.str_), nameless
 
     def _refuse_missing(self, column: Column) -> None:
         missing = int(column.is_missing().sum())

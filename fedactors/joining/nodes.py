@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -38,12 +37,14 @@ from fedactors.data.predictions import Listing
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.network.codec import message
+from fedactors.prediction.vertical import Predicted, counted
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Runtime
 from fedactors.serving import NoPart, StoredState
 
 Index = NDArray[np.int64]
+_UNUSABLE = "cannot use its row"
 
 
 @message(reveals="the class of each shared node that has one, and the classes' names")
@@ -145,12 +146,12 @@ class NodeHolder(Client):
     @remote(caller=CLIENT, only="label_party")
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
-        return answer(self._block.ids, question, self._part.rows.alignment)
+        return answer(self._block.aligned_by, question, self._part.rows.alignment)
 
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order."""
-        self.rows = follow(self._block.ids, order, self._part.rows.alignment)
+        self.rows = follow(self._block.aligned_by, order, self._part.rows.alignment)
         self.parts = order.parts
 
     @remote(caller=CLIENT, only="label_party")
@@ -169,7 +170,7 @@ class NodeHolder(Client):
         peers = {name: self.peer(f"{name}/nodes", NodeHolder) for name in part.passive_parties}
         rng = self.noise_rng("node order")
         parts = self._draw
-        common = await align(block.ids, part.party, part.alignment, peers, rng, parts)
+        common = await align(block.aligned_by, part.party, part.alignment, peers, rng, parts)
         self.rows, self.parts = common.rows, common.parts
         assert block.labels is not None
         labels_N = block.labels[common.rows].astype(np.int64)
@@ -253,14 +254,14 @@ class NewNodeHolder(NodeHolder):
         """Align all parties' nodes, and learn whose cannot be used; at the party whose the predictions are."""
         part, block = self._part.rows, self._block
         peers = {name: self.peer(f"{name}/nodes", NewNodeHolder) for name in part.passive_parties}
-        common = await align(block.ids, part.party, part.alignment, peers, self.noise_rng("node order"))
+        common = await align(block.aligned_by, part.party, part.alignment, peers, self.noise_rng("node order"))
         self.rows = common.rows
         for name, rows in common.absent.items():
             for row in rows.tolist():
                 self._lost.setdefault(row, f"not at {name}")
         for name, peer in peers.items():
             for row in common.rows[(await peer.tell_unusable()).nodes].tolist():
-                self._lost.setdefault(row, f"{name} misses values that the model needs")
+                self._lost.setdefault(row, f"{name} {_UNUSABLE}")
         return NodesTold(())
 
     @remote(caller=CLIENT, only="label_party")
@@ -367,8 +368,8 @@ class NewShare:
     graph: NewGraph
     listing: Listing
     """The lines of its file of predictions, if it writes one."""
-    told: tuple[tuple[str, int], ...]
-    """How many lines have no prediction, by the reason as others may know it."""
+    counts: Predicted
+    """How many lines have a prediction, and why the others have none, as others may know it."""
     class_names: tuple[str, ...]
 
 
@@ -376,12 +377,12 @@ async def load_new_nodes(actor: Actor, part: GraphTablesPart) -> NewShare:
     """Return a party's share of the graph to predict, in the process of its actor."""
     found = await actor.peer(part.holder, NewNodeHolder).give_new()
     own, lost = dict(found.unusable), dict(found.lost)
-    # what misses which value is the party's own affair
-    told = Counter(reason for line, reason in lost.items() if line not in own)
-    told.update(["missing values"] * len(own))
+    others = [reason for line, reason in lost.items() if line not in own]
+    alone = [reason for reason in others if not reason.endswith(_UNUSABLE)]
+    unusable = [reason for reason in others if reason.endswith(_UNUSABLE)]
     return NewShare(
         NewGraph(found.indptr, found.indices, found.features, np.array(found.ids)[found.lines]),
         Listing({"id": list(found.ids)}, found.lines, lost | own),
-        tuple(sorted(told.items())),
+        counted(len(found.ids), own.values(), unusable, alone),
         found.class_names,
     )

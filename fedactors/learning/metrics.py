@@ -31,6 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 Split = Literal["training", "validation", "test"]
 CALIBRATION_BINS = 15
 """Bins of equal width, as many as Guo et al. use."""
+LEAST_ROWS = 10
+"""Of a class, to be told that a model never predicts it."""
 T = TypeVar("T")
 
 
@@ -133,6 +135,12 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
         found["f1"] = float(metrics.f1_score(label_B, chosen_B, average="macro", zero_division=0))
     found["calibration_error"] = calibration_error(label_B, output)
     return found
+
+
+def num_unpredicted(labels: ArrayLike, outputs: ArrayLike) -> int:
+    """Return how many of the classes that have `LEAST_ROWS` rows or more are predicted for no row at all."""
+    found, counts_C = np.unique(np.asarray(labels).ravel(), return_counts=True)
+    return len(np.setdiff1d(found[counts_C >= LEAST_ROWS], _chosen(np.asarray(outputs))))
 
 
 def _chosen(output: NDArray[np.floating]) -> NDArray[np.int64]:

@@ -158,6 +158,31 @@ class Part:
             raise BadInput(f"{where}: row {row + 1} cannot be used: {reason}")
         return torch.from_numpy(self.preprocessing.finish(encoded.features))
 
+    def ids(self, rows: str | Path, csv: CsvFormat | None = None) -> list[str]:
+        """Return what the rows of a file are called by, as in training; their numbers where there was no column of ids.
+
+        Args:
+            rows: a CSV, Parquet or npy file.
+            csv: how a CSV file is written; None: as the one was that was trained on.
+
+        Raises:
+            BadInput: the column of the ids is absent, or misses one.
+        """
+        if self.preprocessing is None:
+            raise BadInput(f"{self.party} has no preprocessing")
+        name = self.preprocessing.id_column
+        wanted = [self.preprocessing.columns[0].name] if name is None else [name]
+        found = read_columns(Path(rows), self.party, wanted=wanted, as_text=wanted, csv=csv or self.preprocessing.csv)
+        if wanted[0] not in found:
+            raise BadInput(f"{self.party}: {rows}: column {wanted[0]!r}, which the model was trained with, is absent")
+        column = found[wanted[0]]
+        if name is None:
+            return [str(row) for row in range(len(column))]
+        texts = column.texts()
+        if None in texts:
+            raise BadInput(f"{self.party}: {rows}: row {texts.index(None) + 1} has no {name!r}")
+        return [str(text).strip() for text in texts]
+
 
 def contribution(part: Part, x_ND: Array) -> Array:
     """Return what the party's bottom makes of many rows (N, E), computed in slices to bound memory."""

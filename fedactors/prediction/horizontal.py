@@ -9,23 +9,32 @@ With a named data set the rows are those that belong to nobody, which the models
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.horizontal import HorizontalData, HorizontalFile, NewBlock, Rows
 from fedactors.data.predictions import write_predictions
-from fedactors.data.preprocessing import Preprocessing, columns_of, columns_text
+from fedactors.data.preprocessing import Preprocessing
+from fedactors.data.reading import Reading, check_names, read_reading
 from fedactors.errors import BadInput
 from fedactors.learning.averaging import weighted_mean
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.network.codec import message
-from fedactors.prediction.vertical import COSTS, Application, Outcome, Outcomes, Predicted, PredictOrder, files_of
+from fedactors.prediction.vertical import (
+    COSTS,
+    Application,
+    Outcome,
+    Outcomes,
+    Predicted,
+    PredictOrder,
+    counted,
+    files_of,
+)
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Runtime, Work
@@ -39,15 +48,17 @@ _LONGEST = 86_400.0
     "of that center's rows than the mean that is predicted with"
 )
 class WholeModel:
-    """Its flat parameters (P, none where there is no model), the shape of a sample, and the number of classes.
+    """Its flat parameters (P, none where there is no model), the shape of a sample, the task and the number of classes.
 
-    Where rules say what columns mean, `columns` are these, which every site has had from the start.
+    `reading` says how rows are read (`fedactors.data.reading.Reading.text`): columns and classes, which every site has
+    had from the start, and of CSV files how the asking party's own was written.
     """
 
     parameters: NDArray[np.floating[Any]]
     inputs: tuple[int, ...]
+    task: str
     num_classes: int
-    columns: str = ""
+    reading: str
 
 
 class ModelKeeper(Server):
@@ -66,18 +77,23 @@ class ModelKeeper(Server):
         """Return the model as a part, None where there is none; a protocol says how."""
         raise TypeError(f"{type(self).__name__} does not say what its model is")
 
+    def reading(self, state: ActorState) -> Reading:
+        """Return how rows are read; a protocol says where it is kept."""
+        raise TypeError(f"{type(self).__name__} does not say how rows are read")
+
     async def load(self) -> None:
         """Build the own model."""
-        self.part = self.make_part(self._stored.read())
+        state = self._stored.read()
+        self.part, self._reading = self.make_part(state), self.reading(state)
 
     @remote(caller=CLIENT)
     async def give_model(self) -> WholeModel:
         """Return the model."""
+        reading = self._reading.for_party(self.caller.partition("/")[0]).text
         if self.part is None:
-            return WholeModel(np.zeros(0, np.float32), (), 0)
+            return WholeModel(np.zeros(0, np.float32), (), "", 0, reading)
         model = self.part.models["bottom"]
-        known = () if self.part.preprocessing is None else self.part.preprocessing.columns
-        return WholeModel(model.vector, model.spec.inputs, self.part.num_classes, columns_text(known))
+        return WholeModel(model.vector, model.spec.inputs, self.part.task, self.part.num_classes, reading)
 
 
 class PredictingSite(Client):
@@ -86,19 +102,15 @@ class PredictingSite(Client):
     Args:
         config: of the run that trained.
         rows: where its rows are.
-        task: of the data.
-        class_names: in the order of the outputs.
         keepers: actors that may have the model.
     """
 
-    def __init__(self, config: Any, rows: Rows, task: Task, class_names: Sequence[str], keepers: Sequence[str]) -> None:
+    def __init__(self, config: Any, rows: Rows, keepers: Sequence[str]) -> None:
         self.config = config
         self._rows = rows
-        self._task = task
-        self._class_names = tuple(class_names)
         self._keepers = tuple(keepers)
 
-    def make_model(self, found: WholeModel, task: Task) -> TrainedModel:
+    def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the model; a protocol says what it is."""
         raise TypeError(f"{type(self).__name__} does not say what the model is")
 
@@ -111,29 +123,54 @@ class PredictingSite(Client):
             raise BadInput("the checkpoint holds no model")
         mean = weighted_mean([one.parameters for one in kept], [1.0] * len(kept)) if len(kept) > 1 else None
         parameters = kept[0].parameters if mean is None else mean.astype(kept[0].parameters.dtype)
-        model = self.make_model(replace(kept[0], parameters=parameters), self._task)
-        new: NewBlock = self._rows.load_new(columns_of(kept[0].columns))
+        model = self.make_model(replace(kept[0], parameters=parameters))
+        reading = _merged({n: read_reading(one.reading) for n, one in zip(self._keepers, found, strict=True)})
+        new = self._load(reading)
         shape = new.features.shape[1:]
         if shape != model.spec.inputs:
             raise BadInput(
                 f"data: samples of shape {shape} are not allowed: the model was trained on {model.spec.inputs}"
             )
-        known = self._class_names or getattr(self._rows, "classes", ())
-        names = tuple(known) or tuple(map(str, range(kept[0].num_classes)))
-        part = site_part(self.party, model, self._task, kept[0].num_classes, names)
+        task, num_classes = cast(Task, kept[0].task), kept[0].num_classes
+        part = site_part(self.party, model, task, num_classes, reading)
         work = Work("predict", float(len(new.features) * model.vector.size))
         output_NO = await self.compute(contribution, part, new.features, work=work)
-        write_predictions(
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=new.ids,
             rows=np.arange(len(new.ids)),
             values=probabilities(part, output_NO),
-            class_names=names,
-            is_regression=self._task == "regression",
+            class_names=part.class_names or tuple(map(str, range(num_classes))),
+            is_regression=task == "regression",
             reasons=new.unusable,
         )
-        told = tuple(sorted(Counter(new.unusable.values()).items()))
-        return Predicted(len(new.ids), len(new.ids) - len(new.unusable), told)
+        return replace(counted(len(new.ids), new.unusable.values()), unpredicted=unpredicted)
+
+    def _load(self, reading: Reading) -> NewBlock:
+        """Load the own rows, read as those were that were trained on."""
+        rows = self._rows
+        given = rows.classes if isinstance(rows, HorizontalFile) else ()
+        if given and reading.classes and set(given) != set(reading.classes):
+            raise BadInput(
+                f"task.classes: {', '.join(given)} is not allowed: the model was trained on "
+                f"{', '.join(reading.classes)}"
+            )
+        return rows.load_new(reading.columns, reading.pictures, reading.csv.get(self.party))
+
+
+def _merged(readings: Mapping[str, Reading]) -> Reading:
+    """Return what the keepers of a model know together of how rows are read.
+
+    Raises:
+        BadInput: they trained on different columns.
+    """
+    check_names({name: one.names for name, one in readings.items()})
+    found = readings.values()
+    columns = next((one.columns for one in found if one.columns), ())
+    classes = next((one.classes for one in found if one.classes), ())
+    pictures = next((one.pictures for one in found if one.pictures), None)
+    csv = {name: how for one in found for name, how in one.csv.items()}
+    return Reading(columns=columns, classes=classes, pictures=pictures, csv=csv)
 
 
 def site_part(
@@ -141,20 +178,20 @@ def site_part(
     model: TrainedModel,
     task: Task,
     num_classes: int,
-    class_names: Sequence[str] = (),
+    reading: Reading,
     protocol: str = "",
-    columns: str = "",
 ) -> Part:
-    """Return a whole model as a part: from samples as they are to outputs, or from columns that rules speak of."""
+    """Return a whole model as a part: from samples as they are to outputs, or from a table's columns."""
+    columns, csv = reading.columns, reading.common_csv
     return Part(
         protocol=protocol,
         party=party,
         task=task,
         num_classes=num_classes,
-        class_names=tuple(class_names),
+        class_names=reading.classes,
         parties=(party,),
         models={"bottom": model},
-        preprocessing=Preprocessing.unmeasured(columns_of(columns)) if columns else None,
+        preprocessing=Preprocessing.unmeasured(columns, csv) if columns else None,
     )
 
 
@@ -184,8 +221,7 @@ async def predict_sites(
     rows = rows or {next(iter(keepers)).partition("/")[0]: data.test()}
     sites, files = {}, files_of(tuple(rows), asked.to)
     for name, own in rows.items():
-        names = own.classes if isinstance(own, HorizontalFile) else ()
-        sites[name] = runtime.spawn(site, f"{name}/predictions", config, own, data.task, names, tuple(keepers))
+        sites[name] = runtime.spawn(site, f"{name}/predictions", config, own, tuple(keepers))
     await runtime.start()
     async with runtime.clock.timeout(_LONGEST):
         found = await asyncio.gather(*(one.predict(PredictOrder(files[name])) for name, one in sites.items()))

@@ -62,7 +62,7 @@ def predict(
     if chosen == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
         check_reachable(address)
     here = launch.is_here(options)
-    data = launch.load_data(protocol, config, options.data or "", stored["seed"], here)
+    data = launch.load_data(protocol, config, options.data or "", stored["seed"], here, is_new=True)
     # on another host it is that host's own path
     place = str(local_path(check_ending(to), "--to").resolve()) if here else to
     found = {name: stored_state(states, name) for name in states}

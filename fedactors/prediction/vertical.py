@@ -20,7 +20,7 @@ import asyncio
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from fedactors.actor import Actor
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.partitions import VerticalData
 from fedactors.data.predictions import Listing, write_predictions
+from fedactors.data.reasons import kind_of
 from fedactors.data.sources import HeldSource
 from fedactors.errors import BadInput, Refused
 from fedactors.joining.rows import with_joining
@@ -76,13 +77,41 @@ class PredictOrder:
     to: str
 
 
-@message(reveals="how many rows whoever predicts has, how many were predicted, and why the others were not")
+@message(
+    reveals="how many rows whoever predicts has, how many were predicted, why the others were not, and how many "
+    "classes are predicted for none"
+)
 class Predicted:
-    """The end of a prediction: rows of the label party, or of a site; those predicted, and the others by reason."""
+    """The end of a prediction: rows of the label party, or of a site.
+
+    Those predicted, those that have no partner at another party, and all others, which are refused; by reason both.
+    """
 
     num_rows: int
     num_predicted: int
+    num_alone: int
     reasons: tuple[tuple[str, int], ...]
+    unpredicted: int = 0
+    """Classes that are predicted for no row, of `LEAST_EACH` rows or more a class."""
+
+    @property
+    def num_refused(self) -> int:
+        """Rows with a value, or without one, that the model cannot be applied to."""
+        return self.num_rows - self.num_predicted - self.num_alone
+
+
+def counted(num_rows: int, own: Iterable[str], others: Iterable[str] = (), alone: Iterable[str] = ()) -> Predicted:
+    """Return what may be told of a prediction.
+
+    Args:
+        num_rows: of whoever predicts.
+        own: why its own rows cannot be used: which value of which column that is remains its own affair.
+        others: of other rows, why they cannot at other parties.
+        alone: of other rows, where they have no partner.
+    """
+    refused, partnerless = [*map(kind_of, own), *others], list(alone)
+    reasons = tuple(sorted(Counter([*refused, *partnerless]).items()))
+    return Predicted(num_rows, num_rows - len(refused) - len(partnerless), len(partnerless), reasons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +242,8 @@ class PredictingParty(Client):
             block, x_ND, listing = await load_new_joined(self, self._data, source.holder, trained)
             return NewRows(block.ids, x_ND, block.unusable, listing)
         block, x_ND = self._data.load_new(trained)
-        return NewRows(block.ids, x_ND, block.unusable)
+        listing = Listing({"id": block.ids.tolist()}, np.arange(len(block.ids)), {})
+        return NewRows(block.aligned_by, x_ND, block.unusable, listing)
 
     is_masked = False
     """Whether contributions leave under the masks of a sum."""
@@ -328,22 +358,27 @@ class PredictingOwner(PredictingParty):
         common = await align(new.ids, self.party, how, peers, self.noise_rng("row order"))
         values, unusable = await self._contributions(peers, common.rows)
         reasons = dict(new.unusable)
+        alone, refused = dict[int, str](), dict[int, str]()
         for name, rows in common.absent.items():
-            for row in rows.tolist():
-                reasons.setdefault(row, f"not at {name}")
+            alone |= {row: f"not at {name}" for row in rows.tolist() if row not in reasons and row not in alone}
         for name, unusable_N in unusable.items():
-            for row in common.rows[unusable_N].tolist():
-                reasons.setdefault(row, f"{name} misses values that the model needs")
+            theirs = f"{name} cannot use its row"
+            known = {**reasons, **refused}
+            refused |= {row: theirs for row in common.rows[unusable_N].tolist() if row not in known}
+        counts = counted(
+            len(new.ids) + len(new.listing.lost),
+            reasons.values(),
+            refused.values(),
+            [*alone.values(), *new.listing.lost.values()],
+        )
+        reasons |= alone | refused
         part = await self._whole_part(peers)
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
         work = Work("predict", float(len(common.rows) * num_parameters))
         output_NO = await self.compute(fused_output, part, values, work=work)
-        # what misses which value is the party's own affair
-        told = ["missing values" if row in new.unusable else reason for row, reason in reasons.items()]
         listing = new.listing
-        told += listing.lost.values()
         lines = {int(listing.lines[row]): reason for row, reason in reasons.items()} | dict(listing.lost)
-        write_predictions(
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=listing.called,
             rows=listing.lines[common.rows],
@@ -352,8 +387,7 @@ class PredictingOwner(PredictingParty):
             is_regression=part.task == "regression",
             reasons=lines,
         )
-        num_rows = len(new.ids) + len(listing.lost)
-        return Predicted(num_rows, num_rows - len(lines), tuple(sorted(Counter(told).items())))
+        return dataclasses.replace(counts, unpredicted=unpredicted)
 
     async def _contributions(
         self, peers: Mapping[str, PredictingParty], rows: NDArray[np.int64]

@@ -11,6 +11,7 @@ Shapes: N nodes, D width of a representation, C classes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from fedactors.errors import BadInput
 from fedactors.joining.nodes import NewShare, align_new_nodes, load_new_nodes
 from fedactors.learning.model_parts import Part, softmax
 from fedactors.parties import Parties
-from fedactors.prediction.vertical import Application, Outcome, Outcomes, Predicted, PredictOrder
+from fedactors.prediction.vertical import Application, Outcome, Outcomes, Predicted, PredictOrder, counted
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_sessions import Masked
@@ -172,11 +173,11 @@ class PredictingClient(SecureSummand):
     async def write(self, order: PredictOrder) -> Predicted:
         """Write the file of predictions."""
         num_nodes, num_classes = self._summed.shape
-        names, told = tuple(map(str, range(num_classes))), tuple[tuple[str, int], ...]()
+        names, counts = tuple(map(str, range(num_classes))), counted(num_nodes, ())
         listing = Listing({"id": self._ids.tolist()}, np.arange(num_nodes), {})
         if self._share is not None:
-            listing, names, told = self._share.listing, self._share.class_names, self._share.told
-        write_predictions(
+            listing, names, counts = self._share.listing, self._share.class_names, self._share.counts
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=listing.called,
             rows=listing.lines,
@@ -185,8 +186,7 @@ class PredictingClient(SecureSummand):
             is_regression=False,
             reasons=listing.lost,
         )
-        num_lines = len(next(iter(listing.called.values())))
-        return Predicted(num_lines, num_lines - len(listing.lost), told)
+        return dataclasses.replace(counts, unpredicted=unpredicted)
 
     def _work(self) -> Work:
         return Work("segment", algorithm.forward_operations(self._network, self._batch, range(self._config.num_layers)))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
+from fedactors.data.reading import check_names, check_widths, csv_text, reading_of
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.devices import find_device
 from fedactors.learning.models import ModelSpec, build_skeleton
@@ -81,12 +82,15 @@ class Site(SecureSummand):
         for source in part.validation:
             rows_of(rows_key(source))
         self._inputs = shapes.pop()
+        self._reading = reading_of(part)
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
 
     @remote(caller=SERVER)
     async def introduce(self) -> Introduction:
         """Say what the coordinator must know before the first round."""
-        return Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0])
+        names = () if self._part.columns else self._reading.names
+        csv = csv_text(self._reading.csv.get(self.party))
+        return Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
 
     @remote(caller=SERVER)
     async def weigh(self) -> Masked:
@@ -176,7 +180,7 @@ class Coordinator(Server):
         run_seed: seed of the run.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "columns")
+    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading")
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
@@ -187,7 +191,8 @@ class Coordinator(Server):
         """Clients of each site."""
         self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
         """Shape of a sample, task and number of classes: what a model is made for."""
-        self.columns = part.columns
+        self.reading = ""
+        """How the clients' rows are read (`fedactors.data.reading`)."""
         self.sites: Parties[Site] = Parties(
             self,
             sites,
@@ -213,12 +218,14 @@ class Coordinator(Server):
     async def prepare(self) -> Federation:
         """Learn who is there, and make the first model."""
         found = await self.sites.ask(lambda site: site.introduce())
-        columns = {name: one.columns for name, one in found.items()}
-        if len(set(columns.values())) > 1:
-            told = ", ".join(f"{name} {count}" for name, count in columns.items())
-            raise BadInput(f"data: all sites must hold the same columns: {told}")
+        widths = {name: one.width for name, one in found.items()}
+        check_widths(widths)
+        own = reading_of(self._part)
+        names = () if self._part.columns else own.names
+        check_names({"test": names, **{name: one.columns for name, one in found.items()}})
+        self.reading = own.with_csv({name: one.csv for name, one in found.items()}).text
         self.sizes = {name: one.num_clients for name, one in found.items()}
-        self.facts["inputs"] = self.facts["inputs"] or (next(iter(columns.values())),)
+        self.facts["inputs"] = self.facts["inputs"] or (next(iter(widths.values())),)
         check_model(self._spec)
         buffers = any(buffer.is_floating_point() for buffer in build_skeleton(self._spec, device="cpu").buffers())
         algorithm_name = self._config.algorithm

@@ -40,6 +40,21 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
     return data
 
 
+def load_new(config: HorizontalConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
+    """Return who has which rows to predict; they need no test rows, and not every client need have some.
+
+    Raises:
+        BadInput: as `load_own_as`.
+    """
+    if isinstance(name, HorizontalData):
+        return name
+    return (
+        load_own_as(Path(name), HorizontalData, is_new=True)
+        if name.endswith(".toml")
+        else load_data(config, name, seed)
+    )
+
+
 def _named_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
     if config.validation_share:
         raise BadInput(

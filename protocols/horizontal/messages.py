@@ -21,12 +21,20 @@ Floats = NDArray[np.floating[Any]]
 # --- between the coordinator and the sites ---
 
 
-@message(reveals="how many clients a site has, and how many feature columns they hold")
+@message(
+    reveals="how many clients a site has; of own tables the names of the feature columns where their description lists "
+    "none, and how the CSV file is written where it says so"
+)
 class Introduction:
-    """What the coordinator must know before the first round; a column count of 0: the data's description tells it."""
+    """What the coordinator must know before the first round.
+
+    A width of 0: the data's description tells it; `csv` is of `fedactors.data.reading.csv_text`.
+    """
 
     num_clients: int
-    columns: int
+    width: int
+    columns: tuple[str, ...]
+    csv: str
 
 
 @message(reveals="the weight of all clients of all sites")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from fedactors.data.horizontal import HorizontalData
+from fedactors.data.reading import Reading, read_reading
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel
 from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
@@ -24,9 +26,8 @@ def make_part(config: HorizontalConfig, state: ActorState) -> Part:
     facts = state["facts"]
     vector = state["best"] if state["best"].size else state["model"]["vector"]
     model = TrainedModel(model_spec(config, **facts), vector)
-    return site_part(
-        SERVER, model, facts["task"], facts["num_classes"], protocol="horizontal", columns=state["columns"]
-    )
+    reading = read_reading(state["reading"])
+    return site_part(SERVER, model, facts["task"], facts["num_classes"], reading, protocol="horizontal")
 
 
 class Keeper(ModelKeeper):
@@ -36,13 +37,17 @@ class Keeper(ModelKeeper):
         """Return the model."""
         return make_part(self.config, state)
 
+    def reading(self, state: ActorState) -> Reading:
+        """Return how the clients' rows are read."""
+        return read_reading(state["reading"])
+
 
 class PredictingClient(PredictingSite):
     """A site, for new rows."""
 
-    def make_model(self, found: WholeModel, task: Task) -> TrainedModel:
+    def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the server's model."""
-        spec = model_spec(self.config, inputs=found.inputs, task=task, num_classes=found.num_classes)
+        spec = model_spec(self.config, inputs=found.inputs, task=cast(Task, found.task), num_classes=found.num_classes)
         return TrainedModel(spec, found.parameters)
 
 

@@ -75,13 +75,14 @@ class NebulaCenter(DataCenter):
         site: where the center is among the others.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts", "columns")
+    state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts", "reading")
     jobs = (train, train_batched)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
         self.present = list(site.centers)
-        self.columns = part.columns
+        self.reading = ""
+        """How the containers' rows are read (`fedactors.data.reading`)."""
 
     async def load(self) -> None:
         """Learn what the containers hold, and build models, hardware and timers."""
@@ -96,7 +97,7 @@ class NebulaCenter(DataCenter):
             done=self._trained,
             broken=lambda request: self._ask(request.slot),
         )
-        self.model_facts = self.trainings.model
+        self.model_facts, self.reading = self.trainings.model, self.trainings.reading.text
         start_P = initial_parameters(self.model_facts, self._site.run_seed)
         planets = [start_P] * config.active_per_center
         self.models = CenterModels(planets, start_P, config.rotation_interval, config.paper_literal, config.planet_rule)

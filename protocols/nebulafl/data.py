@@ -61,6 +61,21 @@ def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> 
     return made
 
 
+def load_new(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
+    """Return who has which rows to predict; they need no test rows, and not every client need have some.
+
+    Raises:
+        BadInput: as `load_own_as`.
+    """
+    if isinstance(name, HorizontalData):
+        return name
+    return (
+        load_own_as(Path(name), HorizontalData, is_new=True)
+        if name.endswith(".toml")
+        else load_data(config, name, seed)
+    )
+
+
 def center_part(config: NebulaFLConfig, data: HorizontalData, place: int) -> HorizontalPart:
     """Return the rows of center number `place`, and nobody else's."""
     return data.part(containers_of(config, data)[place])

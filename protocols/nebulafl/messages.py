@@ -46,11 +46,12 @@ class SharedModel:
 # --- the baselines: one model per container each way, or one per center ---
 
 
-@message(reveals="how many feature columns the center's containers hold")
+@message(reveals="how many feature columns the center's containers hold, and the names of own tables' columns")
 class Columns:
     """Asked only of tables, where nothing but the rows tells the shape of a sample."""
 
     count: int
+    names: tuple[str, ...]
 
 
 @message(reveals="how many samples each container holds, and how long it trains")

@@ -19,6 +19,7 @@ PROTOCOL = LazyProtocol(
     messages_at=f"{_HERE}.messages",
     actors_at=f"{_HERE}.run:actors",
     load_data_at=f"{_HERE}.data:load_data",
+    load_new_at=f"{_HERE}.data:load_new",
     predict_at=f"{_HERE}.serving:predict",
     predictors_at=f"{_HERE}.serving:predictors",
     export_at=f"{_HERE}.serving:part",

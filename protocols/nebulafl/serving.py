@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedactors.data.horizontal import HorizontalData
-from fedactors.learning.losses import Task
+from fedactors.data.reading import Reading, read_reading
 from fedactors.learning.model_parts import Part, TrainedModel
 from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
 from fedactors.prediction.vertical import Application, Outcomes
@@ -41,7 +41,7 @@ def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | N
         vector_P = state["parameters_P"]
     name = model_name(config, tuple(shape))
     model = TrainedModel(model_spec((name, tuple(shape), num_classes, config.normalisation)), vector_P)
-    return site_part(party, model, "multiclass", num_classes, protocol="nebulafl", columns=state["columns"])
+    return site_part(party, model, "multiclass", num_classes, read_reading(state["reading"]), protocol="nebulafl")
 
 
 class Keeper(ModelKeeper):
@@ -51,11 +51,15 @@ class Keeper(ModelKeeper):
         """Return its model, if it has one."""
         return make_part(self.config, self.party, state)
 
+    def reading(self, state: ActorState) -> Reading:
+        """Return how the rows of the own center's containers are read; an auditor keeps none."""
+        return read_reading(state["reading"]) if "reading" in state else Reading()
+
 
 class PredictingContainer(PredictingSite):
     """An organisation with a container's rows, for new ones."""
 
-    def make_model(self, found: WholeModel, task: Task) -> TrainedModel:
+    def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the model that the run ended with."""
         name = model_name(self.config, found.inputs)
         spec = model_spec((name, found.inputs, found.num_classes, self.config.normalisation))

@@ -25,6 +25,7 @@ from torch import nn
 
 from fedactors.actor import Actor
 from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of, weights_of
+from fedactors.data.reading import check_widths, reading_of
 from fedactors.errors import BadInput
 from fedactors.learning import flat_training
 from fedactors.learning.averaging import LocalTraining
@@ -245,6 +246,7 @@ class Trainings:
         self.names = [f"{actor.name}/{number}" for number in range(len(part.clients))]
         self.keys = [rows_key(source) for source in part.clients]
         self.model = run_model(config, part, () if part.shape else self._common_shape())
+        self.reading = reading_of(part)
         self.scheduler = Scheduler(
             catalogue.types_of(actor.name),
             catalogue.centers[actor.name],
@@ -266,9 +268,7 @@ class Trainings:
 
     def _common_shape(self) -> tuple[int, ...]:
         shapes = {name: rows_of(key)[0].shape[1:] for name, key in zip(self.names, self.keys, strict=True)}
-        if len(set(shapes.values())) > 1:
-            told = ", ".join(f"{name} {shape[0]}" for name, shape in shapes.items())
-            raise BadInput(f"data: all containers must hold the same columns: {told}")
+        check_widths({name: shape[0] for name, shape in shapes.items()})
         return shapes[self.names[0]]
 
     @property

@@ -493,8 +493,8 @@ class ActiveWorker(PartyWorker):
         embeddings = [own, *(part_embedding.values for part_embedding in found)]
         work = Work("top-forward", count * top_size)
         task, top = self._data.task, self._top.model
-        metrics = await self.compute(algorithm.measured, task, top, embeddings, rows.labels, work=work)
+        metrics, unpredicted = await self.compute(algorithm.measured, task, top, embeddings, rows.labels, work=work)
         if self._data.task == "regression":
             deviation = self.rows.prepared.label_deviation
             metrics |= {name: metrics[name] * deviation for name in ("rmse", "mae") if name in metrics}
-        return Evaluated(known(metrics))
+        return Evaluated(known(metrics), unpredicted)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedactors.data.partitions import VerticalData, VerticalPart
 from fedactors.learning.devices import on_host
 from fedactors.learning.losses import Task, output_width
-from fedactors.learning.metrics import task_metrics
+from fedactors.learning.metrics import num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model
 from fedactors.learning.own_models import check_model
@@ -196,9 +196,14 @@ def embed_rows(bottom: Model, x_NF: Array) -> Array:
     return np.concatenate([bottom.output(x_NF[start : start + _SLICE_ROWS]) for start in slices])
 
 
-def measured(task: Task, top: Model, embeddings: Sequence[Array], labels_N: Array) -> dict[str, float]:
-    """Return the task's metrics of the joint model on rows with these embeddings (N x E a party) and labels."""
-    return task_metrics(task, labels_N, joint_output(top, embeddings))
+def measured(task: Task, top: Model, embeddings: Sequence[Array], labels_N: Array) -> tuple[dict[str, float], int]:
+    """Return the task's metrics of the joint model on rows with these embeddings (N x E a party) and labels.
+
+    The second is how many classes it never predicts.
+    """
+    output = joint_output(top, embeddings)
+    unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, output)
+    return task_metrics(task, labels_N, output), unpredicted
 
 
 # --- privacy --------------------------------------------------------------------------------------------------------

@@ -209,6 +209,8 @@ class Evaluated:
     """Metrics of a task by name, without those that are not defined on these rows."""
 
     metrics: dict[str, float]
+    unpredicted: int
+    """Classes with ten rows or more that are predicted for none."""
 
 
 @message(reveals="whether the epoch was the best so far")

@@ -31,6 +31,7 @@ from protocols.pubsub_vfl.messages import (
     EpochEnd,
     EpochLoss,
     EpochOrder,
+    Evaluated,
     LostWorker,
     PairOrder,
     PartRequest,
@@ -41,6 +42,8 @@ HEADLINE: dict[str, tuple[str, Mode]] = {
     "multiclass": ("validation/accuracy", "max"),
     "regression": ("validation/rmse", "min"),
 }
+DEEP = 4
+"""Layers of a plain bottom that few rows hardly train beyond."""
 _RESTART_SECONDS = 300.0
 _LONGEST_CALL = 30 * 86_400.0
 
@@ -82,7 +85,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
             if any(averages_after(config, e) for e in range(begun, epoch + 1)):
                 await federation.average(epoch)
         with runtime.phase("evaluation"):
-            found = await federation.evaluate("validation")
+            found = of_split("validation", (await federation.evaluate("validation")).metrics)
         rounds.record({**trained, **found})
         if metric not in found:
             raise BadInput(
@@ -92,12 +95,25 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         end = EpochEnd(rounds.judge(found))
         await federation.end_epoch(end)
     await workers.ask(lambda worker: worker.recall())
-    test = await federation.evaluate("test")
+    tested = await federation.evaluate("test")
+    test = of_split("test", tested.metrics)
     await workers.ask(lambda worker: worker.account(), of=federation.first)
     await runtime.settle()
-    kept = {"num_rows": state.num_rows, "notes": state.notes, "task": data.task}
+    notes = [*state.notes, *unlearned(config, data.label_party, tested.unpredicted)]
+    kept = {"num_rows": state.num_rows, "notes": notes, "task": data.task}
     extra = {**kept, "privacy": budgets(runtime.privacy_records)}
     return await rounds.result({**test, "best_epoch": state.best_round}, extra)
+
+
+def unlearned(config: PubSubVflConfig, party: str, unpredicted: int) -> list[str]:
+    """Return what to tell of a model that predicts some classes for no test row; nothing of one that predicts all."""
+    if not unpredicted:
+        return []
+    is_deep = config.model == "mlp" and not config.bottom_model and config.num_layers > DEEP
+    fewer = f"num_layers=2 (it is {config.num_layers}), " if is_deep else ""
+    what = "1 class is" if unpredicted == 1 else f"{unpredicted} classes are"
+    remedies = f"{fewer}a larger learning_rate, more epochs, or weights of classes"
+    return [f"{party}: {what} predicted for no test row; try {remedies}"]
 
 
 @dataclass
@@ -162,10 +178,9 @@ class Federation:
         """Tell all workers how an epoch ended."""
         await self.workers.ask(lambda worker: worker.end_epoch(end))
 
-    async def evaluate(self, part: Split) -> dict[str, float]:
-        """Return the metrics of the parties' first workers' models on the validation or test rows."""
-        found = await self.workers.repeat(lambda: self.active.evaluate(PartRequest(part)), of=self.first)
-        return of_split(part, found.metrics)
+    async def evaluate(self, part: Split) -> Evaluated:
+        """Return how the parties' first workers' models do on the validation or test rows."""
+        return await self.workers.repeat(lambda: self.active.evaluate(PartRequest(part)), of=self.first)
 
     async def lost(self, worker: str) -> None:
         """A worker was lost and is back: its batches go to others, and who waits for it goes on."""

@@ -12,7 +12,7 @@ Legend: n rows of a client, N joined rows, C outputs, D columns.
 
 from __future__ import annotations
 
-from collections import Counter
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -29,7 +29,16 @@ from fedactors.joining.owners import NewRowsMember, TableKeys, agree_on_plan, as
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.learning.models import ModelSpec
 from fedactors.parties import Parties
-from fedactors.prediction.vertical import Application, Outcome, Outcomes, Predicted, PredictOrder, files_of, released
+from fedactors.prediction.vertical import (
+    Application,
+    Outcome,
+    Outcomes,
+    Predicted,
+    PredictOrder,
+    counted,
+    files_of,
+    released,
+)
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand, SecureSums
@@ -53,6 +62,8 @@ from protocols.tablepuppet.messages import (
 from protocols.tablepuppet.operators import Side
 
 _LONGEST = 86_400.0
+_FAULTS = ("own", "partner's", "alone")
+"""Whose values, or what else, are why a joined row is not predicted."""
 
 
 # --- a client's part --------------------------------------------------------------------------------------------------
@@ -223,17 +234,16 @@ class PredictingTable(NewRowsMember, SecureSummand):
         given, whole, order_n = self._outputs, self.new.whole, self.new.order
         missing, no_key = "misses values that the model needs", np.ones(whole.num_rows, np.bool_)
         no_key[order_n] = False
-        lines = [(row, -1, "a key is missing", "a key is missing") for row in np.flatnonzero(no_key)]
+        lines = [(row, -1, "a key is missing", "alone") for row in np.flatnonzero(no_key)]
         for own in np.flatnonzero(given.lacks >= 0):
             reason = f"no partner in {given.tables[given.lacks[own]]}"
-            lines.append((order_n[own], -1, reason, reason))
+            lines.append((order_n[own], -1, reason, "alone"))
         for joined, (own, table) in enumerate(zip(given.rows.tolist(), given.misses.tolist(), strict=True)):
-            # what misses which value is its owner's own affair
             if own in self._encoded.rejected:
-                lines.append((order_n[own], -1, self._encoded.rejected[own], "missing values"))
+                lines.append((order_n[own], -1, self._encoded.rejected[own], "own"))
             elif table >= 0:
                 reason = f"its partner in {given.tables[table]} {missing}"
-                lines.append((order_n[own], -1, reason, reason))
+                lines.append((order_n[own], -1, reason, "partner's"))
             else:
                 lines.append((order_n[own], joined, "", ""))
         lines.sort(key=lambda line: line[0])
@@ -241,7 +251,7 @@ class PredictingTable(NewRowsMember, SecureSummand):
         outputs = given.values[used] if len(used) else np.zeros((0, self.part.models["bottom"].spec.outputs))
         rows = np.array([row for row, _, _, _ in lines], np.int64)
         ids = whole.select(self.called_by).take(rows).to_pydict() if self.called_by else {"row": rows.tolist()}
-        write_predictions(
+        unpredicted = write_predictions(
             self.output(order.to),
             ids=ids,
             rows=np.flatnonzero([joined >= 0 for _, joined, _, _ in lines]),
@@ -250,8 +260,9 @@ class PredictingTable(NewRowsMember, SecureSummand):
             is_regression=self.part.task == "regression",
             reasons={place: reason for place, (_, _, reason, _) in enumerate(lines) if reason},
         )
-        told = Counter(known for _, _, _, known in lines if known)
-        return Predicted(len(lines), len(used), tuple(sorted(told.items())))
+        by_fault = {fault: [reason for _, _, reason, whose in lines if whose == fault] for fault in _FAULTS}
+        counts = counted(len(lines), by_fault["own"], by_fault["partner's"], by_fault["alone"])
+        return dataclasses.replace(counts, unpredicted=unpredicted)
 
 
 class PredictingServer(Server):

@@ -79,7 +79,7 @@ def over_ray(config: PubSubVflConfig, data: Any) -> dict[str, float]:
             start = time.perf_counter()
             await actors.train(EpochOrder(epoch), num_rows)
             taken.append(time.perf_counter() - start)
-        facts["test_auc"] = (await actors.evaluate("test"))["test/auc"]
+        facts["test_auc"] = (await actors.evaluate("test")).metrics["auc"]
         facts["batches"] = num_batches(num_rows, config.batch_size)
 
     runtime.execute(main)

@@ -93,7 +93,7 @@ def measure_protocol(config: PubSubVflConfig, rows: int, epochs: int) -> dict[st
             await actors.train(EpochOrder(epoch), num_rows)
             taken.append(time.perf_counter() - start)
         facts["cpu"] = {name: seconds - facts["cpu"][name] for name, seconds in cpu_seconds().items()}
-        facts["auc"] = (await actors.evaluate("validation"))["validation/auc"]
+        facts["auc"] = (await actors.evaluate("validation")).metrics["auc"]
         facts["num_rows"] = num_rows
 
     runtime.execute(main)

@@ -1,7 +1,12 @@
+import re
+
 import pytest
 
+from fedactors.data.blocks import check_block
 from fedactors.data.own import load_own, load_own_as
 from fedactors.data.partitions import HorizontalData, RelationalData, VerticalData
+from fedactors.data.preprocessing import ColumnRule
+from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 
 VERTICAL = """
@@ -233,6 +238,30 @@ def test_truth_values_are_classes(folder):
     )
     data = own(folder, f'[task]\ntype = "binary"\nlayout = "horizontal"\nclasses = ["true", "false"]\n{clients}')
     assert [list(data.client(index).load().labels) for index in (0, 1)] == [[0, 1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"p,q,y\n", "no rows"),
+        (b"p,q,y\n1,,0\n2,,1\n", "column q: no row has a value; list the other columns under features"),
+        ("p,q,y\n1,2,0\n".encode("utf-16"), 'is not written in utf8; give its encoding: csv = { encoding = "utf-16" }'),
+    ],
+)
+def test_files_that_hold_nothing_to_learn_from_are_one_line(tmp_path, content, said):
+    (tmp_path / "a.csv").write_bytes(content)
+    rules = (("q", ColumnRule(missing="mean")),)
+    file = FileSource(party="a", path=str(tmp_path / "a.csv"), task="binary", num_classes=2, label="y", rules=rules)
+    with pytest.raises(BadInput, match=re.escape(said)):
+        file.load()
+
+
+def test_rows_that_are_all_left_out_say_why(tmp_path):
+    (tmp_path / "a.csv").write_text("p,q\n1,\n,2\n,3\n")
+    rules = tuple((name, ColumnRule(missing="drop")) for name in "pq")
+    file = FileSource(party="a", path=str(tmp_path / "a.csv"), task="binary", num_classes=2, rules=rules)
+    with pytest.raises(BadInput, match="no rows; all are left out, 2 of them for 'p: missing'"):
+        check_block(file.load(), "a", "binary", 2)
 
 
 def test_rare_categories_are_not_refused_and_bucketed_at_once(folder):

@@ -60,3 +60,13 @@ def test_metrics_import_neither_torch_nor_sklearn():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_classes_that_are_never_predicted_are_counted_if_they_have_rows_enough():
+    labels = np.repeat([0, 1, 2], [20, 10, 9])
+    always_0 = np.tile([1.0, 0.0, 0.0], (39, 1))
+    assert metrics.num_unpredicted(labels, always_0) == 1  # nine rows of class 2 say little
+    always_0[20, 1] = 2.0
+    assert metrics.num_unpredicted(labels, always_0) == 0
+    assert metrics.num_unpredicted([0, 1] * 10, np.full(20, -1.0)) == 1
+    assert metrics.num_unpredicted([0, 0, 1] * 3, np.full(9, -1.0)) == 0

@@ -60,13 +60,16 @@ Find = Callable[[DataName], Any]
 """From a name to where the rows are, or to the name itself."""
 
 
-def describe(task: TaskFacts, data: Mapping[str, str], find: Find = lambda name: name) -> Described:
+def describe(
+    task: TaskFacts, data: Mapping[str, str], find: Find = lambda name: name, *, is_new: bool = False
+) -> Described:
     """Return who holds what.
 
     Args:
         task: of the run.
         data: the names of each site's data, the coordinator's first.
         find: what stands for each of them; the driver knows names only.
+        is_new: rows to predict, which come without test rows.
     """
     names = [DataName(site=site, name=name) for site, name in data.items()]
     title, parties = "+".join(data.values()), tuple(data)
@@ -80,7 +83,7 @@ def describe(task: TaskFacts, data: Mapping[str, str], find: Find = lambda name:
             shape=(),
             files=tuple(map(find, names)),
             parties=parties,
-            test_file=find(test),
+            test_file=None if is_new else find(test),
         )
     if task.layout == "graph":
         return OwnGraph(parties, tuple(map(find, names)))
@@ -117,7 +120,7 @@ def parts_of(described: Described, site: str) -> list[Any]:
     """
     if isinstance(described, HorizontalData):
         index = described.parties.index(site)
-        measured = [described.part(test=True)] if index == 0 else []
+        measured = [described.part(test=True)] if index == 0 and described.test_file is not None else []
         return [described.part((index,)), *measured, described.part(), described.files[index]]
     if isinstance(described, RelationalData):
         return [*described.part(site), described.query]

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors import __version__
 from fedactors.errors import BadInput
 from fedactors.named_code import code_named_in
-from fedactors.plugins import Protocol, find_protocol
+from fedactors.plugins import Protocol, find_protocol, loader
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.identity import check_name
 from fedactors.runtime.federated.named_data import DataName, Described, TaskFacts, describe
@@ -73,7 +73,7 @@ class Proposal:
         def find(name: DataName) -> Any:
             return name if folder is None or name.site != folder.name else folder.source(name, self.task)
 
-        return describe(self.task, self.data, find)
+        return describe(self.task, self.data, find, is_new=self.purpose == "predict")
 
 
 def as_tree(proposal: Proposal) -> dict[str, Any]:
@@ -209,7 +209,8 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         if (cap := folder.budget(name)) is not None:
             check_budget(folder, name, cap, proposal, protocol, config)
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
-    protocol.load_data(config, proposal.described(folder), 0)
+    if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
+        load(config, proposal.described(folder), 0)
     return protocol, config
 
 

@@ -15,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.errors import BadInput, Refused
+from fedactors.data.reading import check_names, reading_of
+from fedactors.errors import Refused
 from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter
@@ -68,7 +69,7 @@ class OrderCenter(SummingCenter):
         site: where the center is among the others.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("trainings", "desk", *SummingCenter.state)
+    state: ClassVar[tuple[str, ...]] = ("trainings", "desk", "reading", *SummingCenter.state)
     jobs = (train, train_batched)
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
@@ -87,6 +88,7 @@ class OrderCenter(SummingCenter):
             done=self._trained,
             broken=lambda request: self.trainings.ask(request),
         )
+        self.reading = self.trainings.reading.text
         self._method = center_method(self._config)
         self._in_rounds = self._config.algorithm in BY_CENTER
         self.desk = RoundDesk(self._method)
@@ -109,8 +111,8 @@ class OrderCenter(SummingCenter):
 
     @remote(caller=DATA_CENTER)
     async def columns(self) -> Columns:
-        """Return how wide the containers' rows are."""
-        return Columns(self.trainings.model[1][0])
+        """Return which columns the containers' rows have."""
+        return Columns(self.trainings.model[1][0], self.trainings.reading.names)
 
     @remote(caller=DATA_CENTER)
     async def facts(self) -> CenterFacts:
@@ -224,21 +226,19 @@ async def agreed_model(exchange: DataCenter, config: NebulaFLConfig, part: Horiz
     """Return the model that an exchange is to make; of tables without stated columns the centers are asked.
 
     Raises:
-        BadInput: their containers hold different numbers of columns.
+        BadInput: their containers hold different columns.
     """
     if part.shape:
         return run_model(config, part)
-    found = {center: (await exchange.peer(center, OrderCenter).columns()).count for center in site.centers}
-    if len(set(found.values())) > 1:
-        told = ", ".join(f"{center} {count}" for center, count in found.items())
-        raise BadInput(f"data: all containers must hold the same columns: {told}")
-    return run_model(config, part, (found[site.centers[0]],))
+    told = {center: await exchange.peer(center, OrderCenter).columns() for center in site.centers}
+    check_names({center: one.names for center, one in told.items()})
+    return run_model(config, part, (told[site.centers[0]].count,))
 
 
 class FlatExchange(DataCenter):
     """The coordinator of a flat baseline, with its messages."""
 
-    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at", "model_facts", "columns")
+    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at", "model_facts", "reading")
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
@@ -247,7 +247,7 @@ class FlatExchange(DataCenter):
             center: range(first, end) for center, first, end in zip(site.centers, ends[:-1], ends[1:], strict=True)
         }
         self.model_facts: Model | None = None
-        self.columns = part.columns
+        self.reading = reading_of(part).text
         self.wake: float | None = None
         self.began_at = 0.0
 
@@ -373,7 +373,7 @@ class RoundExchange(DataCenter):
 
     state: ClassVar[tuple[str, ...]] = (
         "present", "round", "parameters_P", "called", "called_at", "results", "began_at", "centers",
-        "model_facts", "columns",
+        "model_facts", "reading",
     )  # fmt: skip
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
@@ -381,7 +381,7 @@ class RoundExchange(DataCenter):
         self._method = center_method(config)
         self.called_at = 0.0
         self.model_facts: Model | None = None
-        self.columns = part.columns
+        self.reading = reading_of(part).text
         self.parameters_P = np.zeros(0, np.float32)
         self.present = list(site.centers)
         self.round = 0

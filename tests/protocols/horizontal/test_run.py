@@ -135,7 +135,9 @@ def test_own_files_are_opened_by_their_own_sites(tmp_path, task, metric):
 
 def test_files_of_different_columns_are_refused_in_one_line(tmp_path):
     path = own_files(tmp_path, wider=("south",))
-    with pytest.raises((BadInput, PartyFailed), match="all sites must hold the same columns: north 3, south 4, west 3"):
+    with pytest.raises(
+        (BadInput, PartyFailed), match="all clients must hold the same columns: north 3, south 4, west 3"
+    ):
         play(HorizontalConfig(num_rounds=1), name=path)
 
 

@@ -181,7 +181,8 @@ SUMMED = f"{TABLE} problem=sparse-logistic num_rounds=1 secure_sums=true learnin
 
 @pytest.fixture(scope="module")
 def summed():
-    return trained(SUMMED, "breast-cancer")
+    data = load_data(config_of(merged(SUMMED)), "breast-cancer", 3)
+    return trained(SUMMED, dataclasses.replace(data, alignment="hash"))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,6 @@ def summed():
 )
 def test_two_questions_cannot_pair_one_partys_rows_with_others_of_the_others(liar, why, summed, tmp_path, monkeypatch):
     config, data, states = summed
-    data = dataclasses.replace(data, alignment="hash")
     said, runtime = predicted(serving.predict, config, data, states, tmp_path)
     assert [(one.mechanism, one.neighbour) for one in runtime.privacy_records] == [("secure-sum", "new row")] * 3
     again, _ = predicted(serving.predict, config, data, states, tmp_path)  # in another order, drawn anew
