@@ -283,6 +283,8 @@ class MtcdConfig(ScheduleSettings):
         """
         if not {".", "/"} & set(self.topology):
             return self  # no path, but a name that is unknown
+        if not Path(self.topology).is_file():
+            raise BadInput(f"topology: {self.topology!r} is not a file")
         return dataclasses.replace(self, topology=graph_text(read_graph(Path(self.topology), self.num_clients)))
 
     def _settle_tokens(self) -> None:
