@@ -16,6 +16,7 @@ from fedactors.command_line.completion import SHELLS
 from fedactors.command_line.federation import federation_command as federation_command
 from fedactors.command_line.federation import site_command as site_command
 from fedactors.command_line.options import RunOptions, run_options
+from fedactors.command_line.relay import relay_command as relay_command
 from fedactors.command_line.submission import fetch_command as fetch_command
 from fedactors.command_line.submission import is_shared
 from fedactors.command_line.submission import submit_command as submit_command

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedactors.command_line.site_operations import check, renew, status
+from fedactors.command_line.site_operations import audit, check, renew, status, stop
 from fedactors.command_line.terminal import print_json, print_table
 from fedactors.errors import BadInput, Stopped
 from fedactors.validation import path_of, writing
@@ -19,18 +19,35 @@ if TYPE_CHECKING:
 
 SITE_ACTIONS = (
     *("init", "start", "status", "check", "renew"),
-    *("pending", "show", "approve", "reject", "runs", "budget"),
+    *("pending", "show", "approve", "reject", "stop", "runs", "budget", "audit"),
 )
 FEDERATION_ACTIONS = ("init", "admit", "demo")
 _AUTHORITY_KEY = "authority.pem"
-_OF_SITE = {"name": "a word", "listen": "--listen", "why": "--why"}
+_OF_SITE = {
+    "name": "a word",
+    "listen": "--listen",
+    "why": "--why",
+    "verify": "--verify",
+    "against": "--against",
+    "relay": "--relay",
+}
 _SITE_TAKES = {
-    "init": ("name", "listen"),
+    "init": ("name", "listen", "relay"),
+    "start": ("relay",),
     "show": ("name",),
     "approve": ("name", "why"),
     "reject": ("name", "why"),
+    "stop": ("name", "why"),
+    "audit": ("name", "verify", "against"),
 }
-_OF_FEDERATION = {"request": "a second word", "address": "--address", "renew": "--renew", "seat": "--seat"}
+_OPERATIONS = {"status": status, "check": check, "renew": renew, "stop": stop, "audit": audit}
+_OF_FEDERATION = {
+    "request": "a second word",
+    "address": "--address",
+    "relay": "--relay",
+    "renew": "--renew",
+    "seat": "--seat",
+}
 _FEDERATION_TAKES = {"admit": tuple(_OF_FEDERATION)}
 
 
@@ -48,13 +65,15 @@ def site_command(args: argparse.Namespace) -> int:
     _refuse_others(args, _OF_SITE, _SITE_TAKES)
     if args.action == "init":
         return _init_site(args)
-    from fedactors.runtime.federated.folders import SiteFolder
+    from fedactors.runtime.federated.folders import SiteFolder, parse_address
 
     folder = SiteFolder(path_of(args.folder or ".", "--folder"))
     if args.action == "start":
+        if args.relay is not None:
+            folder.relay = parse_address(args.relay, "--relay")
         return _start(folder, args.format)
-    if args.action in ("status", "check", "renew"):
-        return {"status": status, "check": check, "renew": renew}[args.action](folder, args)
+    if args.action in _OPERATIONS:
+        return _OPERATIONS[args.action](folder, args)
     if args.action in ("pending", "runs"):
         return _list(folder, args)
     if args.action == "budget":
@@ -74,8 +93,11 @@ def _init_site(args: argparse.Namespace) -> int:
     from fedactors.runtime.federated.identity import check_name, make_key, make_request
 
     name = check_name(_need(args.name, "NAME"), "site")
-    listen = _need(args.listen, "--listen")
-    parse_address(listen, "--listen")
+    if args.relay is not None and args.listen is not None:
+        raise BadInput("--relay: is not allowed with --listen: a site that is called through a relay listens nowhere")
+    flag = "listen" if args.relay is None else "relay"
+    address = _need(getattr(args, flag), f"--{flag}")
+    parse_address(address, f"--{flag}")
     folder = path_of(args.folder or name, "--folder")
     if (folder / SITE).exists():
         raise BadInput(f"--folder: {folder} holds a site already")
@@ -83,7 +105,7 @@ def _init_site(args: argparse.Namespace) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = folder / f"{name}.csr"
     request.write_bytes(make_request(make_key(folder / KEY), name))
-    (folder / SITE).write_text(_SITE.format(name=quoted(name), listen=quoted(listen)))
+    (folder / SITE).write_text(_SITE.format(name=quoted(name), where=f"{flag} = {quoted(address)}"))
     if args.format == "json":
         print_json({"site": name, "folder": str(folder), "request": str(request)})
         return 0
@@ -93,7 +115,7 @@ def _init_site(args: argparse.Namespace) -> int:
 
 
 _SITE = """name = {name}
-listen = {listen}
+{where}
 
 # Data that a run may ask for by name, and by nothing else. The keys are those of a party in a parties.toml.
 # [data.customers]
@@ -113,16 +135,20 @@ def _start(folder: SiteFolder, form: str) -> int:
             print(json_line(line) if form == "json" else line["text"], flush=True)
 
         process = SiteProcess(folder, tell=say)
-        server = await process.start()
-        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
-        async with server:
-            await stopped.wait()
-            process.stop()
+        await process.start()
+        await told_to_stop()
+        process.stop()
 
     asyncio.run(listen())
     raise Stopped(f"the site {folder.name} was stopped", 143)
+
+
+async def told_to_stop() -> None:
+    """Wait until somebody stops this process."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
 
 
 def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> str:
@@ -302,13 +328,16 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
         raise BadInput(f"request: {name} is in the federation already: --renew gives it a new certificate")
     if known is None and args.renew:
         raise BadInput(f"--renew: {name} is not in the federation (there are: {', '.join(federation.members)})")
-    given = None if known is not None and args.address is None else _need(args.address, "--address")
-    if given is not None or known is None:
-        host, port = parse_address(given or "", "--address")
+    if args.relay is not None and args.address is not None:
+        raise BadInput("--relay: is not allowed with --address: a site is dialled, or called through a relay")
+    flag = "relay" if args.relay is not None else "address"
+    if known is None or getattr(args, flag) is not None:
+        host, port = parse_address(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
+        is_relayed = flag == "relay"
     else:
-        host, port = known.host, known.port
+        host, port, is_relayed = known.host, known.port, known.is_relayed
     # until the site has the new file, it shows the certificate of before
-    member = Member(name, host, port, certificate, None if known is None else known.certificate)
+    member = Member(name, host, port, certificate, None if known is None else known.certificate, is_relayed)
     sites = {**federation.members, name: member}
     seats = {**federation.seats, **{check_name(party, "--seat"): name for party in args.seat}}
     if taken := set(seats) & set(sites):

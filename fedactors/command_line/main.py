@@ -106,7 +106,12 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
     site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
     site.add_argument("--listen", metavar="HOST:PORT", help="init: where other sites dial this one")
-    site.add_argument("--why", metavar="TEXT", help="approve, reject: goes to the coordinator and the log")
+    site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
+    site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
+    site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
+    site.add_argument(
+        "--against", metavar="LOG", help="audit: another site's audit.log: do they agree on what crossed?"
+    )
     add_format_flag(site)
 
     federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
@@ -116,6 +121,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     federation.add_argument("name", nargs="?", metavar="FOLDER", help="of whoever organises it; its name is the name")
     federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
     federation.add_argument("--address", metavar="HOST:PORT", help="admit: where the others dial the site")
+    federation.add_argument("--relay", metavar="HOST:PORT", help="admit: nobody can dial the site; it is called there")
     federation.add_argument("--renew", action="store_true", help="admit: the site has a new key (fedactors site renew)")
     federation.add_argument(
         "--seat",
@@ -125,6 +131,13 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         help="admit: the site hosts this party, which is nobody's data (a broker); else the coordinator's site does",
     )
     add_format_flag(federation)
+
+    relay = add("relay", "a process that sites dial out to, of which one or both cannot be dialled")
+    relay.add_argument(
+        "--federation", metavar="FILE", required=True, help="whose sites it admits: their federation.toml"
+    )
+    relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the sites dial it")
+    add_format_flag(relay)
 
     add_sweep_flags(add("sweep", SWEEP))
 

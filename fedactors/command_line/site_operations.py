@@ -1,13 +1,16 @@
-"""``fedactors site status``, ``check`` and ``renew``: what those do who keep a site running."""
+"""``fedactors site status``, ``check``, ``renew``, ``audit`` and ``stop``: what those do who keep a site running."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from fedactors.command_line.terminal import print_json, print_table
-from fedactors.errors import PartyLost
+from fedactors.errors import BadInput, CallTimeout, PartyLost, Refused
+from fedactors.validation import one_line, path_of
 
 if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
@@ -78,6 +81,74 @@ def renew(folder: SiteFolder, args: argparse.Namespace) -> int:
     print(f"{request}: send this to whoever organises the federation; {path} stays here")
     print("it is taken as soon as the federation.toml here certifies it; what runs goes on")
     return 0
+
+
+def audit(folder: SiteFolder, args: argparse.Namespace) -> int:
+    """Check the site's log and show it, or compare it with another site's; the exit code says whether they agree."""
+    from fedactors.runtime.federated.crossings import compare, read_others
+
+    lines = folder.log()
+    logs = {folder.name: lines}
+    runs = []
+    if args.against is not None:
+        other, others = read_others(folder, path_of(args.against, "--against"))
+        logs[other] = others
+        runs = [one for one in compare(folder.name, lines, other, others) if args.name in (None, one.run)]
+        if args.name is not None and not runs:
+            raise BadInput(f"run: {args.name[:40]!r} is not in the logs of both {folder.name} and {other}")
+    elif not args.verify:
+        lines = [line for line in lines if args.name in (None, line.get("run"))]
+    differ = any(one.verdict == "differ" for one in runs)
+    whole = {name: {"lines": len(log), "until": log[-1]["time"] if log else None} for name, log in logs.items()}
+    if args.format == "json":
+        told = {} if args.verify or args.against else {"log": lines}
+        print_json({"site": folder.name, "whole": whole, "runs": [vars(one) for one in runs], **told})
+        return Refused.exit_code if differ else 0
+    if not args.verify and args.against is None:
+        for line in lines:
+            facts = {key: value for key, value in line.items() if key not in _SHOWN_APART}
+            print(f"{line['number']:>5} {line['time'][:19]} {line['what']:<11} {json.dumps(facts)}")
+    for name, found in whole.items():
+        print(f"{name}: {found['lines']} lines, each signed and bound to the one before, until {found['until']}")
+    for one in runs:
+        print(f"run {one.run}: {_VERDICTS[one.verdict]}: {one.messages} messages, {one.bytes} bytes left the two")
+        for text in one.differences:
+            print(f"  {text}")
+    return Refused.exit_code if differ else 0
+
+
+_SHOWN_APART = {"number", "time", "what", "before"}
+_VERDICTS = {"agree": "agree", "cut": "agree as far as it came", "differ": "DO NOT AGREE"}
+
+
+def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
+    """Stop a run that is under way at the site."""
+    from fedactors.runtime.federated.operations import read_status
+    from fedactors.runtime.federated.proposal import ask_to_stop
+
+    found = read_status(folder)
+    about = found["run"] or {}
+    if not args.name:
+        raise BadInput("RUN: missing")
+    if about.get("run") != args.name or found["doing"] == "stopped":
+        raise BadInput(f"run: {args.name[:40]!r} is not under way at {folder.name}, which is {found['doing']}")
+    if about["stage"] == "proposed":
+        raise BadInput(f"run: {args.name} waits for an answer: fedactors site reject {args.name}")
+    why = one_line(args.why or "")
+    ask_to_stop(folder, args.name, why)
+    end = time.monotonic() + _STOP_SECONDS
+    while (read_status(folder)["run"] or {}).get("run") == args.name:
+        if time.monotonic() > end:
+            raise CallTimeout(folder.name, f"its process did not stop the run within {_STOP_SECONDS:g} s")
+        time.sleep(0.1)
+    if args.format == "json":
+        print_json({"run": args.name, "stopped": True, "why": why})
+    else:
+        print(f"{args.name}: stopped")
+    return 0
+
+
+_STOP_SECONDS = 60.0
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from fedactors.errors import BadInput
 from fedactors.plugins import find_protocol
 from fedactors.runtime.federated.crossings import agree
 from fedactors.runtime.federated.proposal import as_tree, check_proposal, make_proposal, read_proposal
-from tests.federated.test_runs import last_line, last_run
+from tests.federated.test_runs import OF_THREE, command, last_line, last_run
 from tests.federated.world import BANK, CLINIC, SHOP, World
 
 pytestmark = pytest.mark.slow
@@ -25,18 +25,19 @@ SMALL = (
 )
 
 
+def write_centers(world: World) -> None:
+    """The catalogue and the network of the sites, beside their folders."""
+    types = "[types.gpu]\nprice = 1.0\n[types.gpu.throughput]\nlinear = 1000\n"
+    (world.path / "hardware.toml").write_text(types + "".join(f"[centers.{name}]\ngpu = 1\n" for name in CENTERS))
+    ways = [(one, two) for i, one in enumerate(CENTERS) for two in CENTERS[:i]]
+    links = [f'[[links]]\nbetween = ["{a}", "{b}"]\nlatency_ms = 1\nbandwidth_mbit = 100\n' for a, b in ways]
+    (world.path / "links.toml").write_text("".join(links))
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(tmp_path_factory.mktemp("centers"), (BANK, SHOP, CLINIC))
-    rows = (made.path / SHOP / "patients.csv").read_text()
-    (made.path / CLINIC / "cured.csv").write_text(rows)
-    with (made.path / CLINIC / "site.toml").open("a") as file:
-        file.write('\n[data.cured]\npath = "cured.csv"\nlabel = "bad"\n')
-    types = "[types.gpu]\nprice = 1.0\n[types.gpu.throughput]\nlinear = 1000\n"
-    (made.path / "hardware.toml").write_text(types + "".join(f"[centers.{name}]\ngpu = 1\n" for name in CENTERS))
-    ways = [(one, two) for i, one in enumerate(CENTERS) for two in CENTERS[:i]]
-    links = [f'[[links]]\nbetween = ["{a}", "{b}"]\nlatency_ms = 1\nbandwidth_mbit = 100\n' for a, b in ways]
-    (made.path / "links.toml").write_text("".join(links))
+    write_centers(made)
     for name in made.names:
         made.start(name)
     yield made
@@ -52,9 +53,7 @@ def test_centers_that_share_no_cluster_rotate_their_models(
     world: World, capsys: pytest.CaptureFixture[str], algorithm: str
 ) -> None:
     answering = world.answer()
-    data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
-    flags = ("--federation", str(world.path / BANK / "federation.toml"), "--data", data, "--out", str(world.path / "r"))
-    words = ("run", "nebulafl", *flags, "--format", "json", "--quiet", *SMALL, *places(world), f"algorithm={algorithm}")
+    words = (*command(world, "nebulafl"), *SMALL, *places(world), f"algorithm={algorithm}")
     assert main(list(words)) == 0, (capsys.readouterr().err, world.said)
     answering.join(30)
     found = last_line(capsys)
@@ -71,8 +70,7 @@ def test_no_site_opens_a_path_that_another_one_names(world: World, tmp_path: Pat
     words = dict(word.split("=", 1) for word in (*SMALL, *places(world), "on_party_loss=stop"))
     config = build(protocol.Config, words).with_contents()
     settings = spell_infinities(as_dict(config))
-    data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
-    made = make_proposal(world.folder(BANK), protocol, settings, data, None)
+    made = make_proposal(world.folder(BANK), protocol, settings, OF_THREE["nebulafl"], None)
     check_proposal(made, world.folder(SHOP))
     (tmp_path / "own.toml").write_text((world.path / "hardware.toml").read_text())
     for field, value in (("catalogue", str(tmp_path / "own.toml")), ("network", "/etc/passwd")):

@@ -93,7 +93,7 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         ),
         (
             ("run", "pubsub-vfl", "--federation", "BANK/federation.toml", "--data", "bank=orders,shop=orders"),
-            "bank: has no data named 'orders' (its data: clients, customers, patients, people)",
+            "bank: has no data named 'orders' (its data: accounts, clients, customers, patients, people)",
         ),
         (
             ("run", "pubsub-vfl", "--federation", "SHOP/federation.toml", "--data", "bank=customers,shop=orders"),
@@ -169,6 +169,23 @@ def test_a_log_that_was_changed_is_found_out(quiet: World, tmp_path: Path) -> No
             check(tmp_path / AUDIT, certificate)
     with pytest.raises(BadInput, match="line 1 is not"):
         check(folder.path / AUDIT, folder.federation.members[SHOP].certificate)
+
+
+def test_data_and_policy_are_read_again_when_the_file_has_changed(tmp_path: Path) -> None:
+    folder = World(tmp_path).folder(SHOP)
+    file = folder.path / "site.toml"
+    before, names = file.read_text(), folder.names()
+    folder.look()
+    file.write_text(before + '\n[policy]\ncoordinators = ["bank"]\n\n[data.more]\npath = "orders.csv"\nid = "id"\n')
+    folder.look()
+    assert folder.names() == sorted([*names, "more"])
+    assert folder.policy.coordinators == ["bank"]
+    for wrong in ("[data", "[data.'../x']\n", before + "[policy]\napprove = 7\n"):
+        file.write_text(wrong)
+        with pytest.raises(BadInput, match=r"site\.toml"):
+            folder.look()
+        assert "more" in folder.names(), "what was read before holds"
+        assert folder.policy.coordinators == ["bank"]
 
 
 @pytest.mark.parametrize("left", [b'{"number": 4, "ti', b"x" * 10_000])

@@ -21,18 +21,19 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.command_line.options import RunOptions
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.launch import restore_config
 from fedactors.launch_federated import prepare_prediction
+from fedactors.network.codec import encode
 from fedactors.plugins import find_protocol
 from fedactors.prediction.vertical import Application
 from fedactors.records.run_folder import ROUND_METRICS, RunFolder
 from fedactors.runtime.federated import kept_states
 from fedactors.runtime.federated.folders import SITE
-from fedactors.runtime.federated.proposal import check_proposal, go_on, kept_proposals
+from fedactors.runtime.federated.proposal import as_tree, check_proposal, go_on, kept_proposals
 from fedactors.runtime.federated.site_run import SiteRun
 from fedactors.serving import StoredState
-from tests.federated.mischief import in_mid_run
+from tests.federated.mischief import Rogue, in_mid_run
 from tests.federated.test_runs import DATA, OTHERS, SMALL, VERTICAL, federated, last_line, simulated
 from tests.federated.world import BANK, SHOP, World
 
@@ -70,13 +71,14 @@ def runs(world: World) -> list[Path]:
 
 
 def after_rounds(world: World, count: int, act: Callable[[], None]) -> threading.Thread:
-    """Do something once the coordinator has recorded so many rounds and taken their checkpoints."""
+    """Do something once the coordinator has recorded so many rounds of its next run and taken their checkpoints."""
+    before = set((world.path / "runs").glob("*"))
 
     def wait() -> None:
         end = time.monotonic() + 120
         while time.monotonic() < end:
             with contextlib.suppress(OSError, ValueError, IndexError, BadInput):
-                folder = RunFolder.open(runs(world)[-1])
+                folder = RunFolder.open([run for run in runs(world) if run not in before][-1])
                 lines = (folder.path / ROUND_METRICS).read_text().count("\n")
                 if lines >= count and folder.manifest["checkpoints"]:
                     act()
@@ -288,7 +290,6 @@ def test_what_goes_on_from_a_run_is_of_the_same_approval(ended: tuple[World, Pat
 
 
 def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path, Path]) -> None:
-    from fedactors.network.codec import encode
     from fedactors.runtime.federated.arguments import built_with
 
     world, run, _ = ended
@@ -317,6 +318,36 @@ def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path
             cast(wrong)
     with pytest.raises(BadInput, match=r"shop: has no checkpoint 99 of run"):
         kept_states.find(shop, proposal.earlier, 99)
+
+
+def test_a_coordinator_that_asks_for_anothers_checkpoint_is_refused(ended: tuple[World, Path, Path]) -> None:
+    """It has been approved for a prediction, and casts an actor with states of whom it likes."""
+    world, run, _ = ended
+    actors = RunFolder.open(run).load_checkpoint("final").actors
+    own, anothers = (StoredState(actor=name, frame=actors[name]) for name in ("shop/worker-0", "bank/worker-0"))
+    asked = {
+        "another's": anothers,
+        "another's, by the own name": replace(own, frame=anothers.frame),
+        "no such state": replace(own, frame=b"\0" * 32),
+        "a place": replace(own, where="/etc/passwd"),
+    }
+    for what, state in asked.items():
+        rogue, before = Rogue(world), len(world.refusals(SHOP))
+        earlier = RunFolder.open(run).config["federation"]["run"]
+        names = f"{BANK}=arrivals,{SHOP}=baskets"
+        rogue.proposal = go_on(rogue.folder, earlier, _number(run), "predict", names)
+        answering = world.answer(names=(SHOP,))
+        casting = ("shop", "PredictingPassive", encode(((state,), {}), arguments=True))
+        with pytest.raises(Refused, match=r"casts shop with a state of '.*' that shop"):
+            rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((casting,),)))
+        answering.join(30)
+        assert "casts shop with a state of" in world.refusals(SHOP)[before], what
+    rogue = Rogue(world)
+    rogue.proposal = replace(go_on(rogue.folder, earlier, _number(run), "predict", names), number=99)
+    answering = world.answer(names=(SHOP,))
+    with pytest.raises(FedactorsError, match=r"shop: BadInput|has no checkpoint 99"):
+        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((casting,),)))
+    answering.join(30)
 
 
 def _number(run: Path) -> int:

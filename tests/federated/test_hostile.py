@@ -13,20 +13,18 @@ import numpy as np
 import pytest
 
 from fedactors.command_line.main import main
-from fedactors.config import as_dict, build, spell_infinities
 from fedactors.data.files import CsvFormat
 from fedactors.data.sources import FileSource
 from fedactors.errors import FedactorsError, Refused
 from fedactors.network.codec import encode, encode_parts
-from fedactors.plugins import find_protocol
 from fedactors.runtime.federated import identity
 from fedactors.runtime.federated.folders import Member, SiteFolder, federation_text
 from fedactors.runtime.federated.link import Connection, Hello, dial
 from fedactors.runtime.federated.pieces import ERROR, HEAD, PIECE_BYTES, REQUEST, Broken, read_piece
-from fedactors.runtime.federated.proposal import Proposal, as_tree, make_proposal
+from fedactors.runtime.federated.proposal import Proposal, as_tree
 from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, SiteRun, errors_for
 from protocols.pubsub_vfl.messages import EpochOrder, Report
-from tests.federated.mischief import BROKER, LONG, WORKER, in_mid_run
+from tests.federated.mischief import BROKER, LONG, WORKER, Rogue, in_mid_run
 from tests.federated.test_runs import SMALL, federated
 from tests.federated.world import BANK, LIMITS, SHOP, World
 
@@ -229,35 +227,6 @@ def test_honest_sites_go_on_after_all_that(lasting: World) -> None:
 
 
 # --- a hostile coordinator ------------------------------------------------------------------------------------------
-
-
-class Rogue:
-    """A coordinator at the bank that says what it likes to the shop."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.folder = world.folder(BANK)
-        protocol = find_protocol("pubsub-vfl")
-        self.config = build(protocol.Config, {"on_party_loss": "stop"})
-        settings = spell_infinities(as_dict(self.config))
-        self.proposal = make_proposal(self.folder, protocol, settings, "bank=customers,shop=orders", None)
-
-    def say(self, *requests: tuple[str, tuple[Any, ...]]) -> None:
-        """Make these requests, one after the other; the first refusal is raised."""
-
-        async def work() -> None:
-            hello = Hello("credit", "driver", self.proposal.run, "")
-            ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
-            shop = self.folder.federation.members[SHOP]
-            connection = await dial(self.folder, shop, hello, LIMITS, **ends)
-            try:
-                for verb, args in requests:
-                    async with asyncio.timeout(30):
-                        await connection.ask((verb, args), verb)
-            finally:
-                await connection.end()
-
-        asyncio.run(work())
 
 
 def changed(**facts: Any) -> Callable[[Proposal], dict[str, Any]]:

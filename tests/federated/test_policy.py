@@ -14,8 +14,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.runtime.federated.folders import SITE, SiteFolder
 from fedactors.runtime.federated.policy import Amount, Policy, in_all, spent
 from fedactors.runtime.federated.proposal import as_tree
-from tests.federated.mischief import WORKER, in_mid_run
-from tests.federated.test_hostile import Rogue
+from tests.federated.mischief import WORKER, Rogue, in_mid_run
 from tests.federated.test_runs import SMALL, federated
 from tests.federated.world import BANK, SHOP, World
 

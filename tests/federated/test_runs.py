@@ -11,7 +11,7 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.runtime.federated.crossings import agree
-from tests.federated.world import BANK, CLINIC, SHOP, SQL, TASK, World
+from tests.federated.world import BANK, CLINIC, SHOP, SQL, SQL_OF_THREE, TASK, World
 
 SMALL = ("num_epochs=2", "num_layers=2", "hidden_size=8", "embedding_size=4", "batch_size=32", "on_party_loss=stop")
 
@@ -27,6 +27,11 @@ DATA = {
     "tablepuppet": f"{BANK}=clients,{SHOP}=sales",
     "glasu": f"{BANK}=people,{SHOP}=buyers",
 }
+OF_THREE = {
+    "tablepuppet": f"{BANK}=accounts,{SHOP}=sales,{CLINIC}=stays",
+    "glasu": f"{BANK}=people,{SHOP}=buyers,{CLINIC}=members",
+    "nebulafl": f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured",
+}
 
 
 def last_run(world: World) -> str:
@@ -41,36 +46,46 @@ def federated(
     answering: threading.Thread | None = None,
 ) -> int:
     answering = answering or world.answer()
-    file, third = str(world.path / BANK / "federation.toml"), f",{CLINIC}=visits" if CLINIC in world.names else ""
-    places = ("--federation", file, "--data", DATA.get(protocol, VERTICAL) + third, "--out", str(world.path / "runs"))
-    code = main(["run", protocol, *places, "--format", "json", "--quiet", *flags, *words])
+    code = main([*command(world, protocol), *flags, *words])
     answering.join(30)
     return code
 
 
+def command(world: World, protocol: str) -> tuple[str, ...]:
+    """Return what the bank's person types to run a protocol between all sites."""
+    file, data = str(world.path / BANK / "federation.toml"), DATA.get(protocol, VERTICAL)
+    if CLINIC in world.names:
+        data = OF_THREE.get(protocol, f"{VERTICAL},{CLINIC}=visits")
+    places = ("--federation", file, "--data", data, "--out", str(world.path / "runs"))
+    return ("run", protocol, *places, "--format", "json", "--quiet")
+
+
 def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> int:
     parties = world.path / f"{protocol}.toml"
-    bank, shop = world.path / BANK, world.path / SHOP
+    bank, shop, clinic = (world.path / name for name in (BANK, SHOP, CLINIC))
+    other = f'path = "{clinic / "visits.csv"}"\nid = "id"'
     if protocol == "horizontal":
         task = f'type = "binary"\nlayout = "horizontal"\nclasses = ["0", "1"]\ntest = "{bank / "test.csv"}"'
         own = (f'path = "{bank / "patients.csv"}"\nlabel = "bad"', f'path = "{shop / "patients.csv"}"\nlabel = "bad"')
     elif protocol == "tablepuppet":
-        task = f'type = "binary"\nlayout = "relational"\nsql = "{SQL}"\nlabel = "clients.bad"'
+        table, sql = ("accounts", SQL_OF_THREE) if CLINIC in world.names else ("clients", SQL)
+        task = f'type = "binary"\nlayout = "relational"\nsql = "{sql}"\nlabel = "{table}.bad"'
+        other = f'path = "{clinic / "visits.csv"}"\ntable = "stays"'
         own = (
-            f'path = "{bank / "customers.csv"}"\ntable = "clients"',
+            f'path = "{bank / "customers.csv"}"\ntable = "{table}"',
             f'path = "{shop / "orders.csv"}"\ntable = "sales"',
         )
     elif protocol == "glasu":
         task = f'layout = "graph"\nnodes = "{bank / "nodes.npz"}"'
         own = (f'file = "{bank / "graph.npz"}"', f'file = "{shop / "graph.npz"}"')
+        other = f'file = "{clinic / "graph.npz"}"'
     else:
         task = TASK.replace(", ", "\n")
         own = (
             f'path = "{bank / "customers.csv"}"\nid = "id"\nlabel = "bad"',
             f'path = "{shop / "orders.csv"}"\nid = "id"',
         )
-    visits = world.path / CLINIC / "visits.csv"
-    third = f'[parties.{CLINIC}]\npath = "{visits}"\nid = "id"\n' if visits.exists() else ""
+    third = f"[parties.{CLINIC}]\n{other}\n" if CLINIC in world.names else ""
     parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{own[0]}\n[parties.{SHOP}]\n{own[1]}\n{third}")
     places = ("--runtime", "simulated", "--data", str(parties), "--out", str(world.path / "runs"))
     return main(["run", protocol, *places, "--seed", "7", "--format", "json", "--quiet", *words])

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ SQL = (
     "SELECT clients.bad, clients.income, clients.age, sales.orders, sales.returns "
     "FROM clients JOIN sales ON clients.id = sales.id"
 )
+SQL_OF_THREE = (
+    "SELECT accounts.bad, accounts.income, accounts.age, sales.orders, stays.visits "
+    "FROM accounts JOIN sales ON accounts.id = sales.id JOIN stays ON accounts.id = stays.id"
+)
 
 
 def free_port() -> int:
@@ -48,9 +52,6 @@ def write_data(folder: Path) -> None:
         + "".join(f"c{i},{v[0]:.4f},{v[1]:.4f},{y}\n" for i, (v, y) in enumerate(zip(values, label, strict=True)))
     )
     shop.write_text("id,orders,returns\n" + "".join(f"c{i},{v[2]:.4f},{v[3]:.4f}\n" for i, v in enumerate(values)))
-    if (folder / CLINIC).exists():
-        third = [f"c{i},{v[0] * v[3]:.4f},{v[1] * v[2]:.4f}\n" for i, v in enumerate(values)]
-        (folder / CLINIC / "visits.csv").write_text("id,visits,days\n" + "".join(third))
     # as rows of the same columns, and as tables that a query joins
     rows = [",".join(f"{x:.4f}" for x in v) + f",{y}\n" for v, y in zip(values, label, strict=True)]
     for place, dealt in ((bank, rows[:60]), (shop, rows[60:120]), (bank.with_name("test.csv"), rows[120:])):
@@ -60,6 +61,13 @@ def write_data(folder: Path) -> None:
         np.savez(place.with_name("graph.npz"), edges=rng.integers(0, 60, (2, 150)), features=columns)
         parts = dict(zip(("train", "validation", "test"), np.split(np.arange(60), (30, 40)), strict=True))
         np.savez(place.with_name("nodes.npz"), labels=label[:60], **parts)
+    if (clinic := folder / CLINIC).exists():  # a third of each
+        products = np.stack([values[:, 0] * values[:, 3], values[:, 1] * values[:, 2]], axis=1)
+        third = [f"c{i},{v[0]:.4f},{v[1]:.4f}\n" for i, v in enumerate(products)]
+        (clinic / "visits.csv").write_text("id,visits,days\n" + "".join(third))
+        (clinic / "patients.csv").write_text("a,b,c,d,bad\n" + "".join(rows[60:120]))
+        np.savez(clinic / "graph.npz", edges=rng.integers(0, 60, (2, 150)), features=products[:60])
+        (clinic / "nodes.npz").write_bytes((folder / SHOP / "nodes.npz").read_bytes())
 
 
 DATA = {
@@ -78,6 +86,10 @@ task = {{ type = "binary", layout = "horizontal", classes = ["0", "1"], test = "
 [data.clients]
 path = "customers.csv"
 task = {{ type = "binary", layout = "relational", sql = "{SQL}", label = "clients.bad" }}
+
+[data.accounts]
+path = "customers.csv"
+task = {{ type = "binary", layout = "relational", sql = "{SQL_OF_THREE}", label = "accounts.bad" }}
 
 [data.people]
 file = "graph.npz"
@@ -104,6 +116,17 @@ nodes = "nodes.npz"
 [data.visits]
 path = "visits.csv"
 id = "id"
+
+[data.cured]
+path = "patients.csv"
+label = "bad"
+
+[data.stays]
+path = "visits.csv"
+
+[data.members]
+file = "graph.npz"
+nodes = "nodes.npz"
 """,
 }
 """What each says of its data in their site.toml: columns of the same rows, rows of the same columns, and tables."""
@@ -115,18 +138,20 @@ class World:
     Args:
         folder: an empty one.
         names: of the sites.
+        addresses: where each listens; ports of this host by default.
     """
 
-    def __init__(self, folder: Path, names: tuple[str, ...] = (BANK, SHOP)) -> None:
+    def __init__(
+        self, folder: Path, names: tuple[str, ...] = (BANK, SHOP), addresses: Mapping[str, str] | None = None
+    ) -> None:
         self.path = folder
         self.names = names
         self.said: dict[str, list[str]] = {name: [] for name in names}
         self.processes: dict[str, SiteProcess] = {}
-        self._servers: dict[str, asyncio.Server] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}
         self.command("federation", "init", str(folder / "credit"))
         for name in names:
-            address = f"127.0.0.1:{free_port()}"
+            address = f"127.0.0.1:{free_port()}" if addresses is None else addresses[name]
             self.command("site", "init", name, "--folder", str(folder / name), "--listen", address)
             request = str(folder / name / f"{name}.csr")
             self.command("federation", "admit", str(folder / "credit"), request, "--address", address)
@@ -158,9 +183,9 @@ class World:
         def say(line: dict[str, Any]) -> None:
             self.said[name].append(line["text"])
 
-        process = SiteProcess(self.folder(name), limits=limits, tell=say, approval_seconds=30.0)
+        process = SiteProcess(self.folder(name), limits=limits, tell=say, approval_seconds=120.0)
         self.processes[name] = process
-        self._servers[name] = asyncio.run_coroutine_threadsafe(process.start(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(process.start(), loop).result(30)
 
     def on(self, name: str, action: Callable[[], Any]) -> Any:
         """Do something in the thread of a site."""
@@ -180,7 +205,6 @@ class World:
         loop, thread = self._loops.pop(name)
 
         async def work() -> None:
-            self._servers[name].close()
             self.processes[name].stop()
             await asyncio.sleep(0.1)  # connections say that they close
             others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -197,7 +221,7 @@ class World:
         loop.close()
 
     def answer(
-        self, approved: bool = True, names: tuple[str, ...] = (), seconds: float = 30.0, why: str = ""
+        self, approved: bool = True, names: tuple[str, ...] = (), seconds: float = 120.0, why: str = ""
     ) -> threading.Thread:
         """Answer the next proposal at these sites, as their persons would."""
         waiting = {name: set(kept_proposals(self.folder(name))) for name in names or self.names}

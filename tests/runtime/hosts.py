@@ -1,4 +1,4 @@
-"""Ray hosts on one machine: network namespaces joined by veth pairs to a bridge, token authentication on.
+"""Hosts on one machine: network namespaces joined by veth pairs to a bridge; and Ray on them, with tokens.
 
 Everything that runs in the namespaces was started here, and is stopped by the namespace's own list of processes.
 """
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 240.0
@@ -42,8 +43,98 @@ def whether_possible() -> str | None:
     return None if probe.returncode == 0 else "no veth pairs here"
 
 
-class Hosts:
-    """A head and further hosts, each with labels; `stop` removes every trace.
+class Namespaces:
+    """Hosts that reach each other by a bridge; `stop` removes every trace.
+
+    Args:
+        folder: where commands are run.
+        count: of the hosts.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.mark = f"fa{os.getpid() % 10000}{secrets.token_hex(1)}"
+        self.net = f"10.{77 + os.getpid() % 100}.{secrets.randbelow(250)}"
+        self.names = [f"{self.mark}-{index}" for index in range(count)]
+        self.addresses = [f"{self.net}.{index + 1}" for index in range(count)]
+        self.blocks: list[subprocess.Popen[Any]] = []
+        self.env = {
+            "HOME": str(folder),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+            "OMP_NUM_THREADS": "1",
+            "FEDACTORS_DATA": os.environ.get("FEDACTORS_DATA", ""),
+        }
+
+    def join(self) -> None:
+        """Make them."""
+        # the bridge lives in the head's namespace, so that nothing is added to the machine's own network
+        head = self.names[0]
+        for name in self.names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", head, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", head, "addr", "add", f"{self.net}.1/24", "dev", "br0")
+        run("ip", "-n", head, "link", "set", "br0", "up")
+        for index, name in enumerate(self.names[1:], start=2):
+            run("ip", "-n", head, "link", "add", f"v{index}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "-n", head, "link", "set", f"v{index}", "master", "br0", "up")
+            run("ip", "-n", name, "addr", "add", f"{self.net}.{index}/24", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+
+    def env_of(self, index: int) -> dict[str, str]:
+        """Return the environment of what runs on a host."""
+        return self.env
+
+    def call(self, index: int, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host."""
+        return subprocess.run(
+            ["ip", "netns", "exec", self.names[index], *words],
+            env={**self.env_of(index), **more},
+            check=check,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def start(self, index: int, *words: str) -> subprocess.Popen[str]:
+        """Start a command on a host and return its process."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.names[index], *words],
+            env=self.env_of(index),
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def cut(self, index: int) -> None:
+        """Take host `index` off the network."""
+        run("ip", "-n", self.names[0], "link", "set", f"v{index + 1}", "down")
+
+    def mend(self, index: int) -> None:
+        """Put host `index` back on the network."""
+        run("ip", "-n", self.names[0], "link", "set", f"v{index + 1}", "up")
+
+    def stop(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for name in self.names:
+                for pid in run("ip", "netns", "pids", name, check=False).split():
+                    try:
+                        os.kill(int(pid), number)
+                    except ProcessLookupError:
+                        continue
+            for block in self.blocks:
+                try:
+                    block.wait(3 if number == signal.SIGTERM else 30)
+                except subprocess.TimeoutExpired:
+                    continue
+        for name in self.names:
+            run("ip", "netns", "del", name, check=False)
+
+
+class Hosts(Namespaces):
+    """A head and further hosts, with Ray, each with labels; `stop` removes every trace.
 
     Args:
         folder: for logs, and where commands are run.
@@ -62,27 +153,17 @@ class Hosts:
         default_health_checks: bool = False,
         tls: bool = False,
     ) -> None:
-        self.folder = folder
+        super().__init__(folder, len(labels))
         # sockets live below it, and the path of a socket may have 107 bytes: pytest's folders can be too deep
         self.temp = Path(tempfile.mkdtemp(prefix="fa-"))
-        self.mark = f"fa{os.getpid() % 10000}{secrets.token_hex(1)}"
-        self.net = f"10.{77 + os.getpid() % 100}.{secrets.randbelow(250)}"
-        self.names = [f"{self.mark}-{index}" for index in range(len(labels))]
-        self.addresses = [f"{self.net}.{index + 1}" for index in range(len(labels))]
         self.certificates = folder / "tls" if tls else None
         if tls:
             run(str(ROOT / "deploy/tls.sh"), str(self.certificates), *self.addresses)
-        self.blocks: list[subprocess.Popen[bytes]] = []
-        self.env = {
-            "HOME": str(folder),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        self.env |= {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "OMP_NUM_THREADS": "1",
             "RAY_metrics_report_interval_ms": "1000",
-            "FEDACTORS_DATA": os.environ.get("FEDACTORS_DATA", ""),
         }
         if not default_health_checks:
             # a host that is cut off is given up after seconds, not a minute
@@ -95,7 +176,7 @@ class Hosts:
         (folder / "token").write_text(secrets.token_hex(32))
         (folder / "token").chmod(0o600)
         try:
-            self._join()
+            self.join()
             for index, wanted in enumerate(labels):
                 self._start(index, wanted, num_cpus)
         except BaseException:
@@ -114,21 +195,6 @@ class Hosts:
     @property
     def dashboard(self) -> str:
         return f"http://{self.net}.1:8265"
-
-    def _join(self) -> None:
-        # the bridge lives in the head's namespace, so that nothing is added to the machine's own network
-        head = self.names[0]
-        for name in self.names:
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-        run("ip", "-n", head, "link", "add", "br0", "type", "bridge")
-        run("ip", "-n", head, "addr", "add", f"{self.net}.1/24", "dev", "br0")
-        run("ip", "-n", head, "link", "set", "br0", "up")
-        for index, name in enumerate(self.names[1:], start=2):
-            run("ip", "-n", head, "link", "add", f"v{index}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            run("ip", "-n", head, "link", "set", f"v{index}", "master", "br0", "up")
-            run("ip", "-n", name, "addr", "add", f"{self.net}.{index}/24", "dev", "eth0")
-            run("ip", "-n", name, "link", "set", "eth0", "up")
 
     def _start(self, index: int, labels: dict[str, int], num_cpus: int) -> None:
         address = f"{self.net}.{index + 1}"
@@ -183,28 +249,6 @@ class Hosts:
             "RAY_TLS_SERVER_CERT": f"{own}.crt",
         }
 
-    def call(self, index: int, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host."""
-        return subprocess.run(
-            ["ip", "netns", "exec", self.names[index], *words],
-            env={**self.env_of(index), **more},
-            check=check,
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-        )
-
-    def start(self, index: int, *words: str) -> subprocess.Popen[str]:
-        """Start a command on a host and return its process."""
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.names[index], *words],
-            env=self.env_of(index),
-            cwd=self.folder,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
     def bytes_between(self, index: int) -> int:
         """Return the bytes that have crossed host `index`'s only interface, both ways."""
         found = 0
@@ -212,23 +256,6 @@ class Hosts:
             found += int(self.call(index, "cat", f"/sys/class/net/eth0/statistics/{direction}").stdout)
         return found
 
-    def cut(self, index: int) -> None:
-        """Take host `index` off the network."""
-        run("ip", "-n", self.names[0], "link", "set", f"v{index + 1}", "down")
-
     def stop(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for name in self.names:
-                for pid in run("ip", "netns", "pids", name, check=False).split():
-                    try:
-                        os.kill(int(pid), number)
-                    except ProcessLookupError:
-                        continue
-            for block in self.blocks:
-                try:
-                    block.wait(3 if number == signal.SIGTERM else 30)
-                except subprocess.TimeoutExpired:
-                    continue
-        for name in self.names:
-            run("ip", "netns", "del", name, check=False)
+        super().stop()
         shutil.rmtree(self.temp, ignore_errors=True)

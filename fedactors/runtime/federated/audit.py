@@ -125,24 +125,37 @@ def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
         try:
             line = json.loads(raw)
             signature = bytes.fromhex(line.pop("signature"))
-            is_sound = (line["before"], line["number"]) == (before, number)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            is_sound = (line["before"], line["number"]) == (before, number) and isinstance(line["what"], str)
+            turned_to = (
+                Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["to"])) if line["what"] == _TURNED else None
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             is_sound, line, signature = False, {}, b""
         if not (is_sound and verify(public, signature, _content(line))):
             raise BadInput(f"{path}: line {number} is not what the site wrote there")
         before = hashlib.sha256(raw).hexdigest()
         lines.append(line)
-        if line["what"] == _TURNED:
-            public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["to"]))
+        public = turned_to or public
     if public_bytes(public) != public_bytes(now) or (lines and lines[-1]["what"] == _TURNED):
         raise BadInput(f"{path}: its last line is not signed with the key that the federation knows")
     return lines
 
 
+def signed_last(path: Path, certificates: Iterable[x509.Certificate]) -> x509.Certificate | None:
+    """Return whose key, of these certificates', has signed the last line of a log; None: nobody's."""
+    try:
+        line = json.loads(path.read_bytes().splitlines()[-1])
+        signature = bytes.fromhex(line.pop("signature"))
+        content = _content(line)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return next((one for one in certificates if verify(key_of(one), signature, content)), None)
+
+
 def _first_key(raws: Iterable[bytes]) -> Ed25519PublicKey | None:
     """Return the key that a log began with, where it was turned since."""
     for raw in raws:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             line = json.loads(raw)
             if line["what"] == _TURNED:
                 return Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["from"]))

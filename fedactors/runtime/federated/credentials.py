@@ -64,7 +64,7 @@ class Credentials:
             BadInput: the files are wrong and there is none of before.
         """
         with self._lock:
-            seen = tuple(_stamp(path) for path in self._files)
+            seen = tuple(stamp(path) for path in self._files)
             if self._standing is None or seen != self._seen:
                 try:
                     self._standing, self.trouble = self._read(), None
@@ -72,7 +72,7 @@ class Credentials:
                     if self._standing is None:
                         raise
                     self.trouble = str(error)
-                self._seen = tuple(_stamp(path) for path in self._files)
+                self._seen = tuple(stamp(path) for path in self._files)
             return self._standing
 
     def _read(self) -> Standing:
@@ -91,7 +91,8 @@ class Credentials:
         return Standing(federation, *ends)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file does; None where there is none."""
     try:
         found = path.stat()
     except OSError:

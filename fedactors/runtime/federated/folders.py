@@ -27,7 +27,7 @@ from fedactors.data.own import read_party, read_table, read_task
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import AUDIT, AuditLog
 from fedactors.runtime.federated.audit import check as check_log
-from fedactors.runtime.federated.credentials import KEY, Credentials
+from fedactors.runtime.federated.credentials import KEY, Credentials, stamp
 from fedactors.runtime.federated.identity import SITE_NAME, as_pem, check_name, fingerprint, read_certificate
 from fedactors.runtime.federated.named_data import DataName, TaskFacts
 from fedactors.runtime.federated.policy import Amount, Policy
@@ -44,6 +44,7 @@ class _SiteEntry:
     address: str
     certificate: str
     previous: str | None = None
+    relay: bool = False
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -57,8 +58,9 @@ class _FederationFile:
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class _SiteFile:
     name: str
-    listen: str
     data: dict[str, dict[str, Any]]
+    listen: str | None = None
+    relay: str | None = None
     policy: Policy = field(default_factory=Policy)
     metrics: str | None = None
 
@@ -73,6 +75,8 @@ class Member:
     certificate: x509.Certificate
     previous: x509.Certificate | None = None
     """The one before it, which it may show until it has the file with the new one."""
+    is_relayed: bool = False
+    """Whether host and port are a relay's, through which it is called."""
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
@@ -89,6 +93,11 @@ class Federation:
     members: Mapping[str, Member]
     seats: Mapping[str, str]
     """Party that belongs to no organisation's data, to the site whose process hosts it."""
+
+    @cached_property
+    def issuer(self) -> x509.Certificate:
+        """The authority's certificate."""
+        return read_certificate(self.authority, "authority")
 
     def owner_of(self, certificate: bytes) -> str | None:
         """Return the site whose certificate (DER) this is."""
@@ -140,7 +149,7 @@ def _federation_of(tree: Any, path: Path) -> Federation:
         previous = None
         if entry.previous is not None:
             previous = read_certificate(entry.previous, f"{path}: sites.{name}.previous")
-        members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous)
+        members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
     for party, site in found.seats.items():
         if site not in members or party in members or not SITE_NAME.fullmatch(party) or party == "driver":
             raise BadInput(f"{path}: seats.{party}: {site!r} is not allowed: a party that is no site, and a site")
@@ -165,6 +174,7 @@ def federation_text(made: Federation) -> str:
     for site, member in made.members.items():
         lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{member.host}:{member.port}')}"]
         lines += [f"certificate = {quoted(as_pem(member.certificate))}"]
+        lines += ["relay = true"] if member.is_relayed else []
         lines += [] if member.previous is None else [f"previous = {quoted(as_pem(member.previous))}"]
         lines += [""]
     lines += ["[seats]", *(f"{quoted(party)} = {quoted(site)}" for party, site in made.seats.items()), ""]
@@ -187,18 +197,43 @@ class SiteFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         file = self.path / SITE
-        if not file.is_file():
-            raise BadInput(f"--folder: {shown(str(path))} holds no {SITE}: make a site with fedactors site init NAME")
-        found: _SiteFile = _checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
+        found = self._read_site()
         self.name = check_name(found.name, f"{file}: name")
-        self.listen = parse_address(found.listen, f"{file}: listen")
-        self.policy = found.policy
+        if (found.listen is None) == (found.relay is None):
+            raise BadInput(f"{file}: give listen, or the relay where the site is called if it cannot be dialled")
+        self.listen = None if found.listen is None else parse_address(found.listen, f"{file}: listen")
+        self.relay = None if found.relay is None else parse_address(found.relay, f"{file}: relay")
+        """Where it waits to be called, and listens nowhere; None: it listens."""
         self.metrics = None if found.metrics is None else self.path / found.metrics
         """File for Prometheus' node exporter."""
         self.credentials = Credentials(self.path, self.path / FEDERATION, self._read_federation)
-        self._data = found.data
-        for name in self._data:
+
+    def _read_site(self) -> _SiteFile:
+        file = self.path / SITE
+        if not file.is_file():
+            raise BadInput(
+                f"--folder: {shown(str(self.path))} holds no {SITE}: make a site with fedactors site init NAME"
+            )
+        found: _SiteFile = _checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
+        for name in found.data:
             check_name(name, f"{file}: data")
+        self._seen, self._data, self.policy = stamp(file), found.data, found.policy
+        return found
+
+    def look(self) -> None:
+        """Read data and policy again, if the file has changed; what else stands there is of a process's start.
+
+        Raises:
+            BadInput: it is wrong; what was read before holds.
+        """
+        if stamp(self.path / SITE) != self._seen:
+            self._read_site()
+
+    @property
+    def where(self) -> str:
+        """Where others reach the site, for people."""
+        host, port = self.relay or self.listen or ("", 0)
+        return f"{'the relay ' if self.relay else ''}{host}:{port}"
 
     def _read_federation(self) -> tuple[Federation, x509.Certificate]:
         made = read_federation(self.path / FEDERATION)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import ssl
 import time
 from collections import deque
@@ -17,9 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.errors import CallTimeout, PartyLost, Refused
-from fedactors.network.codec import Parts, decode, encode_parts
+from fedactors.network.codec import Parts, encode_parts
 from fedactors.runtime.failures import encode_error
 from fedactors.runtime.federated.folders import Member, SiteFolder
+from fedactors.runtime.federated.greeting import VERSION as VERSION
+from fedactors.runtime.federated.greeting import Hello as Hello
+from fedactors.runtime.federated.greeting import ahead_of, greeting_in
 from fedactors.runtime.federated.pieces import (
     ERROR,
     HEAD,
@@ -30,18 +32,20 @@ from fedactors.runtime.federated.pieces import (
     Broken,
     Limits,
     error_in,
+    framed,
     pieces_of,
     read_piece,
     value_of,
 )
+from fedactors.runtime.federated.relayed import through_relay
 from fedactors.validation import first_line
 
-_LONGEST_WORD = 100
 _LAST_WORDS = 1.0
 """Seconds within which a connection says what it still has to say, and closes."""
+_SMALL = 16 * 1024
+"""Bytes that are copied to be written at once: a record of TLS has no more."""
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
-VERSION = 2
 REFUSED, TURNED_AWAY = "refused: ", "turned away: "
 """How the reason begins for which a connection is lost, if this side or the other did not keep to its rules."""
 
@@ -88,6 +92,11 @@ class Connection:
     _taken: int = 0
     _queue: deque[tuple[int, int, Parts]] = field(default_factory=deque)
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_writing: bool = False
+    _num_open: int = 0
+    """Requests of the other side whose answers are not yet written,"""
+    _held_bytes: int = 0
+    """and the bytes of what they ask, or of their answers."""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _is_closed: bool = False
 
@@ -133,22 +142,51 @@ class Connection:
             reply.set_exception(CallTimeout(self.peer, f"{what} gave no answer within {self.limits.call:g} s"))
 
     def _send(self, kind: int, number: int, parts: Parts) -> None:
+        size = sum(map(len, parts))
+        if size <= _SMALL and self._is_clear and not self._is_closed:
+            # what is small need not wait for the task that writes
+            try:
+                self._write_piece(b"".join(parts), kind, False, number)
+            except (OSError, ssl.SSLError) as error:
+                self._end(_reason(error))
+            self._written(kind, size)
+            return
         self._queue.append((kind, number, parts))
         self._queued.set()
+
+    @property
+    def _is_clear(self) -> bool:
+        """Whether nothing waits to be written."""
+        return not (self._queue or self._is_writing or self.writer.transport.get_write_buffer_size())
+
+    def _write_piece(self, piece: bytes | memoryview, kind: int, more: bool, number: int) -> None:
+        head = HEAD.pack(len(piece), kind, more, number)
+        if len(piece) <= _SMALL:
+            self.writer.write(head + piece)  # one record of TLS, one packet
+        else:
+            self.writer.write(head)
+            self.writer.write(piece)
+        self.traffic.sent += len(head) + len(piece)
+
+    def _written(self, kind: int, size: int) -> None:
+        if kind in (REPLY, ERROR):
+            self._num_open -= 1
+            self._held_bytes -= size
 
     async def _write(self) -> None:
         try:
             while True:
                 await self._queued.wait()
                 self._queued.clear()
+                self._is_writing = True
                 while self._queue:
                     kind, number, parts = self._queue.popleft()
                     # a reader that stands still for longer than its lease is lost: `_read` sees no sign of life
                     for piece, more in pieces_of(parts):
-                        self.writer.write(HEAD.pack(len(piece), kind, more, number))
-                        self.writer.write(piece)
-                        self.traffic.sent += HEAD.size + len(piece)
+                        self._write_piece(piece, kind, more, number)
                         await self.writer.drain()
+                    self._written(kind, sum(map(len, parts)))
+                self._is_writing = False
         except (OSError, ssl.SSLError) as error:
             self._end(_reason(error))
 
@@ -190,8 +228,10 @@ class Connection:
             self._taken = number
             if self.serve is None:
                 raise Broken("makes a call where it may make none")
-            if len(self._tasks) > MOST_PENDING:
-                raise Broken(f"has more than {MOST_PENDING} calls under way")
+            self._num_open += 1
+            self._held_bytes += len(body)
+            if self._is_pressed:
+                raise Broken(self._pressed)
             self._start(self._answer(number, memoryview(body)))
         elif kind == ERROR and number == 0:
             self._end(f"{TURNED_AWAY}{_text_of(body)}")
@@ -213,8 +253,20 @@ class Connection:
             kind, parts = REPLY, encode_parts(await self.serve(body))
         except Exception as error:
             kind, parts = ERROR, self.errors(error)
+        self._held_bytes += sum(map(len, parts)) - len(body)
+        if self._is_pressed:
+            self._end(self._pressed, is_refused=True)
         if not self._is_closed:
             self._send(kind, number, parts)
+
+    @property
+    def _is_pressed(self) -> bool:
+        return self._num_open > MOST_PENDING or self._held_bytes > 2 * self.limits.message
+
+    @property
+    def _pressed(self) -> str:
+        most = f"{MOST_PENDING} calls or {2 * self.limits.message} bytes"
+        return f"has more than {most} under way, or reads no answers"
 
     def _end(self, why: str, is_refused: bool = False) -> None:
         if self._is_closed:
@@ -223,7 +275,7 @@ class Connection:
             # no answer to any call: the other side is told why nothing more is heard of it
             told = encode_error(self.peer, Refused(self.peer, why))
             with contextlib.suppress(OSError, RuntimeError):
-                self.writer.write(_framed(told, ERROR))
+                self.writer.write(framed(told, ERROR))
         self._close()
         for reply, what in list(self._pending.values()):
             if not reply.done():
@@ -238,7 +290,8 @@ class Connection:
             if task is not asyncio.current_task():
                 task.cancel()
         with contextlib.suppress(OSError, RuntimeError):
-            self.writer.close()
+            if not self.writer.is_closing():  # closed twice, it would not be aborted any more
+                self.writer.close()
             # TLS would wait for the other side, which may be gone, for half a minute with the socket open
             asyncio.get_running_loop().call_later(_LAST_WORDS, self.writer.transport.abort)
 
@@ -282,18 +335,6 @@ def _reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-@dataclass(frozen=True)
-class Hello:
-    """What the first request on a connection says: what it is for, of which run, and what the caller was told."""
-
-    federation: str
-    purpose: str
-    run: str
-    cast: str
-    clock: float | None = None
-    """Seconds since 1970, by whoever says it; None: when it is said."""
-
-
 async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits, **ends: Any) -> Connection:
     """Open a connection to another site and say what for.
 
@@ -306,15 +347,18 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
     connection: Connection | None = None
     try:
         async with asyncio.timeout(limits.handshake):
-            reader, writer = await asyncio.open_connection(
-                member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
-            )
+            if member.is_relayed:
+                reader, writer = await through_relay(folder, member, limits)
+            else:
+                reader, writer = await asyncio.open_connection(
+                    member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
+                )
             der = writer.get_extra_info("ssl_object").getpeercert(True)
             if folder.federation.owner_of(der) != member.name:
                 raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
             clock = time.time() if hello.clock is None else hello.clock
             greeting = (VERSION, hello.federation, hello.purpose, hello.run, hello.cast, clock)
-            writer.write(_framed(encode_parts(greeting)))
+            writer.write(framed(encode_parts(greeting)))
             asked = time.time()
             await writer.drain()
             try:
@@ -328,7 +372,7 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
             theirs = value_of(body, member.name)
             if type(theirs) is not float:
                 raise Refused(member.name, "does not say what time it is there")
-            clock = _ahead(theirs, (asked + time.time()) / 2, limits)
+            clock = ahead_of(theirs, (asked + time.time()) / 2, limits)
         connection = Connection(
             peer=member.name, reader=reader, writer=writer, limits=limits, clock_seconds=clock, **ends
         )
@@ -353,17 +397,13 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
 
 async def _close(writer: asyncio.StreamWriter) -> None:
     """Close, for a second at most as TLS would have it, which waits for the other side."""
-    writer.close()
+    if not writer.is_closing():
+        writer.close()
     with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(_LAST_WORDS):
             await writer.wait_closed()
     writer.transport.abort()
     await asyncio.sleep(0)  # in which the socket is closed
-
-
-def _framed(parts: Parts, kind: int = REQUEST) -> bytes:
-    body = b"".join(parts)
-    return HEAD.pack(len(body), kind, 0, 0) + body
 
 
 Welcome = Callable[[str, Hello], dict[str, Any]]
@@ -398,7 +438,7 @@ async def accept(
                 raise Broken(f"shows a certificate of no site of {folder.federation.name}")
             who = peer
             _, _, _, body = await read_piece(reader, limits)
-            found = _greeting(body)
+            found = greeting_in(body)
             if found is None:
                 raise Broken("begins with no greeting")
             version, hello = found
@@ -406,16 +446,16 @@ async def accept(
                 raise Broken(f"speaks version {version} of the link, and {folder.name} version {VERSION}")
             if hello.federation != folder.federation.name:
                 raise Broken("speaks for another federation")
-            clock = _ahead(hello.clock or 0.0, time.time(), limits)
+            clock = ahead_of(hello.clock or 0.0, time.time(), limits)
             made = welcome(peer, hello)
-            writer.write(_framed(encode_parts(time.time()), REPLY))
+            writer.write(framed(encode_parts(time.time()), REPLY))
             await writer.drain()
     except (Broken, Refused) as error:
         text = error.message if isinstance(error, Refused) else str(error)
         refused(who, text)
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(limits.handshake):
-                writer.write(_framed(encode_error(folder.name, Refused(folder.name, f"refused {who}: {text}")), ERROR))
+                writer.write(framed(encode_error(folder.name, Refused(folder.name, f"refused {who}: {text}")), ERROR))
                 await writer.drain()
         await _close(writer)
         return None
@@ -431,37 +471,6 @@ async def accept(
     connection = Connection(peer=peer, reader=reader, writer=writer, limits=limits, clock_seconds=clock, **made)
     connection.start()
     return connection
-
-
-def _ahead(theirs: float, ours: float, limits: Limits) -> float:
-    """Return by how many seconds another site's clock is ahead of this one's.
-
-    Raises:
-        Broken: by more than is allowed, or it is no time.
-    """
-    ahead = theirs - ours
-    if abs(ahead) <= limits.skew:
-        return ahead
-    if not math.isfinite(ahead):
-        raise Broken("says what is no time")
-    which = "ahead of" if ahead > 0 else "behind"
-    raise Broken(f"has a clock that is {abs(ahead):.0f} s {which} this site's: at most {limits.skew:g} s are allowed")
-
-
-def _greeting(body: bytes) -> tuple[int, Hello | None] | None:
-    """Return the version of the link and the `Hello` of a first request (None: another version's); None: it is none."""
-    try:
-        found = decode(body)
-    except Exception:
-        return None
-    if type(found) is not tuple or not found or type(found[0]) is not int:
-        return None
-    version, *said = found
-    if version != VERSION:
-        return version, None
-    if [type(part) for part in said] != [str, str, str, str, float]:
-        return None
-    return None if max(map(len, said[:4])) > _LONGEST_WORD else (version, Hello(*said))
 
 
 def _told(error: BaseException) -> str:

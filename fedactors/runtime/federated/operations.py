@@ -151,7 +151,6 @@ class Operations:
         folder, run = self._folder, self.run
         federation = folder.federation
         own = federation.members[folder.name]
-        host, port = folder.listen
         found: dict[str, Any] | None = None
         if run is not None:
             sides = {"left": run.gate.left, "arrived": run.gate.arrived}
@@ -163,7 +162,7 @@ class Operations:
             "site": folder.name,
             "federation": federation.name,
             "version": __version__,
-            "listen": f"{host}:{port}",
+            "listen": folder.where,
             "started": as_time(self._began),
             "written": as_time(time.time()),
             "doing": self._doing if self._lock is not None else "stopped",

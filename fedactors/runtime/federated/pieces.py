@@ -47,6 +47,12 @@ class Broken(Exception):
     """The other side does not keep to the rules of the link; the text says how."""
 
 
+def framed(parts: Parts, kind: int = REQUEST) -> bytes:
+    """Return a message that fits into one piece, without a number."""
+    body = b"".join(parts)
+    return HEAD.pack(len(body), kind, 0, 0) + body
+
+
 def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False) -> Any:
     """Return the value of a frame that came from elsewhere; see `fedactors.network.codec.carry` for `arguments`.
 

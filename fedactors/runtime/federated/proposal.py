@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -348,6 +349,18 @@ def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str =
     except FileExistsError:
         raise BadInput(f"run: {proposal.run} is decided already") from None
     folder.audit.add("approved" if approved else "rejected", run=proposal.run, why=why, proposal=proposal.digest)
+
+
+def ask_to_stop(folder: SiteFolder, run: str, why: str) -> None:
+    """Ask the site's process to stop a run; again does nothing."""
+    with contextlib.suppress(FileExistsError):
+        _write_once(folder.path / PROPOSALS / f"{run}.stop.json", {"why": why})
+
+
+def asked_to_stop(folder: SiteFolder, run: str) -> str | None:
+    """Return why this site's person wants a run stopped; None: nobody does."""
+    path = folder.path / PROPOSALS / f"{run}.stop.json"
+    return str(json.loads(path.read_text())["why"]) if path.exists() else None
 
 
 def decision(folder: SiteFolder, proposal: Proposal) -> tuple[bool, str] | None:

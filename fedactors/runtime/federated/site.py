@@ -16,6 +16,7 @@ from fedactors.runtime.federated.pieces import PIECE_BYTES, Limits, value_of
 from fedactors.runtime.federated.proposal import (
     RUN_ID,
     Proposal,
+    asked_to_stop,
     check_proposal,
     decide,
     decision,
@@ -23,7 +24,9 @@ from fedactors.runtime.federated.proposal import (
     read_proposal,
 )
 from fedactors.runtime.federated.reach import CHECKING, answer_checks
-from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, SiteRun, errors_for
+from fedactors.runtime.federated.relayed import Called
+from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, Life, SiteRun, errors_for
+from fedactors.runtime.federated.strangers import Strangers
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
@@ -52,7 +55,10 @@ class SiteProcess:
         self.run: SiteRun | None = None
         self._operations = Operations(folder, tell)
         self._tell = self._operations.tell
-        self._looking: asyncio.Task[None] | None = None
+        self._strangers = Strangers(self._refused)
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
         self._approval_seconds = approval_seconds
         self._driving: Connection | None = None
         self._waiting: Proposal | None = None
@@ -60,26 +66,30 @@ class SiteProcess:
         self._asked: str | None = None
         """The run whose driver is connected; one at a time."""
 
-    async def start(self) -> asyncio.Server:
-        """Listen; the server's `serve_forever` goes on until it is cancelled.
+    async def start(self) -> None:
+        """Listen, or wait to be called through a relay, until `stop`.
 
         Raises:
             BadInput: nobody may listen there, or key, certificate and federation do not fit.
         """
-        host, port = self.folder.listen
-        _ = self.folder.server_tls
+        folder = self.folder
+        _ = folder.server_tls
         self._operations.begin()
-        try:
-            server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES)
-        except OSError as error:
-            self._operations.end()
-            raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
-        self.folder.audit.add("started", site=self.folder.name, listen=f"{host}:{port}")
+        if folder.relay is None:
+            host, port = folder.listen or ("", 0)
+            try:
+                self._server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES)
+            except OSError as error:
+                self._operations.end()
+                raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
+        folder.audit.add("started", site=folder.name, listen=folder.where)
         self._operations.look()
-        self._looking = asyncio.get_running_loop().create_task(self._look())
-        where = f"{host}:{port}, in the federation {self.folder.federation.name}"
-        self._tell("listens", f"{self.folder.name}: listens at {where}")
-        return server
+        does = "listens at" if folder.relay is None else "is called through"
+        self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
+        self._tasks = [asyncio.get_running_loop().create_task(self._look())]
+        if folder.relay is not None:
+            called = Called(folder, self.limits, self._accept, self._tell)
+            self._tasks.append(asyncio.get_running_loop().create_task(called.wait()))
 
     async def _look(self) -> None:
         while True:
@@ -87,6 +97,7 @@ class SiteProcess:
             with contextlib.suppress(OSError):  # a full disk; the next look may find room
                 self._show()
                 self._operations.look()
+                self._strangers.look()
 
     def _show(self) -> None:
         """Say what the site does, for whoever asks."""
@@ -101,10 +112,14 @@ class SiteProcess:
         """End the run that is under way."""
         if self.run is not None:
             self.run.end("stopped", "the site was stopped")
+        if self._watching is not None:
+            self._watching.cancel()
         if self._driving is not None:
             self._driving.close()
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
         self._operations.end()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +130,14 @@ class SiteProcess:
             hello.append((peer, said))
             return made
 
-        connection = await accept(self.folder, reader, writer, self.limits, welcome, self._refused)
+        address = str(writer.get_extra_info("peername")[0])
+        if not self._strangers.comes(address):
+            writer.transport.abort()
+            return
+        try:
+            connection = await accept(self.folder, reader, writer, self.limits, welcome, self._strangers.refused)
+        finally:
+            self._strangers.goes(address)
         if connection is None:
             if hello and hello[0][1].purpose == DRIVING:
                 self._asked = None
@@ -155,7 +177,9 @@ class SiteProcess:
             return  # its run has ended, and the next one may be under way
         waiting, run = self._waiting, self.run
         if run is not None:
-            run.end("failed", f"the driver at {connection.peer} is gone: {why}")
+            stopped = asked_to_stop(self.folder, run.proposal.run)
+            gone = ("failed", f"the driver at {connection.peer} is gone: {why}")
+            run.end(*(gone if stopped is None else ("stopped", stopped)))
         self.run = self._driving = self._asked = self._waiting = self._proposed = None
         self._show()
         if waiting is not None and decision(self.folder, waiting) is None:
@@ -176,13 +200,14 @@ class SiteProcess:
         if (run_here := self.run) is None:
             raise self._note(Refused(peer, f"asks for {verb[:40]!r} before anything is approved"))
         try:
-            answer = await run_here.control(verb, args)
+            work = run_here.control(verb, args)
+            answer = await (run_here.unless_it_fails(work) if verb in SiteRun.VERBS else work)
             if verb == "end":
                 self.run = self._asked = self._proposed = None
                 self._show()
             return answer
         except Exception as error:
-            if verb in SiteRun.VERBS:
+            if verb in SiteRun.VERBS and not run_here.failure.done():
                 if isinstance(error, Refused):
                     run_here.note(error)
                 else:
@@ -202,6 +227,10 @@ class SiteProcess:
         if self.run is not None:
             raise self._note(Refused(peer, "proposes a second time"))
         await asyncio.to_thread(_get_ready)
+        try:
+            self.folder.look()
+        except BadInput as error:
+            self._tell("trouble", f"data and policy of before hold: {error}")
         try:
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
@@ -228,7 +257,27 @@ class SiteProcess:
         if not approved:
             raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
         self._show()
+
+    async def _stop_when_asked(self, run: SiteRun) -> None:
+        """Stop a run as soon as this site's person asks for that, whatever its driver does."""
+        while (why := asked_to_stop(self.folder, run.proposal.run)) is None:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if run.life is Life.ENDED:
+                return
+        self.folder.audit.add("stopped", run=run.proposal.run, why=why)
+        run.fail(Refused(self.folder.name, f"stopped the run{f': {why}' if why else ''}"))
+        driving = self._driving
+        if driving is not None:  # which is told before the other sites see that this one is gone
+            await asyncio.sleep(_LOOK_SECONDS)
+            await driving.flush()
+        run.end("stopped", why)
+        if self.run is run:
+            if driving is not None:
+                await driving.end()
+            self.run = self._driving = self._asked = self._proposed = None
+            self._show()
 
     async def _answer(self, proposal: Proposal) -> tuple[bool, str]:
         try:

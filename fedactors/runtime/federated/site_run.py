@@ -15,9 +15,9 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedactors.errors import CallTimeout, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
 from fedactors.inspection import COUNTED, describe_protections
@@ -43,6 +43,7 @@ from fedactors.runtime.federated.proposal import Proposal, classes_of
 from fedactors.runtime.federated.spending import ACCOUNT, Spending
 from fedactors.runtime.hosted import WallClock
 
+T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
 _TOLD = (Refused, PartyLost, CallTimeout, PayloadGone)
 """Errors whose text is the runtime's own and quotes nobody's data."""
@@ -179,6 +180,16 @@ class SiteRun:
             case _:
                 raise Refused(DRIVER, f"asks {self._folder.name} for {verb[:40]!r} with what it does not take")
         return None
+
+    async def unless_it_fails(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do a step that may take long, and raise as soon as the run has failed."""
+        task = asyncio.get_running_loop().create_task(work)
+        both: set[asyncio.Future[Any]] = {task, self.failure}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        raise self.failure.result()
 
     def _prepare(self, castings: Any) -> None:
         proposal, me = self.proposal, self._folder.name

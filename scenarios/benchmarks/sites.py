@@ -1,0 +1,207 @@
+"""What sites cost: PubSub-VFL on the bank data between two of them beside one cluster, a call, payloads, an idle site.
+
+All in one run, on this machine: each site a process of its own, TLS between them, actors in the sites' processes.
+Usage: FEDACTORS_DATA=<data folder> python scenarios/benchmarks/sites.py [--epochs 3] [--without-bank]
+Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from fedactors.command_line.main import main as fedactors
+from fedactors.config import build
+from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.pieces import Limits
+from fedactors.runtime.federated.reach import check_site, installed
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import load_data
+
+NAMES = ("bank", "shop")
+TASK = 'type = "binary", alignment = "already-aligned"'
+_IDLE_SECONDS = 10.0
+_MIB, _NUM_MIB = 1 << 20, 64
+
+
+def command(*words: str) -> None:
+    """Do what a person would type, without its text."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        if code := fedactors(list(words)):
+            raise SystemExit(code)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def make_sites(folder: Path) -> None:
+    """Make a federation of two sites, each with a table of the bank data; what is proposed they approve by policy."""
+    command("federation", "init", str(folder / "credit"))
+    for name in NAMES:
+        address = f"127.0.0.1:{free_port()}"
+        command("site", "init", name, "--folder", str(folder / name), "--listen", address)
+        request = str(folder / name / f"{name}.csr")
+        command("federation", "admit", str(folder / "credit"), request, "--address", address)
+        label = f'label = "y"\ntask = {{ {TASK} }}\n' if name == NAMES[0] else ""
+        with (folder / name / "site.toml").open("a") as file:
+            file.write(f'\n[policy]\napprove = "policy"\n\n[data.rows]\npath = "rows.csv"\nid = "id"\n{label}')
+    for name in NAMES:
+        (folder / name / "federation.toml").write_text((folder / "credit/federation.toml").read_text())
+
+
+def write_tables(folder: Path) -> None:
+    """Write the two parties' columns of the bank data, and a description of both for one cluster."""
+    data = load_data(build(PubSubVflConfig, {}), "bank", 0)
+    parties = []
+    for name, party in zip(NAMES, data.parties, strict=True):
+        block = data.load(party)
+        columns = {f"x{i}": block.features[:, i] for i in range(block.features.shape[1])}
+        if name == NAMES[0]:
+            columns["y"] = np.asarray(block.labels)
+        lines = [",".join(["id", *columns])]
+        lines += [
+            f"r{i}," + ",".join(f"{value:.7g}" for value in row)
+            for i, row in enumerate(zip(*columns.values(), strict=True))
+        ]
+        (folder / name / "rows.csv").write_text("\n".join([*lines, ""]))
+        label = 'label = "y"\n' if name == NAMES[0] else ""
+        parties.append(f'[parties.{name}]\npath = "{folder / name / "rows.csv"}"\nid = "id"\n{label}')
+    (folder / "parties.toml").write_text("\n".join(["[task]", *TASK.split(", "), "", *parties]))
+
+
+def start(folder: Path) -> tuple[list[subprocess.Popen[str]], float]:
+    """Start both sites; return their processes, and the seconds until both listen."""
+    begun = time.perf_counter()
+    words = [sys.executable, "-u", "-m", "fedactors", "site", "start", "--folder"]
+    made = [
+        subprocess.Popen([*words, str(folder / name)], stdout=subprocess.PIPE, text=True, env=_environment())
+        for name in NAMES
+    ]
+    for process in made:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if "listens at" not in line:
+            raise SystemExit(line)
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+    return made, time.perf_counter() - begun
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def idle(site: subprocess.Popen[str]) -> dict[str, float]:
+    """Return what a site that nobody asks anything takes."""
+    process = psutil.Process(site.pid)
+    before = process.cpu_times()
+    time.sleep(_IDLE_SECONDS)
+    after = process.cpu_times()
+    used = after.user + after.system - before.user - before.system
+    return {"memory_mb": process.memory_info().rss / 1e6, "cpu_share": round(used / _IDLE_SECONDS, 4)}
+
+
+def bare_tls(folder: Path) -> float:
+    """Return megabytes a second of a TLS socket between two processes of this machine, each MiB read and counted."""
+    site = SiteFolder(folder / NAMES[1])
+    listener = socket.create_server(("127.0.0.1", 0))
+    child = os.fork()
+    if child == 0:
+        with site.server_tls.wrap_socket(listener.accept()[0], server_side=True) as stream:
+            for _ in range(_NUM_MIB):
+                left = _MIB
+                while left:
+                    left -= len(stream.recv(min(left, 256 * 1024)))
+            stream.send(b"x")
+        os._exit(0)
+    context: ssl.SSLContext = SiteFolder(folder / NAMES[0]).client_tls
+    with context.wrap_socket(socket.create_connection(listener.getsockname())) as stream:
+        block, begun = bytes(_MIB), time.perf_counter()
+        for _ in range(_NUM_MIB):
+            stream.sendall(block)
+        stream.recv(1)
+        taken = time.perf_counter() - begun
+    os.waitpid(child, 0)
+    listener.close()
+    return _NUM_MIB * _MIB / 1e6 / taken
+
+
+def between_sites(folder: Path) -> dict[str, float]:
+    """Return the median time of a call between two sites, and megabytes a second; see `fedactors site check`."""
+    bank = SiteFolder(folder / NAMES[0])
+    asked = check_site(bank, bank.federation.members[NAMES[1]], installed(), Limits(call=60.0))
+    found = asyncio.run(asked)
+    if found["problem"]:
+        raise SystemExit(found["problem"])
+    return {name: found[name] for name in ("round_trip_ms", "mb_per_second")}
+
+
+def epoch_seconds(folder: Path, epochs: int, *where: str) -> float:
+    """Return the wall seconds of an epoch: what a training takes longer with so many more of them."""
+    return (_trained(folder, 1 + epochs, *where) - _trained(folder, 1, *where)) / epochs
+
+
+def _trained(folder: Path, epochs: int, *where: str) -> float:
+    settings = (f"num_epochs={epochs}", "batch_size=256", "on_party_loss=stop")
+    words = ["run", "pubsub-vfl", *where, *settings, "--out", str(folder / "runs"), "--quiet", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedactors", *words], env=_environment(), capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return float(found["wall_seconds"])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--without-bank", action="store_true", help="only what needs no training")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        make_sites(folder)
+        if not given.without_bank:
+            write_tables(folder)
+        sites, took = start(folder)
+        try:
+            found: dict[str, Any] = {"benchmark": "sites", "load": os.getloadavg()[0], "start_seconds": took}
+            found["idle"] = idle(sites[0])
+            found |= between_sites(folder)
+            found["share_of_bare_tls"] = found["mb_per_second"] / bare_tls(folder)
+            if not given.without_bank:
+                where = ("--federation", str(folder / NAMES[0] / "federation.toml"), "--data", "bank=rows,shop=rows")
+                found["epoch_seconds"] = epoch_seconds(folder, given.epochs, *where)
+                cluster = ("--data", str(folder / "parties.toml"), "--runtime", "ray")
+                found["epoch_seconds_of_one_cluster"] = epoch_seconds(folder, given.epochs, *cluster)
+                found["times_one_cluster"] = found["epoch_seconds"] / found["epoch_seconds_of_one_cluster"]
+        finally:
+            for site in sites:
+                site.terminate()
+            for site in sites:
+                site.wait(30)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
