@@ -136,7 +136,8 @@ def test_a_run_folder_cannot_choose_where_a_resume_writes(forged, tmp_path, caps
     whole.write_manifest()
     words = ("run", "pubsub-vfl", "--resume", str(whole.path), "--quiet", "--out", str(tmp_path / "child"))
     shown = go(capsys, *words, code=2 if forged else 0)
-    assert shown.startswith("fedactors: --state: ") == bool(forged)
+    refused = ("fedactors: --state: ", "fedactors: the checkpoint is damaged: ")
+    assert shown.startswith(refused) == bool(forged)
     assert list(victim.iterdir()) == []
 
 

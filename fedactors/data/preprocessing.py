@@ -15,7 +15,6 @@ Shapes: N rows, D columns of numbers.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.config import config
 from fedactors.data.alignment import Alignment
+from fedactors.data.dates import WAVES, DatePart, encode_dates, parse_date
 from fedactors.data.files import Column, CsvFormat, value_text
 from fedactors.data.reasons import ABSENT, INFINITE, NEVER_SEEN, NO_CATEGORY, NO_DATE, NO_NUMBER
 from fedactors.errors import BadInput
@@ -36,9 +36,7 @@ from fedactors.validation import first_line
 Float32 = NDArray[np.float32]
 Kind = Literal["numeric", "categorical", "text", "datetime"]
 Missing = Literal["refuse", "drop", "mean", "median", "constant", "indicator"]
-DatePart = Literal["days", "month", "weekday", "hour"]
 MISSING, OTHER = "<missing>", "<other>"
-_PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
 _MOST_CELLS = 1 << 28
 """Numbers that one categorical column may become: 1 GiB."""
 _MOST_NAMED = 8
@@ -167,7 +165,7 @@ class FittedColumn:
             return [f"{self.name}={text}" for text in (*self.categories, *([OTHER] if self.bucket else []))]
         if rule.type == "datetime":
             for part in rule.parts:
-                made += [f"{self.name} ({part})"] if part == "days" else [f"{self.name} ({part}, {f})" for f in _WAVES]
+                made += [f"{self.name} ({part})"] if part == "days" else [f"{self.name} ({part}, {f})" for f in WAVES]
         else:
             made = [self.name]
         return [*made, *([f"{self.name} is missing"] if rule.missing == "indicator" else [])]
@@ -190,7 +188,6 @@ COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
 _CSV: TypeAdapter[CsvFormat | None] = TypeAdapter(CsvFormat | None)
 _ID: TypeAdapter[str | None] = TypeAdapter(str | None)
 _ALIGNMENT: TypeAdapter[Alignment | None] = TypeAdapter(Alignment | None)
-_WAVES = {"sine": np.sin, "cosine": np.cos}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -387,42 +384,12 @@ def _refuse_measurements(name: str, texts: Sequence[str | None], party: str) -> 
             raise BadInput(f"{party}: categorical: {name!r} holds numbers such as {number:g}, no categories")
 
 
-def parse_date(text: str, pattern: str) -> datetime.datetime:
-    """Return the time that a text means, in UTC where it names a zone.
-
-    Raises:
-        ValueError: none.
-    """
-    text = text.strip()
-    found = datetime.datetime.strptime(text, pattern) if pattern else datetime.datetime.fromisoformat(text)
-    return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
-
-
 def _dates(column: Column, one: FittedColumn) -> tuple[Float32, NDArray[np.bool_], dict[int, str]]:
     rule = one.rule
     moments, wrong = column.moments(lambda text: parse_date(text, rule.format))
     if rule.missing == "constant":
         moments[np.isnat(moments)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
-    missing = np.isnat(moments)
-    days = moments.astype("datetime64[D]")
-    numbers = {
-        "days": moments.astype("datetime64[us]").astype(np.int64) / 86_400e6,
-        "month": days.astype("datetime64[M]").astype(np.int64) % 12,
-        "weekday": (days.astype(np.int64) + 3) % 7,  # 1970 began on a Thursday
-        "hour": (moments - days).astype("timedelta64[m]").astype(np.int64) / 60,
-    }
-    made = np.zeros((len(moments), len(one.names)), np.float32)
-    place = 0
-    for part in rule.parts:
-        if part == "days":
-            made[:, place] = numbers[part]
-            place += 1
-            continue
-        for wave in _WAVES.values():
-            made[:, place] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
-            place += 1
-    made[missing, :place] = np.nan
-    return made, missing, wrong
+    return encode_dates(moments, rule.parts, len(one.names)), np.isnat(moments), wrong
 
 
 # --- what the model sees ----------------------------------------------------------------------------------------------

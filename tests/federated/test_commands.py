@@ -112,7 +112,7 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
                 *("run", "nebulafl", "--federation", "BANK/federation.toml"),
                 *("--data", "bank=patients,shop=cases", "catalogue=nowhere.toml"),
             ),
-            "catalogue: 'nowhere.toml' cannot be read",
+            "catalogue: 'nowhere.toml' is neither an example",
         ),
         (
             (
