@@ -30,7 +30,7 @@ def complete(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("re", ["report"]),
+        ("re", ["relay", "report"]),
         ("--v", ["--version"]),
         ("run tiny", ["tiny-one"]),
         ("submit mt", ["mtcd"]),
