@@ -10,6 +10,7 @@ A mechanism whose audit lies above its claim has a claim that is wrong. An audit
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedactors.errors import BadInput
-from fedactors.privacy.claims import EVERYBODY, Checked, Claim, check_record, claims, record_from
+from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.privacy.claims import EVERYBODY, JOINED, Checked, Claim, check_record, claims, record_from
+from fedactors.privacy.releases import budgets
 from fedactors.records import schemas
-from fedactors.records.metrics import read_lines
+from fedactors.records.metrics import jsonable, read_lines
 from fedactors.records.run_folder import PREDICTIONS, PRIVACY, SUMMARY, RunFolder
 
 _FIGURE = re.compile(r"(^|[._/ ])(epsilon|mu)$")
@@ -67,10 +70,11 @@ def check_run(folder: RunFolder) -> LedgerAudit:
         raise BadInput(f"{folder.path}: no {PRIVACY}: the run ended before its ledger was written")
     folder.verify((PRIVACY, PREDICTIONS, SUMMARY))
     records = [record_from(line) for line in read_lines(folder, PRIVACY, schemas.PrivacyLine)]
-    lines = tuple(check_record(record) for record in records)
-    found = claims(records)
+    lines = tuple(_checked(PRIVACY, records))
+    found = _composed(PRIVACY, records)
     # what would hold if the noise were secret is stated too, with that condition beside it
-    composed = [*found.values(), *claims(records, as_if_secret=True).values()]
+    secret = _composed(PRIVACY, records, as_if_secret=True)
+    composed = [*found.values(), *secret.values()]
     known = {figure for line in lines for figure in line.figures}
     known |= {value for claim in composed for value in (claim.mu, claim.epsilon)}
     summary = folder.read_json(SUMMARY, schemas.SummaryFile) if folder.listed(SUMMARY) else {}
@@ -79,6 +83,8 @@ def check_run(folder: RunFolder) -> LedgerAudit:
         for place, value in _figures(summary, "")
         if not any(math.isclose(value, one, rel_tol=1e-6, abs_tol=1e-12) for one in known)
     )
+    stated = summary.get("extra", {}).get("privacy", {})
+    unfounded += tuple(_unlike_the_ledger(stated, records, secret.get((EVERYBODY, JOINED))))
     released = []
     if folder.listed(PREDICTIONS) is not None:
         released = [record_from(line) for line in read_lines(folder, PREDICTIONS, schemas.PrivacyLine)]
@@ -86,10 +92,53 @@ def check_run(folder: RunFolder) -> LedgerAudit:
         lines=lines,
         claims=tuple(found.values()),
         unfounded=unfounded,
-        predictions=tuple(check_record(record) for record in released),
-        prediction_claims=tuple(claims(released).values()),
+        predictions=tuple(_checked(PREDICTIONS, released)),
+        prediction_claims=tuple(_composed(PREDICTIONS, released).values()),
         not_counted=tuple(_not_counted(folder, found.values(), {record.party for record in released})),
     )
+
+
+def _checked(file: str, records: Iterable[PrivacyRecord]) -> Iterator[Checked]:
+    for record in records:
+        try:
+            yield check_record(record)
+        except (ValueError, ArithmeticError) as error:
+            raise BadInput(f"{file}: {record.party}/{record.message_type} is no release: {error}") from error
+
+
+def _composed(file: str, records: list[PrivacyRecord], **how: bool) -> dict[tuple[str, str], Claim]:
+    try:
+        return claims(records, **how)
+    except (ValueError, ArithmeticError) as error:
+        raise BadInput(f"{file}: its lines cannot be composed: {error}") from error
+
+
+def _unlike_the_ledger(
+    stated: Mapping[str, Any], records: Iterable[PrivacyRecord], joint: Claim | None
+) -> Iterator[str]:
+    """Yield a sentence on each party of which the run's summary says something else than the lines of its ledger."""
+    expected = jsonable(budgets(records))
+    for party in sorted({*expected, *(name for name, told in stated.items() if isinstance(told, Mapping))}):
+        if party == JOINED and party not in expected:
+            told = (stated[party].get("epsilon"), stated[party].get("delta"))
+            holds = (None, None) if joint is None else jsonable((joint.epsilon, joint.delta))
+            alike = all(_alike(one, other) for one, other in zip(told, holds, strict=True))
+        else:
+            alike = _sorted_lines(stated.get(party)) == _sorted_lines(expected.get(party))
+        if stated and not alike:
+            yield f"{SUMMARY}: what it states of {party} is not what the ledger's lines say"
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return bool(one == other)
+
+
+def _sorted_lines(told: Any) -> list[tuple[str, str]]:
+    # several lines of one type are numbered as they came, which after a resume is not the order of the file
+    lines = told.items() if isinstance(told, Mapping) else ()
+    return sorted((re.sub(r" \d+$", "", name), json.dumps(line, sort_keys=True)) for name, line in lines)
 
 
 def _not_counted(folder: RunFolder, found: Iterable[Claim], predicted: Container[str]) -> Iterator[str]:

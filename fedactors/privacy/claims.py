@@ -111,6 +111,8 @@ def recompute(record: PrivacyRecord) -> Budget | None:
         raise BadInput(f"{record.party}/{record.message_type}: mechanism {record.mechanism!r} is not known")
     if record.delta is None:
         return None
+    if multiplier == math.inf:  # nothing moves; samplers' accountants do not end with it
+        return Budget(mu=0.0, epsilon=0.0, delta=record.delta)
     if record.sampling == "poisson" and record.sample_rate < 1:
         epsilon = dpsgd_epsilon(
             noise_multiplier=multiplier,

@@ -137,6 +137,48 @@ def test_the_summary_states_nothing_else(run: tuple[str, Path], tmp_path: Path) 
         assert refutes(folder, "metrics/summary.json", json.dumps(summary)), (name, place)
 
 
+def test_a_figure_of_another_line_is_no_figure_of_this_one(run: tuple[str, Path], tmp_path: Path) -> None:
+    name, made = run
+    folder = tmp_path / made.name
+    shutil.copytree(made, folder)
+    text = (folder / "metrics" / "summary.json").read_text()
+    places = [(place, value) for place, value in _figures(json.loads(text), "") if value]
+    for place, value in places[:4]:
+        summary = json.loads(text)
+        *way, last = place.split(".")
+        tree = summary
+        for step in way:
+            tree = tree[step]
+        for tree[last] in {other for _, other in places if not math.isclose(other, value)}:
+            assert refutes(folder, "metrics/summary.json", json.dumps(summary)), (name, place)
+
+
+def test_a_line_that_is_left_out_or_says_that_nothing_moves_is_found(run: tuple[str, Path], tmp_path: Path) -> None:
+    name, made = run
+    if name not in NOISED:
+        return  # the summaries of the others state no privacy
+    folder = tmp_path / made.name
+    shutil.copytree(made, folder)
+    lines = lines_of(folder)
+    nothing = {"mechanism": "gaussian", "sensitivity": 0.0, "noise_scale": 1.0, "delta": 1e-5, "epsilon": 0.0}
+    for number, line in enumerate(lines):
+        for other in ([], [{**line, **nothing, "rigorous_mu": 0.0, "uncovered": [], "covered": True}]):
+            text = "".join(f"{json.dumps(one)}\n" for one in [*lines[:number], *other, *lines[number + 1 :]])
+            assert refutes(folder, "privacy.jsonl", text), (name, number, other)
+
+
+@pytest.mark.parametrize(("field", "value"), [("delta", 0), ("sample_rate", 0), ("num_values", 1)])
+def test_a_line_that_is_no_release_is_one_line(tmp_path: Path, run: tuple[str, Path], field: str, value: int) -> None:
+    folder = tmp_path / run[1].name
+    shutil.copytree(run[1], folder)
+    mechanisms = {"delta": "gaussian", "sample_rate": "dp-sgd", "num_values": "randomised-response"}
+    line = {"party": "bank", "message_type": "Embedding", "mechanism": mechanisms[field], "clip_norm": 1.0}
+    line |= {"noise_scale": 0.4, "sensitivity": 1.0, "touched": 3, "releases": 3, "delta": 1e-5, "num_values": 2}
+    line |= {"sampling": "poisson" if field == "sample_rate" else "known-batches", field: value}
+    with pytest.raises(BadInput, match=r"no release|cannot be composed"):
+        refutes(folder, "privacy.jsonl", f"{json.dumps(line)}\n")
+
+
 def test_no_other_file_states_one(run: tuple[str, Path]) -> None:
     """The configuration asks for budgets; what was spent stands in ledger and summary only."""
     _, made = run
