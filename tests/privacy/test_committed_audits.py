@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedactors.config import as_dict, build_given
 from fedactors.records.table import RunRow, read_table
+from protocols.mtcd.plugin import PROTOCOL as MTCD
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+TABLE = RESULTS.parent / "explanation" / "privacy.md"
 CLAIMS = {
     "pubsub_vfl_privacy/audits": [("claimed_mu", "replay_mu")],
     "privacy_audits/mtcd": [("claimed_mu", "replay_mu")],
@@ -130,3 +135,54 @@ def test_without_protection_attacks_succeed() -> None:
         for found, low, _, chance in shown(place, mode, attack):
             assert low > chance
             assert found > 0.8
+
+
+def as_written(place: str, mode: str, attack: str, column: int, digits: str = "0.01") -> str:
+    """Return what was found (column 0) or its chance (3) on each data set, as the table of promises writes them."""
+    found = [SHOWN.fullmatch(str(row.value(attack))) for row in rows(place, mode)]
+    texts = [str(Decimal(one.groups()[column]).quantize(Decimal(digits), ROUND_HALF_UP)) for one in found if one]
+    return ", ".join(text.removeprefix("0") for text in texts)
+
+
+LABELS = "pubsub_vfl_privacy/attacks"
+
+
+@pytest.mark.parametrize(
+    ("start", "place", "mode", "attack", "digits"),
+    [
+        *(
+            (f"PubSub-VFL{name}", LABELS, mode, "labels_by_gradient_norm", "0.01")
+            for name, mode in (
+                (" `privacy_mu`", "paper-mu-1"),
+                (", bottom `frozen`", "frozen-mu-2"),
+                (", bottom `private`", "private-mu-2"),
+            )
+        ),
+        ("PubSub-VFL, bottom `frozen`", LABELS, "frozen-mu-2", "labels_by_gradient_direction", "0.01"),
+        ("PubSub-VFL `label_epsilon`", LABELS, "label-epsilon-1", "inversion_by_decoder", "0.01"),
+        ("MTCD `noise`", "privacy_audits/mtcd-attacks", "off", "inversion_by_decoder", "0.01"),
+        ("MTCD `noise`", "privacy_audits/mtcd-attacks", "noise", "inversion_by_decoder", "0.01"),
+        ("MTCD, horizontal", "privacy_audits/mtcd-attacks", "sums", "inversion_by_decoder", "0.01"),
+        ("GLASU `secure_aggregation`", "privacy_audits/glasu", "sums", "links", "0.001"),
+    ],
+)
+def test_the_table_of_promises_names_what_attacks_find(
+    start: str, place: str, mode: str, attack: str, digits: str
+) -> None:
+    (line,) = [line for line in TABLE.read_text().splitlines() if line.startswith(f"| {start}")]
+    assert as_written(place, mode, attack, 0, digits) in line
+    if "inversion" in attack:
+        assert f"chance {as_written(place, mode, attack, 3)}" in line
+
+
+def test_the_command_for_a_folder_is_of_the_row_that_the_page_names() -> None:
+    (command,) = [
+        line for line in (RESULTS / "privacy.md").read_text().splitlines() if line.startswith("fedactors run")
+    ]
+    words = shlex.split(command)
+    made = as_dict(build_given(MTCD.Config, [word for word in words if "=" in word]))
+    (row,) = [row for row in rows("privacy_audits/mtcd-attacks", "noise") if row.data == "breast-cancer"]
+    assert words[2:7] == ["mtcd", "--data", row.data, "--seed", str(row.seed)]
+    # of generated data, which a table is not; of arithmetic, which `auto` chooses as the row says
+    decides_nothing = {"num_samples", "num_features", "local_arithmetic"}
+    assert all(made[name] == value for name, value in row.config.items() if name not in decides_nothing)
