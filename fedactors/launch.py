@@ -18,12 +18,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from fedactors.command_line.options import RunOptions
+from fedactors.command_line.options import MOST_WORKERS, RunOptions
 from fedactors.config import as_dict, build_given, named_files, spell_infinities, with_contents
 from fedactors.errors import BadInput, DataMissing, FedactorsError, Stopped
 from fedactors.launch_federated import prepare_federated, resolve_federated, resume_federated
@@ -49,7 +49,7 @@ class _StoredOptions:
     """Of a run's options those that decide it: a run that goes on goes on with them."""
 
     emulate: PositiveFloat | None = None
-    pool: NonNegativeInt | None = None
+    pool: Annotated[int, Field(ge=0, le=MOST_WORKERS)] | None = None
     place: Mapping[str, str] = dataclasses.field(default_factory=dict)
     spread: Literal["pack", "spread", "strict-pack", "strict-spread"] | None = None
     lease: PositiveFloat | None = None

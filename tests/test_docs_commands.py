@@ -35,6 +35,7 @@ NOT_RUN = {
     "chmod 600 ~/.ray/auth_token": "the token of whoever runs the tests is not to be touched",
     "ray start": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
     "export CARDS_SOUTH": "needs a PostgreSQL server of that name: the tests of TablePuppet start one of their own",
+    "fedactors run pubsub-vfl --data parties.toml PAGE=protocols": "own files, which the tutorial has",
     "fedactors run tablepuppet --data parties.toml algorithm=rfl-admm PAGE=how-to": "needs the same server",
 }
 # the smoke setting of mtcd has fewer features than its page has clients

@@ -154,6 +154,45 @@ def test_an_address_that_a_run_folder_names_is_not_asked(tmp_path, capsys):
     assert "give --state active=PLACE" in go(capsys, *words, code=2)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "endless", "larger"])
+def test_a_state_or_a_key_that_is_no_plain_file_is_one_line(tmp_path, capsys, kind):
+    place, key = tmp_path / "own", tmp_path / "key"
+    key.write_text(base64.b64encode(os.urandom(32)).decode())
+    kept = ("--state", f"active={place}", "--state-key", f"active=file:{key}")
+    go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
+    folder = only(tmp_path / "runs")
+    for victims, said in (([key], "--state-key: active: "), (states_in(place), "--state: active")):
+        for path in victims:
+            held = path.read_bytes()
+            path.unlink()
+            if kind == "pipe":
+                os.mkfifo(path)
+            elif kind == "endless":
+                path.symlink_to("/dev/zero")
+            else:
+                path.write_bytes(held + bytes(10_000))
+        shown = go(capsys, "export", str(folder), "--party", "active", "--to", str(tmp_path / "to"), code=2)
+        assert shown.startswith(f"fedactors: {said}"), shown
+        for path in victims:
+            if path == key:
+                path.unlink()
+                path.write_bytes(held)
+
+
+@pytest.mark.parametrize("link", ["exported", "exported/passive", "exported/passive/part.json"])
+def test_a_run_folder_does_not_lead_an_export_out_of_it(tmp_path, capsys, link):
+    go(capsys, "run", *WORDS, "--out", str(tmp_path / "runs"))
+    folder, victim = only(tmp_path / "runs"), tmp_path / "victim"
+    victim.mkdir()
+    (victim / "mine").write_text("kept")
+    (folder / link).parent.mkdir(parents=True, exist_ok=True)
+    (folder / link).symlink_to(victim / "mine" if link.endswith("json") else victim)
+    assert "link" in go(capsys, "export", str(folder), code=2)
+    assert [path.name for path in victim.iterdir()] == ["mine"]
+    assert (victim / "mine").read_text() == "kept"
+
+
 def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(tmp_path, capsys, monkeypatch):
     place, saved, real = tmp_path / "own", [], FolderRecorder.save_checkpoint
 

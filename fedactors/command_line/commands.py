@@ -307,7 +307,9 @@ def export_command(args: argparse.Namespace) -> int:
     parties = sorted({name.partition("/")[0] for name in states})
     if args.party is not None and args.party not in parties:
         raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
-    target = local_path(args.to, "--to") if args.to is not None else folder.path / "exported"
+    target = local_path(args.to, "--to") if args.to is not None else folder.inside("exported")
+    if args.to is None and any(path.is_symlink() for path in target.rglob("*")):
+        raise BadInput(f"export: {target} has links, which lead who knows where: give --to DIR")
     written: dict[str, list[str]] = {}
     for party in parties if args.party is None else [args.party]:
         try:

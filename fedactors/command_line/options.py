@@ -11,6 +11,8 @@ from fedactors.errors import BadInput
 
 RUNTIMES = ("ray", "simulated")
 FORMATS = ("text", "json")
+MOST_WORKERS = 1024
+"""Processes of a pool."""
 SPREADS = ("pack", "spread", "strict-pack", "strict-spread")
 
 
@@ -242,7 +244,7 @@ def _seed(text: str) -> int:
 
 
 def _workers(text: str) -> int:
-    return _whole(text, 1024)
+    return _whole(text, MOST_WORKERS)
 
 
 def _positive(text: str) -> float:

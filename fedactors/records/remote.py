@@ -66,6 +66,8 @@ class Mirror:
         with _errors(self.address):
             if not self._files.exists(f"{self._root}/{name}"):
                 return
+            if not self._files.isfile(f"{self._root}/{name}"):
+                raise BadInput(f"{self.address}: {name} is no plain file")
             target.parent.mkdir(parents=True, exist_ok=True)
             with self._files.open(f"{self._root}/{name}", "rb") as source, open(target, "wb") as copy:
                 left = most

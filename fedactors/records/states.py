@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import json
 import os
@@ -26,12 +27,13 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.records.remote import Store, is_remote
-from fedactors.records.storage import disk_errors, local_path, write_atomic
+from fedactors.records.storage import disk_errors, local_path, read_plain, write_atomic
 
 _REFERENCE = b"fedactors state elsewhere\n"
 _CLEAR, _SEALED = b"fedactors-state-clear-1\n", b"fedactors-state-aes-1\n"
 _SALT_BYTES = 16
 _NONCE_BYTES = 12
+_LARGEST_KEY = 4096
 _KEY_BYTES = 32
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_.~\-]*"
 _NAME = re.compile(rf"{_WORD}/(?P<actor>{_WORD}(/{_WORD})*)/[0-9a-f]{{32}}\.state")
@@ -159,7 +161,7 @@ class OwnStates:
         name = told["name"]
         what = f"--state: {self._actor}: {name} in {self._place.where}"
         try:
-            data = self._read(self._place, name)
+            data = self._read(self._place, name, told["bytes"])
         except FileNotFoundError:
             raise BadInput(f"{what} is missing") from None
         if len(data) != told["bytes"] or hashlib.sha256(data).hexdigest() != told["sha256"]:
@@ -200,7 +202,7 @@ class OwnStates:
                 raise BadInput(f"--state-key: {place.party}: no variable {name} where {self._actor} runs")
         else:
             try:
-                text = Path(name).expanduser().read_text()
+                text = read_plain(Path(name).expanduser(), _LARGEST_KEY).decode()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "no text"
                 raise BadInput(f"--state-key: {place.party}: {name} cannot be read: {reason}") from None
@@ -221,14 +223,16 @@ class OwnStates:
         else:
             write_atomic(local_path(place.where, "--state") / name, data, f"--state: {place.party}")
 
-    def _read(self, place: StatePlace, name: str) -> bytes:
+    def _read(self, place: StatePlace, name: str, size: int) -> bytes:
         if is_remote(place.where):
             return Store(place.where).read(name)
         try:
-            return (local_path(place.where, "--state") / name).read_bytes()
+            return read_plain(local_path(place.where, "--state") / name, size)
         except FileNotFoundError:
             raise
         except OSError as error:
+            if error.errno == errno.EFBIG:
+                return b""  # another file than the checkpoint refers to
             raise BadInput(f"--state: {place.party}: {place.where} cannot be read: {error.strerror}") from None
 
     def _remove(self, place: StatePlace, name: str) -> None:

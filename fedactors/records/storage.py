@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -51,6 +52,22 @@ def disk_errors(path: Path, field: str = "--out") -> Iterator[None]:
             raise BadInput(f"{field}: no space left to write {path}: free some, or use another disk") from None
         reason = error.strerror or type(error).__name__
         raise BadInput(f"{field}: cannot write {path}: {reason}") from None
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """Return what a file holds that somebody else has named: a plain file, of no more than it may have.
+
+    Raises:
+        OSError: it cannot be read; a device, a pipe, or a file of more than `most` bytes among the reasons.
+    """
+    # without waiting: whoever opens a pipe to read waits for somebody who writes
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most} bytes")
+        return file.read()
 
 
 def write_atomic(path: Path, data: bytes, field: str = "--out") -> None:

@@ -74,7 +74,7 @@ def write(
         "ledgers": {name: one.ledger.state() for name, one in actors.items()},
         "waiting": {name: one.waiting_seconds for name, one in actors.items()},
     }
-    recorder.save_checkpoint(f"{label}{_PENDING}", frames, snapshot.seal(own))
+    recorder.save_checkpoint(f"{label}{_PENDING}", frames, snapshot.seal_driver(own, frames))
     return {name: hashlib.sha256(frame).digest() for name, frame in frames.items()}
 
 
@@ -108,6 +108,6 @@ def find(site: SiteFolder, run: str, number: int) -> Earlier:
 
 def _own(checkpoint: Checkpoint) -> dict[str, Any]:
     what = f"the site's part of checkpoint {checkpoint.label}"
-    found = snapshot.unseal(checkpoint.driver, what)
+    found = snapshot.unseal_driver(checkpoint.driver)
     with snapshot.intact(what):
         return {**found, "number": int(found["number"])}
