@@ -308,7 +308,7 @@ def _refuse_texts(columns: Sequence[Column], where: str) -> None:
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         raise BadInput(
             f"{where}: columns hold text: {', '.join(found[:_MOST_NAMED])}{more}; give numbers, or name the columns "
-            "under categorical or columns"
+            "under categorical or columns; texts that mean a missing value are listed in csv = { null = [...] }"
         )
 
 

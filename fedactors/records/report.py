@@ -29,6 +29,8 @@ _MOST_COLUMNS = 4
 _SHORT = 12
 """Rows of a table that stays open."""
 _FEW_CHARTS = 6
+_LONG = 40
+"""Letters of a cell from which on it is a text that may break, not a figure."""
 _DRIVER = "driver"
 _LIGHT = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#db2777")
 _DARK = ("#60a5fa", "#fbbf24", "#34d399", "#c084fc", "#f87171", "#22d3ee", "#a3e635", "#f472b6")
@@ -57,6 +59,7 @@ svg text{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:3px
 .table{overflow-x:auto}.table+.table{margin-top:1.2rem}table{border-collapse:collapse;font-size:.875rem;min-width:50%%}
 td:first-child{white-space:normal;min-width:9rem;max-width:22rem;overflow-wrap:anywhere}
 th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--grid);white-space:nowrap}
+td{vertical-align:top}td.long{white-space:normal;min-width:15rem;overflow-wrap:anywhere}
 th{vertical-align:bottom;white-space:normal;max-width:15rem}.named{display:inline-block}
 th button{text-align:left;font:inherit;font-weight:600;background:none;border:0;padding:0;color:inherit;cursor:pointer}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
@@ -357,16 +360,17 @@ def _claims(folder: RunFolder) -> str:
             claim.party,
             claim.neighbour,
             _plain(claim.mu) if claim.covered else "no guarantee",
-            _plain(claim.epsilon) if claim.covered else "; ".join(claim.uncovered),
-            _plain(claim.delta),
+            _plain(claim.epsilon) if claim.covered else "-",
+            _plain(claim.delta) if claim.covered else "-",
             "does not follow from its ingredients" if claim.party in wrong else "recomputed: agrees",
             _plain(replayed.get((claim.party, claim.neighbour))),
+            "-" if claim.covered else _plain(claim.uncovered),
         ]
         for claim in (*ledger.claims, *ledger.prediction_claims)
     ]
     notes = "".join(f'<p class="note">{escape(line)}</p>' for line in ledger.not_counted)
-    table = _table(["party", "one", "mu claimed", "epsilon claimed", "delta", "ledger", "replay moved mu"], rows)
-    return table + notes
+    header = ["party", "one", "mu claimed", "epsilon claimed", "delta", "ledger", "replay moved mu", "not covered"]
+    return _table(header, rows) + notes
 
 
 def _facts(title: str, facts: Iterable[tuple[str, Any]]) -> str:
@@ -383,6 +387,8 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, str) for item in value):
+        return "; ".join(value)
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -396,7 +402,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str | tuple[str, float
 def _cell(cell: str | tuple[str, float]) -> str:
     if isinstance(cell, tuple):
         return f'<td data-value="{cell[1]}">{escape(cell[0])}</td>'
-    return f"<td>{escape(cell)}</td>"
+    return f"<td{' class=long' if len(cell) > _LONG else ''}>{escape(cell)}</td>"
 
 
 def _in_full(seconds: float) -> str:
