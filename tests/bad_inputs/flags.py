@@ -14,7 +14,7 @@ def _everywhere() -> list[Case]:
     """Return what every command refuses alike."""
     made = []
     for name in ("list", "run", "sweep", "submit", "fetch", "doctor", "compare", "report", "plan", "inspect", "predict",
-                 "export", "audit", "new", "data", "completion", "site", "federation"):  # fmt: skip
+                 "export", "audit", "new", "data", "completion", "site", "federation", "relay"):  # fmt: skip
         made.append(command([name, "--no-such-flag"], "--help"))
         if name != "completion":
             made.append(command([name, "--format", "yaml"], "--format", "'yaml'"))

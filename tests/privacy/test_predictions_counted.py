@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedactors import prediction
+from fedactors.prediction import vertical as prediction
 from fedactors.command_line.main import main
 from fedactors.errors import BadInput
 from fedactors.privacy.accounting import PrivacyRecord
@@ -86,7 +86,7 @@ def test_where_nothing_can_be_counted_nothing_is_released(run: Path, capsys: pyt
     folder.manifest["status"] = "running"
     folder.write_manifest()
     assert predict(run) == 2
-    assert "this run has not ended: wait for its end, or resume it" in capsys.readouterr().err
+    assert "this run has not ended: wait for its end" in capsys.readouterr().err
     assert not (run / "predictions.jsonl").exists()
     assert not (run.parent / "said.csv").exists()
 
