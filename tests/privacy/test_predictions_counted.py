@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fedactors.prediction import vertical as prediction
 from fedactors.command_line.main import main
 from fedactors.errors import BadInput
+from fedactors.prediction import vertical as prediction
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.releases import budgets
 from fedactors.records.run_folder import RunFolder
