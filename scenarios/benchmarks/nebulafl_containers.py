@@ -1,4 +1,4 @@
-"""What containers as processes of their own cost and bring on Ray: trainings a second, beside in their center's process.
+"""What containers as processes of their own bring on Ray: trainings a second, beside those in their center's process.
 
 One center with four containers, two of them training at a time, on two cores: in their center's process one trains
 after the other; as processes of their own, two at once. `digits` is a training of some milliseconds, where messages
