@@ -54,7 +54,7 @@ from protocols.pubsub_vfl.messages import (
     RowOrder,
     Stamp,
 )
-from protocols.pubsub_vfl.pipeline import Pipeline, PipelinedEmbedder
+from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
 from protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
 
 
@@ -215,7 +215,7 @@ class PartyWorker(Client):
         """Return the party's lines of the privacy ledger."""
 
 
-class PassiveWorker(PartyWorker, PipelinedEmbedder):
+class PassiveWorker(PartyWorker, Embedder):
     """One of a passive party's workers: own features and a bottom model."""
 
     payloads: ClassVar[tuple[type, ...]] = (Embedding,)

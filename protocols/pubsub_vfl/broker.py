@@ -384,8 +384,8 @@ def _waited_for(batch: _Batch) -> set[str]:
     return {worker for worker in late if worker is not None}
 
 
-class Embedder(Client):
-    """Who embeds batches, as the broker sees it."""
+class Addressee(Client):
+    """Who is told what an epoch begins with, as the broker sees it."""
 
     @property
     def broker(self) -> str:
@@ -435,7 +435,7 @@ class BatchBroker(Server):
 
     async def _hand_out(self, worker: str, orders: FirstOrders) -> None:
         with contextlib.suppress(PartyLost):  # `lose` gives its batches to others
-            await self.peer(worker, Embedder).take_first(orders)  # type: ignore[type-abstract]
+            await self.peer(worker, Addressee).take_first(orders)  # type: ignore[type-abstract]
 
     @remote(caller=DRIVER)
     async def serve_epoch(self) -> EpochCounts:

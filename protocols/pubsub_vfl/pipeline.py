@@ -22,7 +22,7 @@ from fedactors.actor import Actor
 from fedactors.errors import PartyLost
 from fedactors.remote import SERVER, remote
 from fedactors.runtime.base import Ref
-from protocols.pubsub_vfl.broker import BROKER, BatchBroker, Embedder
+from protocols.pubsub_vfl.broker import BROKER, Addressee, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import FirstOrders, Orders, Payload, Report, Stamp
 
@@ -234,8 +234,8 @@ class Pipeline:
             raise self._failure
 
 
-class PipelinedEmbedder(Embedder):
-    """Hands what it is to begin with to its pipeline."""
+class Embedder(Addressee):
+    """Who embeds batches: what it is to begin with goes to its pipeline."""
 
     _pipeline: Pipeline | None = None
     _first: FirstOrders | None = None
