@@ -1,6 +1,7 @@
 """Containers that are processes of their own: the same run as in their center's process, losses, doors, Ray."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from fedactors.remote import DRIVER, remote
 from fedactors.roles import Client
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.serving import actor_state
 from protocols.nebulafl.actors import NebulaCenter
 from protocols.nebulafl.containers import Container
 from protocols.nebulafl.data import load_data
@@ -81,11 +83,10 @@ def test_own_tables(tmp_path, listed):
     for alone in (False, True):
         one, recorder = dataclasses.replace(config, container_processes=alone), MemoryRecorder()
         runtime = SimulatedRuntime(seed=0, recorder=recorder)
-        found.append((runtime.execute(lambda one=one, to=runtime: run(one, data, to)), recorder))
-    assert rounds(found[0][1]) == rounds(found[1][1])
-    last = [list(one[1].checkpoints.values())[-1].actors for one in found]
-    from fedactors.serving import actor_state
-
+        runtime.execute(functools.partial(run, one, data, runtime))
+        found.append(recorder)
+    assert rounds(found[0]) == rounds(found[1])
+    last = [list(recorder.checkpoints.values())[-1].actors for recorder in found]
     assert actor_state(last[0], "oregon")["reading"] == actor_state(last[1], "oregon")["reading"]
 
 
