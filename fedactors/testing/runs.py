@@ -51,6 +51,8 @@ class Subject:
     raw_columns: Mapping[str, Any] = field(default_factory=dict)
     allowed: tuple[str, ...] = ()
     on_ray: bool = True
+    num_sites: int = 0
+    """Between which it runs as well."""
     num_cpus: int | None = None
     timeout: float = 120.0
 
