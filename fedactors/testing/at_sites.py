@@ -128,10 +128,13 @@ class Sites:
                             decide(folder, proposal, approved=True)
 
     def _run(self, subject: Subject, *where: str) -> Done:
-        settings = [f"{name}={_word(value)}" for name, value in subject.config.items()]
-        if hasattr(subject.made(), "on_party_loss"):
+        preset, given = ["--smoke"], subject.config
+        if subject.site_config is not None:
+            preset, given = [], subject.site_config
+        settings = [f"{name}={_word(value)}" for name, value in given.items()]
+        if hasattr(subject.made_at_sites(), "on_party_loss"):
             settings.append("on_party_loss=stop")  # the only one over a federation
-        words = ["run", subject.protocol.name, "--smoke", *where, "--seed", str(subject.seed), *settings]
+        words = ["run", subject.protocol.name, *preset, *where, "--seed", str(subject.seed), *settings]
         words += ["--out", str(self._folder / "runs"), "--quiet", "--format", "json"]
         out, said = (self._folder / f"driver.{end}" for end in ("out", "err"))
         with out.open("wb") as to, said.open("wb") as errors:  # no pipes, which a process that is left would hold open
@@ -229,7 +232,7 @@ def _alike(one: Any, other: Any, relative: float, absolute: float) -> bool:
 
 def _remarks_on_logs(subject: Subject, sites: Sites) -> Iterator[str]:
     logs = {name: sites.written(name) for name in sites.names}
-    told = {entry["message"] for entry in describe_messages(subject.protocol, subject.made())}
+    told = {entry["message"] for entry in describe_messages(subject.protocol, subject.made_at_sites())}
     for name, lines in logs.items():
         ends = [line for line in lines if line["what"] == "ended" and line.get("who") == "site"]
         if not ends:
