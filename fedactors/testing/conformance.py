@@ -89,7 +89,7 @@ def check_protocol(
         num_sites: between how many sites (2 or 3, processes of this machine, TLS between them) to run as well, on small
             data of the protocol's layout; they are called north, south and west, and the protocol must be installed.
             0: none.
-        site_config: all config values of the run between sites, where data of one's own refuse some of those of ``smoke``.
+        site_config: all config values of the run between sites, where own data refuse some of those of ``smoke``.
         num_cpus: cores of an embedded cluster.
         timeout: seconds after its start (all processes are up) after which a run on Ray counts as hanging.
 
