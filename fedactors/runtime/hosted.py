@@ -76,6 +76,8 @@ class HostedContext(Context):
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._computing_seconds = 0.0
+        self._took = 0.0
+        """Of them the last compute's."""
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         """Where computes run, if not in the loop's own thread."""
         self._batches = Batches()
@@ -101,7 +103,8 @@ class HostedContext(Context):
         try:
             return function(*args)
         finally:
-            self._computing_seconds += time.thread_time() - start
+            self._took = time.thread_time() - start
+            self._computing_seconds += self._took
 
     def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
         if key in self._jobs:

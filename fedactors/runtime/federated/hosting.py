@@ -72,7 +72,6 @@ class SiteContext(HostedContext):
         self._brief: dict[Callable[..., Any], float] = {}
         """Of each function that was computed the most units of work that took no longer than `_BRIEF_SECONDS`."""
         self._num_computing = 0
-        self._took = 0.0
 
     async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         """Compute in the actor's thread, or at once what is known to be brief and has nothing to wait for.
@@ -93,13 +92,12 @@ class SiteContext(HostedContext):
         return found
 
     def _timed(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
-        begun, begun_working = time.perf_counter(), time.thread_time()
+        begun = time.perf_counter()
         try:
             return super()._timed(function, args)
         finally:
             # others that use the machine may lengthen it, and who waits for a disk is as deaf as who works
-            waited = time.perf_counter() - begun
-            self._took = max(time.thread_time() - begun_working, waited / _MOST_LENGTHENED)
+            self._took = max(self._took, (time.perf_counter() - begun) / _MOST_LENGTHENED)
 
     @property
     def _is_alone(self) -> bool:
