@@ -37,8 +37,8 @@ ALL_WORKERS = range(1, 51)
 _SHOWN = 10
 HOPS_PER_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 2}
 """Messages between parties, one after another, for which a batch counts as in flight, by `payloads`."""
-HOPS_PER_EPOCH: Mapping[str, int] = {"fetched": 10, "sent": 6}
-"""Likewise the first request for work, all of one batch's hops, and the word that the epoch is over."""
+HOPS_PER_EPOCH: Mapping[str, int] = {"fetched": 10, "sent": 5}
+"""Likewise the first order (where it is asked for, that too), all of one batch's hops, and the word of the end."""
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 
