@@ -76,8 +76,6 @@ class HostedContext(Context):
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._computing_seconds = 0.0
-        self._took = 0.0
-        """Of them the last compute's."""
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         """Where computes run, if not in the loop's own thread."""
         self._batches = Batches()
@@ -103,8 +101,7 @@ class HostedContext(Context):
         try:
             return function(*args)
         finally:
-            self._took = time.thread_time() - start
-            self._computing_seconds += self._took
+            self._computing_seconds += time.thread_time() - start
 
     def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
         if key in self._jobs:

@@ -6,19 +6,16 @@ import asyncio
 import concurrent.futures
 import contextlib
 import secrets
-import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.network.codec import encode_parts, freeze, measure, type_name
 from fedactors.remote import Door, current_caller
 from fedactors.runtime import snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader
-from fedactors.runtime.batched import is_marked
+from fedactors.runtime.base import NOWHERE, Casting, Ref, check_reader
 from fedactors.runtime.failures import ERROR_ROW, error_bytes
 from fedactors.runtime.federated.gate import Place
 from fedactors.runtime.federated.household import (
@@ -35,12 +32,6 @@ from fedactors.runtime.hosted import HostedContext, WallClock
 
 if TYPE_CHECKING:
     from fedactors.runtime.federated.kept_states import Earlier
-
-T = TypeVar("T")
-_BRIEF_SECONDS = sys.getswitchinterval()
-"""For which one thread may keep the others of an interpreter waiting in any case."""
-_MOST_LENGTHENED = 10
-"""Times by which a busy machine lengthens what is brief, if it is not a wait for something else."""
 
 
 class SiteContext(HostedContext):
@@ -69,40 +60,6 @@ class SiteContext(HostedContext):
         self._payloads: dict[int, tuple[Any, int, frozenset[str]]] = {}
         # a site answers others also while one of its actors computes
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
-        self._brief: dict[Callable[..., Any], float] = {}
-        """Of each function that was computed the most units of work that took no longer than `_BRIEF_SECONDS`."""
-        self._num_computing = 0
-
-    async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
-        """Compute in the actor's thread, or at once what is known to be brief and has nothing to wait for.
-
-        The way to a thread and back, and what two threads of one interpreter wait for each other, costs more than
-        that. Where several actors compute, their threads may use several cores.
-        """
-        if not self._num_computing and work.units <= self._brief.get(function, -1.0) and self._is_alone:
-            found = self._timed(function, args)
-        else:
-            self._num_computing += 1
-            try:
-                found = await super()._compute(function, args, work)
-            finally:
-                self._num_computing -= 1
-        is_brief = self._took <= _BRIEF_SECONDS and not is_marked(function)
-        self._brief[function] = max(self._brief.get(function, -1.0), work.units) if is_brief else -1.0
-        return found
-
-    def _timed(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
-        begun = time.perf_counter()
-        try:
-            return super()._timed(function, args)
-        finally:
-            # others that use the machine may lengthen it, and who waits for a disk is as deaf as who works
-            self._took = max(self._took, (time.perf_counter() - begun) / _MOST_LENGTHENED)
-
-    @property
-    def _is_alone(self) -> bool:
-        """Whether no other actor of this process has computed anything so far."""
-        return not any(one._brief for one in self._near.values() if one is not self)
 
     def output(self, to: str) -> Path:
         """Return where a file that the driver asked for goes: in the site's own folder, by its bare name."""
