@@ -1,18 +1,19 @@
-"""Which (w_a, w_p, B) to train with: the paper's cost model, and one of whole epochs (Section 4, Algorithm 2).
+"""Which (w_a, w_p, B) to train with: the paper's cost model, bounds of whole epochs, and replays (Section 4).
 
 `fedactors plan pubsub-vfl` goes from the parties' profile files to a setting, with what it is predicted to cost.
 
     literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
-    pipeline   ceil(n/B) max(T_A / w_a, T_P / w_p, max(E, G) / bandwidth, S) + synchronisation
+    pipeline   ceil(n/B) max(T_A / w_a, T_P / w_p, max(E, G) / bandwidth, S, H) + synchronisation
+    replay     `replay.epoch_seconds` + synchronisation: what the runtime does, event by event
 
-The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `pipeline` T is the time of one
-worker that computes on one core, and w/C times that when more workers than cores share them. Both also count what the
-paper's model leaves out: the processor time of a batch's messages and, where a latency is stated, an epoch's beginning
-and end, and a window too small to hide the hops of a batch. `pipeline`, by which the command chooses, is what the
-runtime does: everything goes on at once, embeddings and gradients in opposite directions of the link, and S is the time
-of a batch's steps at a parameter server that steps for its workers one gradient after the other. The search tries all
-settings (the paper calls it dynamic programming); ties go to fewer workers, then to the smaller batch.
+The literal cost grows with w and so always asks for the fewest workers. In the others T is the time of one worker that
+computes on one core, and w/C times that when more workers than cores share them, with the processor time of a batch's
+messages, which the paper leaves out. `pipeline` is what the slowest part alone would allow, if everything else went on
+beside it: S are a batch's steps at a parameter server that steps for its workers one gradient after another, H the
+processor time of all processes of parties that share one host over its cores. It is a bound, and says which settings
+are worth a replay; the command chooses by the replay. The search tries all settings (the paper calls it dynamic
+programming); ties go to fewer workers, then to the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
 """
@@ -23,7 +24,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from fedactors.errors import BadInput
 from fedactors.network.codec import message
@@ -33,12 +34,14 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
 """Those of the paper."""
-ALL_WORKERS = range(1, 51)
+WORKER_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Those that the command tries: counts between them differ by less than the costs of their replays."""
+_WORTH = 0.01
+"""Share of the seconds that is not worth further workers."""
 _SHOWN = 10
-HOPS_PER_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 2}
-"""Messages between parties, one after another, for which a batch counts as in flight, by `payloads`."""
-HOPS_PER_EPOCH: Mapping[str, int] = {"fetched": 10, "sent": 6}
-"""Likewise the first request for work, all of one batch's hops, and the word that the epoch is over."""
+_MOST_REPLAYS = 60
+HOPS: Mapping[str, int] = {"fetched": 8, "sent": 4}
+"""Messages between parties, one after another, from the order to embed a batch to that for the next in its place."""
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 
@@ -52,7 +55,10 @@ class PowerLaw:
 
 @message(reveals="the party's cores, memory and fitted constants; nothing of its rows")
 class PartyProfile:
-    """What a party tells of its machine; `phases` are forward, backward and, of the active party, those of the top."""
+    """What a party tells of its machine.
+
+    `phases` are, of a passive party, those before an embedding leaves and, as many, those after its gradient has come.
+    """
 
     role: str
     cores: int
@@ -66,9 +72,23 @@ class PartyProfile:
     sync_seconds: float
     """Seconds by which each worker lengthens an average of parameters."""
     message_seconds: float = 0.0
-    """Processor seconds of a worker for the messages of a batch."""
+    """Processor seconds of a worker for the messages of a batch, but for those that its rows take."""
+    message_row_seconds: float = 0.0
+    """Likewise for each row of the batch."""
+    step_seconds: float = 0.0
+    """Seconds of `phases` that are a worker's own step: where the parameter server steps it takes none."""
     server_step_seconds: float = 0.0
     """Seconds of a step at the parameter server."""
+    parameter_bytes: float = 0.0
+    """Bytes that a worker and the parameter server send one another for a step."""
+    local_latency: float = 0.0
+    """Seconds of one way between two processes of the party."""
+    local_bandwidth: float = math.inf
+    """Bytes a second between two processes of the party."""
+    broker_seconds: float = 0.0
+    """Processor seconds of the broker for a report (the active party's)."""
+    host: str = ""
+    """Names the machine: parties that name the same one share its cores, and its memory instead of a link."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +114,10 @@ class Problem:
     """Whether batches in flight share the bandwidth; otherwise each has it, and a transfer only adds to its way."""
     latency: float = 0.0
     """Seconds of one hop between the parties."""
-    in_flight_per_worker: float = math.inf
-    """Batches in flight for each worker of the passive party."""
-    payloads: str = "fetched"
-    """How embeddings and gradients travel."""
+    num_passive: int = 1
+    """Passive parties, each of them like `passive`."""
+    one_host: bool = False
+    """Whether all parties share the cores of one host."""
     steps_at_server: bool = False
     """Whether the parameter servers of parties of several workers step."""
 
@@ -115,51 +135,56 @@ def max_batch_size(profiles: Iterable[PartyProfile]) -> float:
     return min(limits)
 
 
+def seconds_of(phases: Iterable[PowerLaw], batch_size: int) -> float:
+    """Return the seconds of some phases of one batch on one core."""
+    return sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in phases)
+
+
 def batch_seconds(profile: PartyProfile, batch_size: int, *, per_sample: bool = False) -> float:
     """Return the seconds of all phases of one batch on one core; `per_sample` laws are multiplied by B."""
-    seconds = sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in profile.phases)
+    seconds = seconds_of(profile.phases, batch_size)
     return seconds * batch_size if per_sample else seconds
 
 
 def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objective = "epoch") -> float:
     """Return the objective at one setting; see the module."""
     active, passive = problem.active, problem.passive
-    per_sample = objective == "literal-per-sample"
-    t_a = batch_seconds(active, batch_size, per_sample=per_sample)
-    t_p = batch_seconds(passive, batch_size, per_sample=per_sample)
     transfer = problem.communication(batch_size)
     if objective in ("literal", "literal-per-sample"):
+        per_sample = objective == "literal-per-sample"
+        t_a = batch_seconds(active, batch_size, per_sample=per_sample)
+        t_p = batch_seconds(passive, batch_size, per_sample=per_sample)
         return max(t_a * w_a / active.cores, t_p * w_p / passive.cores) + transfer
-    t_a, t_p = t_a + active.message_seconds, t_p + passive.message_seconds
-    t_a, t_p = t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores)
-    num_batches = math.ceil(problem.num_rows / batch_size)
+    t_a, t_p = _worker_seconds(problem, active, batch_size, w_a), _worker_seconds(problem, passive, batch_size, w_p)
+    num_batches, busy = math.ceil(problem.num_rows / batch_size), transfer if problem.shared_link else 0.0
     synchronisation = max(active.sync_seconds * w_a, passive.sync_seconds * w_p)
-    way = _way(problem, t_a + t_p + transfer)
-    window = way / (problem.in_flight_per_worker * w_p) if problem.latency else 0.0
-    ends = HOPS_PER_EPOCH[problem.payloads] * problem.latency + t_a + t_p + transfer if problem.latency else 0.0
-    busy = transfer if problem.shared_link else 0.0
     if objective == "epoch":
-        return num_batches * max(max(t_a, t_p) / min(w_a, w_p) + busy, window) + ends + synchronisation
-    steps = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
-    return num_batches * max(t_a / w_a, t_p / w_p, busy / 2, steps, window) + ends + synchronisation
+        slowest = max(t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores))
+        return num_batches * (slowest / min(w_a, w_p) + busy) + synchronisation
+    sides = max(t_a / min(w_a, active.cores), t_p / min(w_p, passive.cores))
+    server = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
+    together = t_a + t_p * problem.num_passive if problem.one_host else 0.0
+    host = together / max(active.cores, passive.cores)
+    return num_batches * max(sides, busy / 2, server, host) + synchronisation
 
 
-def _way(problem: Problem, seconds_of_batch: float) -> float:
-    """Return the seconds for which a batch counts as in flight."""
-    return HOPS_PER_BATCH[problem.payloads] * problem.latency + seconds_of_batch
+def _worker_seconds(problem: Problem, profile: PartyProfile, batch_size: int, workers: int) -> float:
+    """Return the processor seconds of a worker for a batch."""
+    steps_here = profile.step_seconds if _server_seconds(problem, profile, workers) else 0.0
+    messages = profile.message_seconds + profile.message_row_seconds * batch_size
+    return max(batch_seconds(profile, batch_size) - steps_here, 0.0) + messages
 
 
 def _server_seconds(problem: Problem, profile: PartyProfile, workers: int) -> float:
     return profile.server_step_seconds if problem.steps_at_server and workers > 1 else 0.0
 
 
-def window(problem: Problem, made: Plan) -> int:
+def window(problem: Problem, made: Plan, payloads: str) -> int:
     """Return how many batches must be in flight so that what is under way does not hold up who could compute."""
-    t_a, t_p = (batch_seconds(profile, made.batch_size) for profile in (problem.active, problem.passive))
-    unbounded = dataclasses.replace(problem, in_flight_per_worker=math.inf, latency=0.0)
-    counts = (made.num_active_workers, made.num_passive_workers)
-    least = cost(unbounded, *counts, made.batch_size, "pipeline") / math.ceil(problem.num_rows / made.batch_size)
-    way = _way(problem, t_a + t_p + problem.communication(made.batch_size))
+    counts, size = (made.num_active_workers, made.num_passive_workers), made.batch_size
+    least = cost(problem, *counts, size, "pipeline") / math.ceil(problem.num_rows / size)
+    computing = sum(batch_seconds(profile, size) for profile in (problem.active, problem.passive))
+    way = HOPS[payloads] * problem.latency + computing + problem.communication(size)
     # one more for each worker, so that who is done finds the next batch there
     return math.ceil(way / least) + sum(counts)
 
@@ -204,7 +229,8 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
         BadInput: names what is missing or not allowed.
     """
     names = {field.name for field in fields(PartyProfile)}
-    if missing := sorted(names - {"message_seconds", "server_step_seconds"} - values.keys()):
+    optional = {field.name for field in fields(PartyProfile) if field.default is not dataclasses.MISSING}
+    if missing := sorted(names - optional - values.keys()):
         raise BadInput(f"profile: {', '.join(missing)} missing")
     if values["role"] not in ("active", "passive"):
         raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
@@ -219,8 +245,8 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
             ),
             memory_available=float(values["memory_available"]),
             sync_seconds=float(values["sync_seconds"]),
-            message_seconds=float(values.get("message_seconds", 0.0)),
-            server_step_seconds=float(values.get("server_step_seconds", 0.0)),
+            host=str(values.get("host", "")),
+            **{name: float(values[name]) for name in optional & values.keys() - {"host"}},
         )
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"profile: a value is not a number or a table: {error}") from None
@@ -232,8 +258,8 @@ def row_bytes(config: PubSubVflConfig) -> float:
     return 2.0 * config.embedding_size * bits / 8
 
 
-def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the best setting for the profiles of one active and one or more passive parties.
+def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> Problem:
+    """Return what is planned for, from the profiles of one active and one or more passive parties.
 
     A profile may carry ``num_rows``, ``bandwidth`` (bytes per second) and ``latency`` (seconds) beside the fields of
     `PartyProfile`.
@@ -246,28 +272,95 @@ def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict
     passive = [profile for profile in parties if profile.role == "passive"]
     if len(active) != 1 or not passive:
         raise BadInput(f"--profile: {len(active)} active and {len(passive)} passive given: one and at least one needed")
-    problem = Problem(
+    return Problem(
         active=active[0],
         passive=weakest(passive),
+        num_passive=len(passive),
+        one_host=bool(active[0].host) and len({profile.host for profile in parties}) == 1,
         num_rows=int(max(values.get("num_rows", 0) for values in profiles) or 100_000),
         row_bytes=row_bytes(config),
-        bandwidth=float(min(values.get("bandwidth", LAN.bandwidth) for values in profiles)),
+        bandwidth=min((float(v["bandwidth"]) for v in profiles if "bandwidth" in v), default=LAN.bandwidth),
         latency=float(max(values.get("latency", 0.0) for values in profiles)),
-        payloads=config.payloads,
         steps_at_server=config.steps_at_server,
     )
-    found: dict[str, Any] = {}
-    objectives: dict[Objective, range] = {"pipeline": ALL_WORKERS, "epoch": WORKERS, "literal": WORKERS}
-    for objective, workers in objectives.items():
-        plans = search(problem, objective, workers=workers)
+
+
+def predict(config: PubSubVflConfig, problem: Problem) -> float:
+    """Return the seconds of an epoch with the setting of `config`, averages included."""
+    from protocols.pubsub_vfl.replay import epoch_seconds
+
+    averaging = [
+        profile.sync_seconds * workers
+        for profile, workers in (
+            (problem.active, config.num_active_workers),
+            (problem.passive, config.num_passive_workers),
+        )
+        if workers > 1
+    ]
+    return epoch_seconds(config, problem) + max(averaging, default=0.0)
+
+
+def with_plan(config: PubSubVflConfig, problem: Problem, made: Plan) -> PubSubVflConfig:
+    """Return the settings of a plan, with a window and a prefetch that do not hold it up."""
+    in_flight = window(problem, made, config.payloads)
+    return dataclasses.replace(
+        config,
+        algorithm="pubsub-vfl",
+        num_active_workers=made.num_active_workers,
+        num_passive_workers=made.num_passive_workers,
+        batch_size=made.batch_size,
+        max_in_flight=in_flight,
+        prefetch=max(2, math.ceil(in_flight / min(made.num_active_workers, made.num_passive_workers))),
+    )
+
+
+def choose(
+    config: PubSubVflConfig,
+    problem: Problem,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    workers: Iterable[int] = WORKER_STEPS,
+) -> list[Plan]:
+    """Return the settings that were worth a replay with what it says, the best first.
+
+    A setting is replayed if its bound is below what is known by then. Of those that differ by 1 % from the best the
+    one of fewest workers is the best.
+    """
+    found: list[Plan] = []
+    for bound in search(problem, "pipeline", batch_sizes=batch_sizes, workers=workers):
+        if len(found) == _MOST_REPLAYS or (found and bound.cost >= min(made.cost for made in found)):
+            break
+        found.append(dataclasses.replace(bound, cost=predict(with_plan(config, problem, bound), problem)))
+    least = min(made.cost for made in found)
+    return sorted(
+        found,
+        key=lambda made: (
+            max(made.cost, least * (1 + _WORTH)),
+            made.num_active_workers + made.num_passive_workers,
+            made.cost,
+        ),
+    )
+
+
+def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the best setting for the profiles of one active and one or more passive parties; see `problem_of`.
+
+    `predicted_epoch_seconds` is that of the setting returned, `given_epoch_seconds` that of `config` as it stands.
+    """
+    problem = problem_of(config, profiles)
+    found: dict[str, Any] = {"replay": [asdict(made) for made in choose(config, problem)[:_SHOWN]]}
+    for objective, workers in (("pipeline", WORKER_STEPS), ("epoch", WORKERS), ("literal", WORKERS)):
+        plans = search(problem, cast("Objective", objective), workers=workers)
         found[objective] = [asdict(made) for made in plans[:_SHOWN]]
-    best = Plan(**found["pipeline"][0])
+    best = Plan(**found["replay"][0])
+    chosen = with_plan(config, problem, best)
     return {
-        "num_active_workers": best.num_active_workers,
-        "num_passive_workers": best.num_passive_workers,
-        "batch_size": best.batch_size,
-        "max_in_flight": window(problem, best),
+        "num_active_workers": chosen.num_active_workers,
+        "num_passive_workers": chosen.num_passive_workers,
+        "batch_size": chosen.batch_size,
+        "max_in_flight": chosen.max_in_flight,
+        "prefetch": chosen.prefetch,
         "predicted_epoch_seconds": best.cost,
+        "given_epoch_seconds": predict(config, problem),
         "max_batch_size": max_batch_size((problem.active, problem.passive)),
         "num_rows": problem.num_rows,
         "bandwidth": problem.bandwidth,

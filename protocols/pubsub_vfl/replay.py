@@ -1,0 +1,347 @@
+"""An epoch worked out from profiles alone, event by event: the cost model by which `fedactors plan` chooses.
+
+    passive worker ─report─▶ broker (`Dispatch`) ─orders─▶ active worker ─gradient─▶ its parameter server
+         host's cores, one worker on one       links shared by what is under way (`SharedTransfers`)
+
+Nothing is trained and nobody is asked. What decides is the runtime's own where that is free of waiting: the broker's
+`Dispatch` and the links' `SharedTransfers`. A worker follows the rules of `pipeline.Pipeline`, written here as a
+generator that yields seconds of computing or what it waits for; a test holds both against a simulated run. Left out:
+local updates, averaging while training (nobody waits for it), batches that are assigned anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from fedactors.network.codec import HEADER_BYTES, measure
+from fedactors.network.links import HostCapacity, Link, Network, SharedTransfers
+from protocols.pubsub_vfl.broker import BROKER, Dispatch
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.messages import Orders, Report, Stamp
+from protocols.pubsub_vfl.planner import PartyProfile, Problem, seconds_of
+
+ACTIVE = "active"
+MOST_BATCHES = 400
+"""Of longer trainings so many batches are worked out; the others pass at the pace of the middle half of these."""
+Action = Callable[[], object]
+
+
+def epoch_seconds(config: PubSubVflConfig, problem: Problem) -> float:
+    """Return the seconds of an epoch with the workers, batch size, window and prefetch of `config`.
+
+    Epochs that are trained without a pause are worked out together; averages at their end are not counted.
+    """
+    num_epochs = min(config.epochs_per_round, config.num_epochs)
+    return _Replay(config, problem, num_epochs).seconds() / num_epochs
+
+
+class _Answer:
+    """Something that a worker may wait for."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self.wake: Action | None = None
+
+    def come(self) -> None:
+        """Be there, and let who waits go on."""
+        self.is_there = True
+        wake, self.wake = self.wake, None
+        if wake is not None:
+            wake()
+
+
+Work = Generator[float | _Answer, None, None]
+
+
+class _Events:
+    """Actions at their times, and transfers that share the capacity of hosts."""
+
+    def __init__(self, network: Network) -> None:
+        self.now = 0.0
+        self.network = network
+        self._events: list[tuple[float, int, Action]] = []
+        self._number = 0
+        self._shared = SharedTransfers(network)
+        self._arrivals: dict[int, tuple[float, Action]] = {}
+
+    def at(self, when: float, action: Action) -> None:
+        """Do something at a time."""
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, action))
+
+    def send(self, sender: str, receiver: str, num_bytes: float, arrive: Action) -> None:
+        """Do something when a message has come from one actor to another."""
+        network = self.network
+        link, size = network.link(sender, receiver, ""), round(num_bytes) + HEADER_BYTES
+        if not network.is_shared(sender, receiver):
+            self.at(self.now + link.seconds(size), arrive)
+            return
+        self._number += 1
+        self._arrivals[self._number] = (link.latency, arrive)
+        self._shared.start(self.now, self._number, network.host(sender), network.host(receiver), link, size)
+
+    def run(self) -> None:
+        """Do all in the order of their times."""
+        while self._events or self._arrivals:
+            end = self._shared.next_end() if self._arrivals else None
+            if end is not None and not (self._events and self._events[0][0] < end):
+                self.now = max(self.now, end)
+                for number in self._shared.advance(self.now):
+                    latency, arrive = self._arrivals.pop(number)
+                    self.at(self.now + latency, arrive)
+                continue
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+
+
+class _Cores:
+    """When each core of a host is free again."""
+
+    def __init__(self, count: int) -> None:
+        self._free_at = [0.0] * count
+
+    def take(self, earliest: float, seconds: float) -> float:
+        """Return when a computation is done that queues for a core from `earliest` on."""
+        due = max(earliest, self._free_at[0]) + seconds
+        heapq.heapreplace(self._free_at, due)
+        return due
+
+
+class _Serial:
+    """A process that does one thing after another, on the cores of its host."""
+
+    def __init__(self, events: _Events, cores: _Cores) -> None:
+        self._events, self._cores, self._free_at = events, cores, 0.0
+
+    def do(self, seconds: float, then: Action) -> None:
+        """Do something that takes so long."""
+        if seconds:
+            self._free_at = self._cores.take(max(self._events.now, self._free_at), seconds)
+        self._events.at(max(self._events.now, self._free_at), then)
+
+
+class _Worker:
+    """A worker; what it holds and when it reports is as in `pipeline.Pipeline`."""
+
+    def __init__(self, replay: _Replay, name: str, profile: PartyProfile, cores: _Cores, server: _Serial | None):
+        self.name, self.is_over = name, False
+        self._replay, self._config, self._events = replay, replay.config, replay.events
+        self._profile, self._cores, self._server = profile, cores, server
+        self._is_active = name.startswith(f"{ACTIVE}/")
+        self._todo: deque[Stamp] = deque()
+        self._ready: deque[Stamp] = deque()
+        self._published: list[tuple[int, int, tuple[Any, ...]]] = []
+        self._done: list[Stamp] = []
+        self._pushes: deque[_Answer] = deque()
+        self._news = _Answer()
+        self._num_fetching = self._room_asked = self._num_parked = self._num_under_way = 0
+        self._no_report_before, self._finished = 0.0, False
+        self._life = self._work()
+
+    def go_on(self) -> None:
+        """Work until there is something to compute or to wait for."""
+        for found in self._life:
+            if isinstance(found, _Answer):
+                if found.is_there:
+                    continue
+                found.wake = self.go_on
+            else:
+                self._events.at(self._cores.take(self._events.now, found), self.go_on)
+            return
+        self.is_over = True
+
+    def _work(self) -> Work:
+        while not self._is_done:
+            if self._ready:
+                yield from self._use(self._ready.popleft())
+            if self._todo:
+                stamp = self._todo.popleft()
+                yield self._seconds(stamp, self._ahead)
+                self._published.append((*stamp, (self.name,)))
+            self._report()
+            if not (self._ready or self._todo or self._is_done):
+                yield self._news
+            self._news = _Answer()
+        while self._num_under_way:
+            yield self._news
+            self._news = _Answer()
+
+    @property
+    def _is_done(self) -> bool:
+        return self._finished and not (self._done or self._published)
+
+    @property
+    def _ahead(self) -> slice:
+        """The phases before an embedding leaves."""
+        return slice(0, len(self._profile.phases) // 2)
+
+    def _seconds(self, stamp: Stamp, phases: slice) -> float:
+        """Return what some phases of a batch take, and half of its messages, or all of them at the active party."""
+        profile, rows = self._profile, self._replay.rows(stamp[0])
+        messages = profile.message_seconds + profile.message_row_seconds * rows
+        return seconds_of(profile.phases[phases], rows) + messages * (1.0 if self._is_active else 0.5)
+
+    def _use(self, stamp: Stamp) -> Work:
+        phases = slice(None) if self._is_active else slice(self._ahead.stop, None)
+        steps_here = self._profile.step_seconds if self._server is not None else 0.0
+        yield max(self._seconds(stamp, phases) - steps_here, 0.0)
+        if self._server is not None:
+            self._pushes.append(self._push(self._server))
+            while len(self._pushes) > self._config.server_window:
+                yield self._pushes.popleft()
+        if self._is_active:
+            self._published.append((*stamp, (self.name,) * self._replay.num_passive))
+        else:
+            self._done.append(stamp)
+
+    def _push(self, server: _Serial) -> _Answer:
+        """Send a gradient to the party's parameter server; the parameters come back."""
+        answer, profile, events = _Answer(), self._profile, self._events
+        way = profile.local_latency + (profile.parameter_bytes + HEADER_BYTES) / profile.local_bandwidth
+        back = lambda: events.at(events.now + way, answer.come)  # noqa: E731
+        events.at(events.now + way, lambda: server.do(profile.server_step_seconds, back))
+        return answer
+
+    def _report(self) -> None:
+        is_sent, in_hand, now = self._replay.is_sent, len(self._ready) + len(self._todo), self._events.now
+        if in_hand > 1 and now < self._no_report_before:
+            return
+        held = len(self._ready) + self._num_fetching if self._is_active else len(self._todo)
+        room = max(0, self._config.prefetch - held - self._room_asked)
+        has_use = room > 0 or (not self._is_active and not self._num_parked)
+        wait = is_sent or (not in_hand and not self._num_parked and has_use)
+        worth = has_use if is_sent else wait or (room > 0 and not self._num_parked)
+        if not (self._published or self._done or worth):
+            return
+        report = Report(tuple(self._published), tuple(self._done), room, wait)
+        self._published.clear()
+        self._done.clear()
+        self._no_report_before = now + self._config.report_interval
+        self._room_asked += room
+        self._num_parked += wait
+        self._num_under_way += 1
+        self._replay.report(self, report)
+
+    def hear(self, report: Report, orders: Orders) -> None:
+        """Take the answer to a report."""
+        self._room_asked -= report.room
+        self._num_parked -= report.wait
+        self._num_under_way -= 1
+        self._finished = self._finished or orders.finished
+        self._todo.extend(orders.assigned)
+        for batch_id, sequence, owners in orders.payloads:
+            if self._replay.is_sent:
+                self._ready.append((batch_id, sequence))
+            else:
+                self._fetch((batch_id, sequence), owners)
+        self._news.come()
+
+    def _fetch(self, stamp: Stamp, owners: tuple[str, ...]) -> None:
+        self._num_fetching += 1
+        self._num_under_way += 1
+        missing = len(owners)
+
+        def arrive() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                self._num_fetching -= 1
+                self._num_under_way -= 1
+                self._ready.append(stamp)
+                self._news.come()
+
+        for owner in owners:
+            self._events.send(owner, self.name, self._replay.payload_bytes(stamp[0]), arrive)
+
+
+class _Replay:
+    def __init__(self, config: PubSubVflConfig, problem: Problem, num_epochs: int) -> None:
+        self.num_passive, self.is_sent = problem.num_passive, config.payloads == "sent"
+        self._problem = problem
+        self._per_epoch = math.ceil(problem.num_rows / config.batch_size)
+        self._num_all = num_epochs * self._per_epoch
+        self._num_batches = min(self._num_all, MOST_BATCHES)
+        self.config = config = dataclasses.replace(config, deadline=math.inf)
+        self.events = events = _Events(_network(problem))
+        others = [f"passive-{i + 1}" for i in range(problem.num_passive)]
+        here = _Cores(max(problem.active.cores, problem.passive.cores) if problem.one_host else problem.active.cores)
+        self._broker = _Serial(events, here)
+        self._dispatch = Dispatch(config, others)
+        self._dispatch.begin(self._num_batches, 0.0)
+        self._parked: list[tuple[_Worker, Report]] = []
+        self._steps: list[float] = []
+        self._empty = measure(Report((), (), 0, False)), measure(Orders((), (), (), False))
+        self.workers: list[_Worker] = []
+        for party in (ACTIVE, *others):
+            profile, count = (
+                (problem.active, config.num_active_workers)
+                if party == ACTIVE
+                else (problem.passive, config.num_passive_workers)
+            )
+            cores = here if party == ACTIVE or problem.one_host else _Cores(profile.cores)
+            server = _Serial(events, cores) if config.steps_at_server and count > 1 else None
+            self.workers += [_Worker(self, f"{party}/worker-{i}", profile, cores, server) for i in range(count)]
+
+    def seconds(self) -> float:
+        """Return what all batches take."""
+        for worker in self.workers:
+            worker.go_on()
+        self.events.run()
+        assert all(worker.is_over for worker in self.workers)
+        more, first, last = self._num_all - self._num_batches, self._num_batches // 4, self._num_batches * 3 // 4
+        pace = (self._steps[last] - self._steps[first]) / (last - first) if more else 0.0
+        return self.events.now + more * pace
+
+    def rows(self, batch_id: int) -> int:
+        """Return the rows of a batch; the last one of an epoch has what is left."""
+        size, place = self.config.batch_size, batch_id % self._per_epoch
+        return min(size, self._problem.num_rows - place * size)
+
+    def payload_bytes(self, batch_id: int) -> float:
+        """Return the bytes of a batch's embedding or gradient."""
+        return self.rows(batch_id) * self._problem.row_bytes / 2
+
+    def report(self, worker: _Worker, report: Report) -> None:
+        """Let a report reach the broker, and be taken there."""
+        size = self._empty[0] + self._sent_bytes(report.published)
+        seconds = self._problem.active.broker_seconds
+        take = lambda: self._broker.do(seconds, lambda: self._take(worker, report))  # noqa: E731
+        self.events.send(worker.name, BROKER, size, take)
+
+    def _take(self, worker: _Worker, report: Report) -> None:
+        if worker.name.startswith(f"{ACTIVE}/"):
+            self._steps += [self.events.now] * len(report.published)
+        self._dispatch.take(worker.name, report, self.events.now)
+        parked, self._parked = [*self._parked, (worker, report)], []
+        for each in parked:
+            orders = self._dispatch.orders(each[0].name, each[1], self.events.now)
+            if orders is None:
+                self._parked.append(each)
+            else:
+                self._answer(*each, orders)
+
+    def _answer(self, worker: _Worker, report: Report, orders: Orders) -> None:
+        size = self._empty[1] + self._sent_bytes(orders.payloads)
+        self.events.send(BROKER, worker.name, size, lambda: worker.hear(report, orders))
+
+    def _sent_bytes(self, payloads: tuple[tuple[int, int, tuple[Any, ...]], ...]) -> float:
+        if not self.is_sent:
+            return 0.0
+        return sum(len(sent) * self.payload_bytes(batch_id) for batch_id, _, sent in payloads)
+
+
+def _network(problem: Problem) -> Network:
+    """Return the links between the parties; the broker is at the active one."""
+    parties, between = (ACTIVE, *(f"passive-{i + 1}" for i in range(problem.num_passive))), problem.bandwidth
+    default = Link(latency=problem.latency, bandwidth=between)
+    if problem.one_host:
+        return Network(local=default, hosts=dict.fromkeys((*parties, BROKER), ACTIVE))
+    local = Link(latency=problem.active.local_latency, bandwidth=problem.active.local_bandwidth)
+    shared = {party: HostCapacity(egress=between, ingress=between) for party in parties}
+    capacity = shared if problem.shared_link and math.isfinite(between) else {}
+    return Network(default=default, local=local, hosts={BROKER: ACTIVE}, capacity=capacity)
