@@ -4,16 +4,17 @@
 
     literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
-    pipeline   ceil(n/B) max(T_A / w_a, T_P / w_p, max(E, G) / bandwidth, S, H) + synchronisation
+    pipeline   max(ceil(n/B) max(S, H), W + max((ceil(n/(B m)) - 1) T)) + synchronisation
     replay     `replay.epoch_seconds` + synchronisation: what the runtime does, event by event
 
 The literal cost grows with w and so always asks for the fewest workers. In the others T is the time of one worker that
 computes on one core, and w/C times that when more workers than cores share them, with the processor time of a batch's
-messages, which the paper leaves out. `pipeline` is what the slowest part alone would allow, if everything else went on
-beside it: S are a batch's steps at a parameter server that steps for its workers one gradient after another, H the
-processor time of all processes of parties that share one host over its cores. It is a bound, and says which settings
-are worth a replay; the command chooses by the replay. The search tries all settings (the paper calls it dynamic
-programming); ties go to fewer workers, then to the smaller batch.
+messages, which the paper leaves out. `pipeline` is a bound: all batches pass the slowest station (T of each of m active
+or passive workers, the link in one direction), and the first of them comes there and the last goes on from there on its
+way W of computing, transfers and hops; S are a batch's steps at a parameter server that steps for its workers one
+gradient after another, H the processor time of all processes of parties on one host, over its cores. The bound says
+which settings are worth a replay; the command chooses by the replay. The search tries all settings (the paper calls it
+dynamic programming); ties go to fewer workers, then to the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
 """
@@ -39,9 +40,11 @@ WORKER_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 _WORTH = 0.01
 """Share of the seconds that is not worth further workers."""
 _SHOWN = 10
-_MOST_REPLAYS = 60
+_MOST_REPLAYS = 40
 HOPS: Mapping[str, int] = {"fetched": 8, "sent": 4}
 """Messages between parties, one after another, from the order to embed a batch to that for the next in its place."""
+HOPS_AT_ENDS = 2
+"""Further ones of a training: the first request for work, and the word that all is done."""
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 
@@ -118,6 +121,10 @@ class Problem:
     """Passive parties, each of them like `passive`."""
     one_host: bool = False
     """Whether all parties share the cores of one host."""
+    payloads: str = "fetched"
+    """How embeddings and gradients travel."""
+    num_epochs: int = 1
+    """Epochs that are trained without a pause."""
     steps_at_server: bool = False
     """Whether the parameter servers of parties of several workers step."""
 
@@ -161,11 +168,14 @@ def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objec
     if objective == "epoch":
         slowest = max(t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores))
         return num_batches * (slowest / min(w_a, w_p) + busy) + synchronisation
-    sides = max(t_a / min(w_a, active.cores), t_p / min(w_p, passive.cores))
+    all_batches = num_batches * problem.num_epochs
+    stations = ((t_a, min(w_a, active.cores)), (t_p, min(w_p, passive.cores)), (busy / 2, 1))
+    way = t_a + t_p + transfer + (HOPS[problem.payloads] + HOPS_AT_ENDS) * problem.latency
+    flow = way + max((math.ceil(all_batches / servers) - 1) * seconds for seconds, servers in stations)
     server = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
     together = t_a + t_p * problem.num_passive if problem.one_host else 0.0
     host = together / max(active.cores, passive.cores)
-    return num_batches * max(sides, busy / 2, server, host) + synchronisation
+    return max(flow, all_batches * server, all_batches * host) / problem.num_epochs + synchronisation
 
 
 def _worker_seconds(problem: Problem, profile: PartyProfile, batch_size: int, workers: int) -> float:
@@ -179,14 +189,16 @@ def _server_seconds(problem: Problem, profile: PartyProfile, workers: int) -> fl
     return profile.server_step_seconds if problem.steps_at_server and workers > 1 else 0.0
 
 
-def window(problem: Problem, made: Plan, payloads: str) -> int:
+def window(problem: Problem, made: Plan) -> int:
     """Return how many batches must be in flight so that what is under way does not hold up who could compute."""
     counts, size = (made.num_active_workers, made.num_passive_workers), made.batch_size
-    least = cost(problem, *counts, size, "pipeline") / math.ceil(problem.num_rows / size)
+    # a batch's time at the slowest station, as if there were no end of batches
+    endless = dataclasses.replace(problem, num_rows=1000 * size, num_epochs=1, latency=0.0)
+    least = cost(endless, *counts, size, "pipeline") / 1000
     computing = sum(batch_seconds(profile, size) for profile in (problem.active, problem.passive))
-    way = HOPS[payloads] * problem.latency + computing + problem.communication(size)
+    way = HOPS[problem.payloads] * problem.latency + computing + problem.communication(size)
     # one more for each worker, so that who is done finds the next batch there
-    return math.ceil(way / least) + sum(counts)
+    return min(math.ceil(way / least) + sum(counts), math.ceil(problem.num_rows / size))
 
 
 def search(
@@ -281,6 +293,8 @@ def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -
         row_bytes=row_bytes(config),
         bandwidth=min((float(v["bandwidth"]) for v in profiles if "bandwidth" in v), default=LAN.bandwidth),
         latency=float(max(values.get("latency", 0.0) for values in profiles)),
+        payloads=config.payloads,
+        num_epochs=min(config.epochs_per_round, config.num_epochs),
         steps_at_server=config.steps_at_server,
     )
 
@@ -289,20 +303,20 @@ def predict(config: PubSubVflConfig, problem: Problem) -> float:
     """Return the seconds of an epoch with the setting of `config`, averages included."""
     from protocols.pubsub_vfl.replay import epoch_seconds
 
-    averaging = [
-        profile.sync_seconds * workers
-        for profile, workers in (
-            (problem.active, config.num_active_workers),
-            (problem.passive, config.num_passive_workers),
-        )
-        if workers > 1
-    ]
-    return epoch_seconds(config, problem) + max(averaging, default=0.0)
+    sides = ((problem.active, config.num_active_workers), (problem.passive, config.num_passive_workers))
+    averages = [_average_seconds(profile, workers) for profile, workers in sides if workers > 1]
+    return epoch_seconds(config, problem) + max(averages, default=0.0)
+
+
+def _average_seconds(profile: PartyProfile, workers: int) -> float:
+    """Return what an average of a party's workers takes, with the ways to the parameter server and back."""
+    way = profile.local_latency + profile.parameter_bytes / profile.local_bandwidth
+    return profile.sync_seconds * workers + 2 * way
 
 
 def with_plan(config: PubSubVflConfig, problem: Problem, made: Plan) -> PubSubVflConfig:
     """Return the settings of a plan, with a window and a prefetch that do not hold it up."""
-    in_flight = window(problem, made, config.payloads)
+    in_flight = window(problem, made)
     return dataclasses.replace(
         config,
         algorithm="pubsub-vfl",

@@ -36,8 +36,7 @@ def epoch_seconds(config: PubSubVflConfig, problem: Problem) -> float:
 
     Epochs that are trained without a pause are worked out together; averages at their end are not counted.
     """
-    num_epochs = min(config.epochs_per_round, config.num_epochs)
-    return _Replay(config, problem, num_epochs).seconds() / num_epochs
+    return _Replay(config, problem).seconds() / problem.num_epochs
 
 
 class _Answer:
@@ -132,7 +131,7 @@ class _Worker:
         self.name, self.is_over = name, False
         self._replay, self._config, self._events = replay, replay.config, replay.events
         self._profile, self._cores, self._server = profile, cores, server
-        self._is_active = name.startswith(f"{ACTIVE}/")
+        self.is_active = name.startswith(f"{ACTIVE}/")
         self._todo: deque[Stamp] = deque()
         self._ready: deque[Stamp] = deque()
         self._published: list[tuple[int, int, tuple[Any, ...]]] = []
@@ -184,17 +183,17 @@ class _Worker:
         """Return what some phases of a batch take, and half of its messages, or all of them at the active party."""
         profile, rows = self._profile, self._replay.rows(stamp[0])
         messages = profile.message_seconds + profile.message_row_seconds * rows
-        return seconds_of(profile.phases[phases], rows) + messages * (1.0 if self._is_active else 0.5)
+        return seconds_of(profile.phases[phases], rows) + messages * (1.0 if self.is_active else 0.5)
 
     def _use(self, stamp: Stamp) -> Work:
-        phases = slice(None) if self._is_active else slice(self._ahead.stop, None)
+        phases = slice(None) if self.is_active else slice(self._ahead.stop, None)
         steps_here = self._profile.step_seconds if self._server is not None else 0.0
         yield max(self._seconds(stamp, phases) - steps_here, 0.0)
         if self._server is not None:
             self._pushes.append(self._push(self._server))
             while len(self._pushes) > self._config.server_window:
                 yield self._pushes.popleft()
-        if self._is_active:
+        if self.is_active:
             self._published.append((*stamp, (self.name,) * self._replay.num_passive))
         else:
             self._done.append(stamp)
@@ -211,9 +210,9 @@ class _Worker:
         is_sent, in_hand, now = self._replay.is_sent, len(self._ready) + len(self._todo), self._events.now
         if in_hand > 1 and now < self._no_report_before:
             return
-        held = len(self._ready) + self._num_fetching if self._is_active else len(self._todo)
+        held = len(self._ready) + self._num_fetching if self.is_active else len(self._todo)
         room = max(0, self._config.prefetch - held - self._room_asked)
-        has_use = room > 0 or (not self._is_active and not self._num_parked)
+        has_use = room > 0 or (not self.is_active and not self._num_parked)
         wait = is_sent or (not in_hand and not self._num_parked and has_use)
         worth = has_use if is_sent else wait or (room > 0 and not self._num_parked)
         if not (self._published or self._done or worth):
@@ -260,11 +259,11 @@ class _Worker:
 
 
 class _Replay:
-    def __init__(self, config: PubSubVflConfig, problem: Problem, num_epochs: int) -> None:
+    def __init__(self, config: PubSubVflConfig, problem: Problem) -> None:
         self.num_passive, self.is_sent = problem.num_passive, config.payloads == "sent"
         self._problem = problem
         self._per_epoch = math.ceil(problem.num_rows / config.batch_size)
-        self._num_all = num_epochs * self._per_epoch
+        self._num_all = problem.num_epochs * self._per_epoch
         self._num_batches = min(self._num_all, MOST_BATCHES)
         self.config = config = dataclasses.replace(config, deadline=math.inf)
         self.events = events = _Events(_network(problem))
@@ -273,7 +272,7 @@ class _Replay:
         self._broker = _Serial(events, here)
         self._dispatch = Dispatch(config, others)
         self._dispatch.begin(self._num_batches, 0.0)
-        self._parked: list[tuple[_Worker, Report]] = []
+        self._parked: dict[bool, list[tuple[_Worker, Report]]] = {True: [], False: []}
         self._steps: list[float] = []
         self._empty = measure(Report((), (), 0, False)), measure(Orders((), (), (), False))
         self.workers: list[_Worker] = []
@@ -314,16 +313,29 @@ class _Replay:
         self.events.send(worker.name, BROKER, size, take)
 
     def _take(self, worker: _Worker, report: Report) -> None:
-        if worker.name.startswith(f"{ACTIVE}/"):
+        if worker.is_active:
             self._steps += [self.events.now] * len(report.published)
         self._dispatch.take(worker.name, report, self.events.now)
-        parked, self._parked = [*self._parked, (worker, report)], []
-        for each in parked:
-            orders = self._dispatch.orders(each[0].name, each[1], self.events.now)
+        own, parked = worker.is_active, self._parked[worker.is_active]
+        parked.append((worker, report))
+        # an embedding is news for active workers, gradients are for passive ones, what is done for all; a bare request is
+        # news for nobody: those before it that wait would be told again that there is nothing
+        if report.done or (report.published and not own):
+            self._ask(is_active=True)
+        if report.done or (report.published and own):
+            self._ask(is_active=False)
+        if self._parked[own] and self._parked[own][-1][1] is report:
+            self._ask(is_active=own, since=len(self._parked[own]) - 1)
+
+    def _ask(self, *, is_active: bool, since: int = 0) -> None:
+        """Answer the reports of a side for which there is something, in the order in which they came."""
+        parked, self._parked[is_active] = self._parked[is_active], self._parked[is_active][:since]
+        for worker, report in parked[since:]:
+            orders = self._dispatch.orders(worker.name, report, self.events.now)
             if orders is None:
-                self._parked.append(each)
+                self._parked[is_active].append((worker, report))
             else:
-                self._answer(*each, orders)
+                self._answer(worker, report, orders)
 
     def _answer(self, worker: _Worker, report: Report, orders: Orders) -> None:
         size = self._empty[1] + self._sent_bytes(orders.payloads)

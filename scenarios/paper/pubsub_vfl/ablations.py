@@ -14,7 +14,7 @@ from typing import Any
 
 from _study import Point, asked, perform_all
 from _watch import network
-from planning import choice
+from _planning import choice
 
 CORES = {"active": 50, "passive": 14}
 DEADLINE = 0.05
