@@ -274,6 +274,24 @@ class Neighbour:
     name: str
 
 
+@message(reveals="nothing: how much to try")
+class TrialOrder:
+    """Batches of so many rows to exchange over the broker, by models that are thrown away."""
+
+    num_batches: int
+    batch_size: int
+    epoch: int
+
+
+@message(reveals="how fast the party's machine works; no data")
+class Spent:
+    """Processor seconds of a process in a trial, and the reports that it took; `process` tells processes apart."""
+
+    processor_seconds: float
+    num_reports: int
+    process: int
+
+
 @message(reveals="how fast the link between two parties is")
 class Link:
     """Seconds of one way, and bytes a second of it."""

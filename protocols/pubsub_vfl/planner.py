@@ -4,7 +4,7 @@
 
     literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
-    pipeline   max(ceil(n/B) max(S, H), W + max((ceil(n/(B m)) - 1) T)) + synchronisation
+    pipeline   max(floor(n/B) max(S, H), W + max((ceil(floor(n/B)/m) - 1) T)) + synchronisation
     replay     `replay.epoch_seconds` + synchronisation: what the runtime does, event by event
 
 The literal cost grows with w and so always asks for the fewest workers. In the others T is the time of one worker that
@@ -41,10 +41,10 @@ _WORTH = 0.01
 """Share of the seconds that is not worth further workers."""
 _SHOWN = 10
 _MOST_REPLAYS = 40
-HOPS: Mapping[str, int] = {"fetched": 8, "sent": 4}
-"""Messages between parties, one after another, from the order to embed a batch to that for the next in its place."""
-HOPS_AT_ENDS = 2
-"""Further ones of a training: the first request for work, and the word that all is done."""
+HOPS_OF_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 4}
+"""Messages between parties, one after another, for which a batch can take a place in the window, by `payloads`."""
+HOPS_OF_TRAINING: Mapping[str, int] = {"fetched": 8, "sent": 6}
+"""Likewise at least from the first request for work to the word that all is done."""
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 
@@ -90,6 +90,8 @@ class PartyProfile:
     """Bytes a second between two processes of the party."""
     broker_seconds: float = 0.0
     """Processor seconds of the broker for a report (the active party's)."""
+    broker_row_seconds: float = 0.0
+    """Likewise for each row whose embedding or gradient is published."""
     host: str = ""
     """Names the machine: parties that name the same one share its cores, and its memory instead of a link."""
 
@@ -168,9 +170,10 @@ def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objec
     if objective == "epoch":
         slowest = max(t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores))
         return num_batches * (slowest / min(w_a, w_p) + busy) + synchronisation
-    all_batches = num_batches * problem.num_epochs
+    # whole ones: the last of an epoch has the rows that are left
+    all_batches = max(1, problem.num_rows // batch_size) * problem.num_epochs
     stations = ((t_a, min(w_a, active.cores)), (t_p, min(w_p, passive.cores)), (busy / 2, 1))
-    way = t_a + t_p + transfer + (HOPS[problem.payloads] + HOPS_AT_ENDS) * problem.latency
+    way = t_a + t_p + transfer + HOPS_OF_TRAINING[problem.payloads] * problem.latency
     flow = way + max((math.ceil(all_batches / servers) - 1) * seconds for seconds, servers in stations)
     server = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
     together = t_a + t_p * problem.num_passive if problem.one_host else 0.0
@@ -196,7 +199,7 @@ def window(problem: Problem, made: Plan) -> int:
     endless = dataclasses.replace(problem, num_rows=1000 * size, num_epochs=1, latency=0.0)
     least = cost(endless, *counts, size, "pipeline") / 1000
     computing = sum(batch_seconds(profile, size) for profile in (problem.active, problem.passive))
-    way = HOPS[problem.payloads] * problem.latency + computing + problem.communication(size)
+    way = HOPS_OF_BATCH[problem.payloads] * problem.latency + computing + problem.communication(size)
     # one more for each worker, so that who is done finds the next batch there
     return min(math.ceil(way / least) + sum(counts), math.ceil(problem.num_rows / size))
 

@@ -240,7 +240,7 @@ class _Worker:
                 self._fetch((batch_id, sequence), owners)
         self._news.come()
 
-    def _fetch(self, stamp: Stamp, owners: tuple[str, ...]) -> None:
+    def _fetch(self, stamp: Stamp, owners: tuple[Any, ...]) -> None:
         self._num_fetching += 1
         self._num_under_way += 1
         missing = len(owners)
@@ -308,7 +308,8 @@ class _Replay:
     def report(self, worker: _Worker, report: Report) -> None:
         """Let a report reach the broker, and be taken there."""
         size = self._empty[0] + self._sent_bytes(report.published)
-        seconds = self._problem.active.broker_seconds
+        active, rows = self._problem.active, sum(self.rows(batch_id) for batch_id, *_ in report.published)
+        seconds = active.broker_seconds + active.broker_row_seconds * rows
         take = lambda: self._broker.do(seconds, lambda: self._take(worker, report))  # noqa: E731
         self.events.send(worker.name, BROKER, size, take)
 
@@ -318,8 +319,8 @@ class _Replay:
         self._dispatch.take(worker.name, report, self.events.now)
         own, parked = worker.is_active, self._parked[worker.is_active]
         parked.append((worker, report))
-        # an embedding is news for active workers, gradients are for passive ones, what is done for all; a bare request is
-        # news for nobody: those before it that wait would be told again that there is nothing
+        # an embedding is news for active workers, gradients are for passive ones, what is done for all; a bare request
+        # is news for nobody: those before it that wait would be told again that there is nothing
         if report.done or (report.published and not own):
             self._ask(is_active=True)
         if report.done or (report.published and own):

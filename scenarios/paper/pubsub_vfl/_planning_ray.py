@@ -1,1 +1,103 @@
-def measure_on_ray(given, data): ...
+"""Ten settings on real Ray, predicted from what `fedactors plan --measure` measures on this machine just before."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from _planning import PlanningStudy, problem_in_files
+
+from fedactors.config import as_dict, build
+from fedactors.launch import RunOptions, measure
+from fedactors.records.recorder import MemoryRecorder
+from fedactors.records.table import RunRow
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.sweeps.runs import run_once
+from protocols.pubsub_vfl import planner
+from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.plugin import PROTOCOL
+
+EPOCHS = 4
+"""The first of them is left out: it loads and allocates what the others find."""
+SETTINGS = (
+    (1, 1, 64, 8, "fetched"),
+    (1, 1, 128, 8, "sent"),
+    (1, 1, 256, 8, "fetched"),
+    (1, 1, 256, 2, "fetched"),
+    (1, 1, 512, 8, "sent"),
+    (1, 2, 128, 12, "fetched"),
+    (1, 2, 512, 12, "fetched"),
+    (2, 1, 128, 12, "fetched"),
+    (2, 1, 256, 12, "sent"),
+    (2, 2, 256, 16, "fetched"),
+)
+"""Workers of both sides, batch size, window, and how payloads travel."""
+
+
+class Trainings(MemoryRecorder):
+    """Keeps how long each epoch's training took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        if kind == "phase" and label == "training":
+            self.seconds.append(end - start)
+
+    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        """Keep no checkpoint."""
+
+
+def measure_on_ray(given: PlanningStudy, data: str) -> None:
+    """Let the parties measure themselves, predict all settings from their files, and run them one after another."""
+    files: dict[str, list[Path]] = {}
+    made: dict[str, dict[str, Any]] = {}
+    for w_a, w_p, size, window, payloads in SETTINGS[:2] if given.smoke else SETTINGS:
+        made[f"w{w_a}-{w_p}-b{size}-p{window}-{payloads}"] = {
+            "num_epochs": EPOCHS,
+            "num_active_workers": w_a,
+            "num_passive_workers": w_p,
+            "batch_size": size,
+            "max_in_flight": window,
+            "prefetch": 3,
+            "payloads": payloads,
+        }
+    expected = {}
+    for name, settings in made.items():
+        config = build(PubSubVflConfig, settings)
+        if config.payloads not in files:
+            profiles = measure(PROTOCOL, config, RunOptions(runtime="ray", data=data))
+            files[config.payloads] = _written(given.out / "planning-profiles" / config.payloads, profiles)
+        expected[name] = planner.predict(config, problem_in_files(config, files[config.payloads]))
+    for name, settings in made.items():
+        told = [json.loads(path.read_text()) for path in files[settings["payloads"]]]
+        given.put("planning-ray", name, [_run(settings, data, expected[name], told)], list(made))
+
+
+def _written(folder: Path, profiles: list[Mapping[str, Any]]) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for index, profile in enumerate(profiles):
+        files.append(folder / f"{index}-{profile['role']}.json")
+        files[-1].write_text(json.dumps(profile))
+    return files
+
+
+def _run(settings: Mapping[str, Any], data: str, expected: float, profiles: list[Mapping[str, Any]]) -> RunRow:
+    recorder, before = Trainings(), os.getloadavg()[0]
+    done = run_once(PROTOCOL, settings, data, 0, make=RayRuntime, recorder=recorder, checkpoint_every=0)
+    seconds = statistics.median(recorder.seconds[1:])
+    metrics = {
+        "predicted": expected,
+        "measured": seconds,
+        "measured_over_predicted": seconds / expected,
+        "load_average": before,
+    }
+    row = done.row(metrics, config=as_dict(done.config))
+    return dataclasses.replace(row, curve={"seconds": recorder.seconds}, extra={"profiles": profiles})

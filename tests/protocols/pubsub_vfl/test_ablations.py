@@ -10,7 +10,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scenarios/paper/pubsub_vfl"
 TINY = {"num_epochs": 2, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 32}
-NAMES = ("_study", "_watch", "planning", "ablations")
+NAMES = ("_study", "_watch", "_planning", "ablations")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def rows(scripts):
 
 
 def test_the_planner_chooses_the_workers_and_its_ablation_takes_equal_numbers(scripts, rows):
-    best = scripts["planning"].choice({"batch_size": 64}, "breast-cancer", {"active": 50, "passive": 14}, 358)
+    best = scripts["_planning"].choice({"batch_size": 64}, "breast-cancer", {"active": 50, "passive": 14}, 358)
     chosen = {"num_active_workers": best.num_active_workers, "num_passive_workers": best.num_passive_workers}
     assert best.num_active_workers > best.num_passive_workers, "the party with more cores gets more workers"
     assert rows["0-all"].settings.items() >= chosen.items()
