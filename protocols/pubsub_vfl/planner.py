@@ -4,16 +4,17 @@
 
     literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
-    pipeline   max(floor(n/B) max(S, H), W + max((ceil(floor(n/B)/m) - 1) T)) + synchronisation
+    pipeline   max(b max(S, H), W + (b/w_a - 1) T_A, b/w_p T_P + ends, W + (b - 1) max(E, G) / bandwidth)
+               + synchronisation, of b = floor(n/B) batches
     replay     `replay.epoch_seconds` + synchronisation: what the runtime does, event by event
 
 The literal cost grows with w and so always asks for the fewest workers. In the others T is the time of one worker that
 computes on one core, and w/C times that when more workers than cores share them, with the processor time of a batch's
-messages, which the paper leaves out. `pipeline` is a bound: all batches pass the slowest station (T of each of m active
-or passive workers, the link in one direction), and the first of them comes there and the last goes on from there on its
-way W of computing, transfers and hops; S are a batch's steps at a parameter server that steps for its workers one
-gradient after another, H the processor time of all processes of parties on one host, over its cores. The bound says
-which settings are worth a replay; the command chooses by the replay. The search tries all settings (the paper calls it
+messages, which the paper leaves out. `pipeline` is a bound: all batches pass the active workers and the link, in one
+direction, where the first comes and from where the last goes on its way W of computing, transfers and hops, and all
+are at a passive worker before and after; S are a batch's steps at a parameter server that steps for its workers one
+gradient after another, H the processor time of all processes of parties on one host, over its cores. It says which
+settings are worth a replay; the command chooses by the replay. The search tries all settings (the paper calls it
 dynamic programming); ties go to fewer workers, then to the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
@@ -45,6 +46,8 @@ HOPS_OF_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 4}
 """Messages between parties, one after another, for which a batch can take a place in the window, by `payloads`."""
 HOPS_OF_TRAINING: Mapping[str, int] = {"fetched": 8, "sent": 6}
 """Likewise at least from the first request for work to the word that all is done."""
+HOPS_AT_ENDS = 4
+"""Of these those before a passive worker begins and after it has ended."""
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 
@@ -172,9 +175,15 @@ def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objec
         return num_batches * (slowest / min(w_a, w_p) + busy) + synchronisation
     # whole ones: the last of an epoch has the rows that are left
     all_batches = max(1, problem.num_rows // batch_size) * problem.num_epochs
-    stations = ((t_a, min(w_a, active.cores)), (t_p, min(w_p, passive.cores)), (busy / 2, 1))
     way = t_a + t_p + transfer + HOPS_OF_TRAINING[problem.payloads] * problem.latency
-    flow = way + max((math.ceil(all_batches / servers) - 1) * seconds for seconds, servers in stations)
+    active_turns, passive_turns = (
+        math.ceil(all_batches / min(workers, profile.cores)) for workers, profile in ((w_a, active), (w_p, passive))
+    )
+    flow = max(
+        way + (active_turns - 1) * t_a,
+        way + (all_batches - 1) * busy / 2,
+        passive_turns * t_p + HOPS_AT_ENDS * problem.latency,
+    )
     server = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
     together = t_a + t_p * problem.num_passive if problem.one_host else 0.0
     host = together / max(active.cores, passive.cores)
