@@ -63,25 +63,25 @@ class _Events:
     def __init__(self, network: Network) -> None:
         self.now = 0.0
         self.network = network
-        self._events: list[tuple[float, int, Action]] = []
+        self._events: list[tuple[float, str, int, Action]] = []
         self._number = 0
         self._shared = SharedTransfers(network)
-        self._arrivals: dict[int, tuple[float, Action]] = {}
+        self._arrivals: dict[int, tuple[float, str, Action]] = {}
 
-    def at(self, when: float, action: Action) -> None:
-        """Do something at a time."""
+    def at(self, when: float, actor: str, action: Action) -> None:
+        """Do something at a time; at one time, as in simulation, in the order of the actors whose doing it is."""
         self._number += 1
-        heapq.heappush(self._events, (when, self._number, action))
+        heapq.heappush(self._events, (when, actor, self._number, action))
 
     def send(self, sender: str, receiver: str, num_bytes: float, arrive: Action) -> None:
         """Do something when a message has come from one actor to another."""
         network = self.network
         link, size = network.link(sender, receiver, ""), round(num_bytes) + HEADER_BYTES
         if not network.is_shared(sender, receiver):
-            self.at(self.now + link.seconds(size), arrive)
+            self.at(self.now + link.seconds(size), sender, arrive)
             return
         self._number += 1
-        self._arrivals[self._number] = (link.latency, arrive)
+        self._arrivals[self._number] = (link.latency, sender, arrive)
         self._shared.start(self.now, self._number, network.host(sender), network.host(receiver), link, size)
 
     def run(self) -> None:
@@ -91,10 +91,10 @@ class _Events:
             if end is not None and not (self._events and self._events[0][0] < end):
                 self.now = max(self.now, end)
                 for number in self._shared.advance(self.now):
-                    latency, arrive = self._arrivals.pop(number)
-                    self.at(self.now + latency, arrive)
+                    latency, sender, arrive = self._arrivals.pop(number)
+                    self.at(self.now + latency, sender, arrive)
                 continue
-            self.now, _, action = heapq.heappop(self._events)
+            self.now, *_, action = heapq.heappop(self._events)
             action()
 
 
@@ -114,14 +114,14 @@ class _Cores:
 class _Serial:
     """A process that does one thing after another, on the cores of its host."""
 
-    def __init__(self, events: _Events, cores: _Cores) -> None:
-        self._events, self._cores, self._free_at = events, cores, 0.0
+    def __init__(self, events: _Events, name: str, cores: _Cores) -> None:
+        self._events, self.name, self._cores, self._free_at = events, name, cores, 0.0
 
     def do(self, seconds: float, then: Action) -> None:
         """Do something that takes so long."""
         if seconds:
             self._free_at = self._cores.take(max(self._events.now, self._free_at), seconds)
-        self._events.at(max(self._events.now, self._free_at), then)
+        self._events.at(max(self._events.now, self._free_at), self.name, then)
 
 
 class _Worker:
@@ -150,7 +150,7 @@ class _Worker:
                     continue
                 found.wake = self.go_on
             else:
-                self._events.at(self._cores.take(self._events.now, found), self.go_on)
+                self._events.at(self._cores.take(self._events.now, found), self.name, self.go_on)
             return
         self.is_over = True
 
@@ -202,8 +202,8 @@ class _Worker:
         """Send a gradient to the party's parameter server; the parameters come back."""
         answer, profile, events = _Answer(), self._profile, self._events
         way = profile.local_latency + (profile.parameter_bytes + HEADER_BYTES) / profile.local_bandwidth
-        back = lambda: events.at(events.now + way, answer.come)  # noqa: E731
-        events.at(events.now + way, lambda: server.do(profile.server_step_seconds, back))
+        back = lambda: events.at(events.now + way, server.name, answer.come)  # noqa: E731
+        events.at(events.now + way, self.name, lambda: server.do(profile.server_step_seconds, back))
         return answer
 
     def _report(self) -> None:
@@ -269,12 +269,11 @@ class _Replay:
         self.events = events = _Events(_network(problem))
         others = [f"passive-{i + 1}" for i in range(problem.num_passive)]
         here = _Cores(max(problem.active.cores, problem.passive.cores) if problem.one_host else problem.active.cores)
-        self._broker = _Serial(events, here)
+        self._broker = _Serial(events, BROKER, here)
         self._dispatch = Dispatch(config, others)
         self._dispatch.begin(self._num_batches, 0.0)
         self._parked: dict[bool, list[tuple[_Worker, Report]]] = {True: [], False: []}
         self._steps: list[float] = []
-        self._empty = measure(Report((), (), 0, False)), measure(Orders((), (), (), False))
         self.workers: list[_Worker] = []
         for party in (ACTIVE, *others):
             profile, count = (
@@ -283,7 +282,7 @@ class _Replay:
                 else (problem.passive, config.num_passive_workers)
             )
             cores = here if party == ACTIVE or problem.one_host else _Cores(profile.cores)
-            server = _Serial(events, cores) if config.steps_at_server and count > 1 else None
+            server = _Serial(events, f"{party}/ps", cores) if config.steps_at_server and count > 1 else None
             self.workers += [_Worker(self, f"{party}/worker-{i}", profile, cores, server) for i in range(count)]
 
     def seconds(self) -> float:
@@ -307,7 +306,7 @@ class _Replay:
 
     def report(self, worker: _Worker, report: Report) -> None:
         """Let a report reach the broker, and be taken there."""
-        size = self._empty[0] + self._sent_bytes(report.published)
+        size = measure(report) + self._sent_bytes(report.published)
         active, rows = self._problem.active, sum(self.rows(batch_id) for batch_id, *_ in report.published)
         seconds = active.broker_seconds + active.broker_row_seconds * rows
         take = lambda: self._broker.do(seconds, lambda: self._take(worker, report))  # noqa: E731
@@ -339,7 +338,7 @@ class _Replay:
                 self._answer(worker, report, orders)
 
     def _answer(self, worker: _Worker, report: Report, orders: Orders) -> None:
-        size = self._empty[1] + self._sent_bytes(orders.payloads)
+        size = measure(orders) + self._sent_bytes(orders.payloads)
         self.events.send(BROKER, worker.name, size, lambda: worker.hear(report, orders))
 
     def _sent_bytes(self, payloads: tuple[tuple[int, int, tuple[Any, ...]], ...]) -> float:

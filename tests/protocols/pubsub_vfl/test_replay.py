@@ -75,7 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_a_replay_takes_as_long_as_the_simulation(name, latency, bandwidth):
     config = config_of(**{"num_epochs": 1, "batch_size": 32, **SETTINGS[name]})
     seconds, num_rows = simulated(config, latency, bandwidth)
-    assert predicted(config, latency, bandwidth, num_rows) == pytest.approx(seconds, rel=0.06)
+    assert predicted(config, latency, bandwidth, num_rows) == pytest.approx(seconds, rel=0.03)
 
 
 FLAT: dict[str, Any] = {"memory_base": 0.0, "memory_available": math.inf, "sync_seconds": 0.0}
