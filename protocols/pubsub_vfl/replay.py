@@ -14,9 +14,9 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections import deque
-from collections.abc import Callable, Generator
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, cast
 
 from fedactors.network.codec import HEADER_BYTES, measure
 from fedactors.network.links import HostCapacity, Link, Network, SharedTransfers
@@ -57,16 +57,53 @@ class _Answer:
 Work = Generator[float | _Answer, None, None]
 
 
-class _Events:
-    """Actions at their times, and transfers that share the capacity of hosts."""
+class _Shared:
+    """What is under way and shares the capacity of hosts: transfers, or computing where cores are scarce."""
 
     def __init__(self, network: Network) -> None:
+        self._shared = SharedTransfers(network)
+        self._number = 0
+        self._ends: dict[int, Action] = {}
+        self._next: float | None = None
+
+    def start(self, now: float, source: str, target: str, link: Link, amount: float, end: Action) -> None:
+        """Begin something of so many bytes, or seconds of one core."""
+        self._number += 1
+        self._ends[self._number] = end
+        self._shared.start(now, self._number, source, target, link, cast("int", amount))
+        self._next = None
+
+    def next_end(self) -> float:
+        """Return when something ends next, if nothing else begins."""
+        if self._next is None:
+            end = self._shared.next_end()
+            self._next = math.inf if end is None else end
+        return self._next
+
+    def end(self, now: float) -> None:
+        """Let what has ended by now go on, in the order in which it began."""
+        self._next = None
+        for number in self._shared.advance(now):
+            self._ends.pop(number)()
+
+
+class _Events:
+    """Actions at their times, on hosts that share links and cores.
+
+    Args:
+        network: the links.
+        cores: of each host.
+        processes: of each host; where they are more than its cores they share them evenly, as an operating system does.
+    """
+
+    def __init__(self, network: Network, cores: Mapping[str, int], processes: Mapping[str, int]) -> None:
         self.now = 0.0
-        self.network = network
+        self._network = network
         self._events: list[tuple[float, str, int, Action]] = []
         self._number = 0
-        self._shared = SharedTransfers(network)
-        self._arrivals: dict[int, tuple[float, str, Action]] = {}
+        self._scarce = {host for host in cores if processes[host] > cores[host]}
+        self._transfers = _Shared(network)
+        self._computing = _Shared(Network(capacity={host: HostCapacity(egress=cores[host]) for host in self._scarce}))
 
     def at(self, when: float, actor: str, action: Action) -> None:
         """Do something at a time; at one time, as in simulation, in the order of the actors whose doing it is."""
@@ -75,62 +112,78 @@ class _Events:
 
     def send(self, sender: str, receiver: str, num_bytes: float, arrive: Action) -> None:
         """Do something when a message has come from one actor to another."""
-        network = self.network
+        network = self._network
         link, size = network.link(sender, receiver, ""), round(num_bytes) + HEADER_BYTES
         if not network.is_shared(sender, receiver):
             self.at(self.now + link.seconds(size), sender, arrive)
             return
-        self._number += 1
-        self._arrivals[self._number] = (link.latency, sender, arrive)
-        self._shared.start(self.now, self._number, network.host(sender), network.host(receiver), link, size)
+        come = lambda: self.at(self.now + link.latency, sender, arrive)  # noqa: E731
+        self._transfers.start(self.now, network.host(sender), network.host(receiver), link, size, come)
+
+    def compute(self, actor: str, seconds: float, then: Action) -> None:
+        """Do something when an actor has computed for so long, on one core at most."""
+        host = self._network.host(actor)
+        if host in self._scarce and seconds:
+            self._computing.start(self.now, host, host, _CORE, seconds, then)
+        else:
+            self.at(self.now + seconds, actor, then)
 
     def run(self) -> None:
         """Do all in the order of their times."""
-        while self._events or self._arrivals:
-            end = self._shared.next_end() if self._arrivals else None
-            if end is not None and not (self._events and self._events[0][0] < end):
-                self.now = max(self.now, end)
-                for number in self._shared.advance(self.now):
-                    latency, sender, arrive = self._arrivals.pop(number)
-                    self.at(self.now + latency, sender, arrive)
-                continue
-            self.now, *_, action = heapq.heappop(self._events)
-            action()
+        while True:
+            event = self._events[0][0] if self._events else math.inf
+            end = min((self._transfers, self._computing), key=_Shared.next_end)
+            if min(event, end.next_end()) == math.inf:
+                return
+            if end.next_end() <= event:
+                self.now = max(self.now, end.next_end())
+                end.end(self.now)
+            else:
+                self.now, *_, action = heapq.heappop(self._events)
+                action()
 
 
-class _Cores:
-    """When each core of a host is free again."""
-
-    def __init__(self, count: int) -> None:
-        self._free_at = [0.0] * count
-
-    def take(self, earliest: float, seconds: float) -> float:
-        """Return when a computation is done that queues for a core from `earliest` on."""
-        due = max(earliest, self._free_at[0]) + seconds
-        heapq.heapreplace(self._free_at, due)
-        return due
+_CORE = Link(bandwidth=1.0)
 
 
 class _Serial:
-    """A process that does one thing after another, on the cores of its host."""
+    """A process that does one thing after another."""
 
-    def __init__(self, events: _Events, name: str, cores: _Cores) -> None:
-        self._events, self.name, self._cores, self._free_at = events, name, cores, 0.0
+    def __init__(self, events: _Events, name: str) -> None:
+        self.name = name
+        self._events = events
+        self._queue: deque[tuple[float, Action]] = deque()
+        self._is_busy = False
 
     def do(self, seconds: float, then: Action) -> None:
-        """Do something that takes so long."""
+        """Do something that takes so long, after what came before it."""
+        self._queue.append((seconds, then))
+        if not self._is_busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        seconds, then = self._queue.popleft()
+        self._is_busy = True
+
+        def end() -> None:
+            self._is_busy = False
+            then()
+            if self._queue and not self._is_busy:
+                self._begin()
+
         if seconds:
-            self._free_at = self._cores.take(max(self._events.now, self._free_at), seconds)
-        self._events.at(max(self._events.now, self._free_at), self.name, then)
+            self._events.compute(self.name, seconds, end)
+        else:
+            end()
 
 
 class _Worker:
     """A worker; what it holds and when it reports is as in `pipeline.Pipeline`."""
 
-    def __init__(self, replay: _Replay, name: str, profile: PartyProfile, cores: _Cores, server: _Serial | None):
+    def __init__(self, replay: _Replay, name: str, profile: PartyProfile, server: _Serial | None):
         self.name, self.is_over = name, False
         self._replay, self._config, self._events = replay, replay.config, replay.events
-        self._profile, self._cores, self._server = profile, cores, server
+        self._profile, self._server = profile, server
         self.is_active = name.startswith(f"{ACTIVE}/")
         self._todo: deque[Stamp] = deque()
         self._ready: deque[Stamp] = deque()
@@ -150,7 +203,7 @@ class _Worker:
                     continue
                 found.wake = self.go_on
             else:
-                self._events.at(self._cores.take(self._events.now, found), self.name, self.go_on)
+                self._events.compute(self.name, found, self.go_on)
             return
         self.is_over = True
 
@@ -266,24 +319,26 @@ class _Replay:
         self._num_all = problem.num_epochs * self._per_epoch
         self._num_batches = min(self._num_all, MOST_BATCHES)
         self.config = config = dataclasses.replace(config, deadline=math.inf)
-        self.events = events = _Events(_network(problem))
+        active, passive = problem.active, problem.passive
+        w_a, w_p = config.num_active_workers, config.num_passive_workers
         others = [f"passive-{i + 1}" for i in range(problem.num_passive)]
-        here = _Cores(max(problem.active.cores, problem.passive.cores) if problem.one_host else problem.active.cores)
-        self._broker = _Serial(events, BROKER, here)
+        parties = {ACTIVE: (active, w_a), **dict.fromkeys(others, (passive, w_p))}
+        network = _network(problem)
+        cores, processes = Counter[str](), Counter({ACTIVE: int(active.broker_seconds > 0)})
+        for party, (profile, count) in parties.items():
+            host = network.host(party)
+            cores[host] = max(cores[host], profile.cores)
+            processes[host] += count + int(config.steps_at_server and count > 1)
+        self.events = events = _Events(network, cores, processes)
+        self._broker = _Serial(events, BROKER)
         self._dispatch = Dispatch(config, others)
         self._dispatch.begin(self._num_batches, 0.0)
         self._parked: dict[bool, list[tuple[_Worker, Report]]] = {True: [], False: []}
         self._steps: list[float] = []
         self.workers: list[_Worker] = []
-        for party in (ACTIVE, *others):
-            profile, count = (
-                (problem.active, config.num_active_workers)
-                if party == ACTIVE
-                else (problem.passive, config.num_passive_workers)
-            )
-            cores = here if party == ACTIVE or problem.one_host else _Cores(profile.cores)
-            server = _Serial(events, f"{party}/ps", cores) if config.steps_at_server and count > 1 else None
-            self.workers += [_Worker(self, f"{party}/worker-{i}", profile, cores, server) for i in range(count)]
+        for party, (profile, count) in parties.items():
+            server = _Serial(events, f"{party}/ps") if config.steps_at_server and count > 1 else None
+            self.workers += [_Worker(self, f"{party}/worker-{i}", profile, server) for i in range(count)]
 
     def seconds(self) -> float:
         """Return what all batches take."""

@@ -189,7 +189,7 @@ def test_parties_of_one_host_share_its_cores():
     config = config_of(num_active_workers=2, num_passive_workers=2, batch_size=100, max_in_flight=24)
     alone, shared = (planner.predict(config, planner.problem_of(config, each)) for each in (apart, together))
     # 200 batches, all phases of both sides, over two cores
-    assert shared == pytest.approx(200 * 2 * 0.001 * 100**0.7 / 2, rel=0.01)
+    assert shared == pytest.approx(200 * 2 * 0.001 * 100**0.7 / 2, rel=0.03)
     assert alone < 0.6 * shared
     elsewhere = [together[0], {**together[1], "host": "b"}]
     assert planner.predict(config, planner.problem_of(config, elsewhere)) == alone
