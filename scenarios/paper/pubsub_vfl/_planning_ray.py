@@ -6,20 +6,24 @@ import dataclasses
 import json
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 from _planning import PlanningStudy, problem_in_files
 
 from fedactors.config import as_dict, build
 from fedactors.launch import RunOptions, measure
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
+from fedactors.runtime.base import Runtime
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.sweeps.runs import run_once
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.planner import Problem
 from protocols.pubsub_vfl.plugin import PROTOCOL
 
 EPOCHS = 4
@@ -40,15 +44,21 @@ SETTINGS = (
 
 
 class Trainings(MemoryRecorder):
-    """Keeps how long each epoch's training took."""
+    """Keeps how long each epoch's training took, and the processor seconds of all actors by its end."""
+
+    runtime: Runtime | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
+        self.processor: list[float] = []
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         if kind == "phase" and label == "training":
+            assert isinstance(self.runtime, RayRuntime)
             self.seconds.append(end - start)
+            times = [psutil.Process(pid).cpu_times() for pid in self.runtime.processes.values()]
+            self.processor.append(sum(time.user + time.system for time in times))
 
     def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
         """Keep no checkpoint."""
@@ -68,19 +78,30 @@ def measure_on_ray(given: PlanningStudy, data: str) -> None:
             "prefetch": 3,
             "payloads": payloads,
         }
-    expected = {}
+    made = {name: settings for name, settings in made.items() if given.wants(name)}
+    expected, processor = {}, {}
     for name, settings in made.items():
         config = build(PubSubVflConfig, settings)
         if config.payloads not in files:
             profiles = measure(PROTOCOL, config, RunOptions(runtime="ray", data=data))
             files[config.payloads] = _written(given.out / "planning-profiles" / config.payloads, profiles)
-        expected[name] = planner.predict(config, problem_in_files(config, files[config.payloads]))
+        problem = problem_in_files(config, files[config.payloads])
+        expected[name], processor[name] = planner.predict(config, problem), _processor_seconds(config, problem)
     for name, settings in made.items():
         told = [json.loads(path.read_text()) for path in files[settings["payloads"]]]
-        given.put("planning-ray", name, [_run(settings, data, expected[name], told)], list(made))
+        given.put("planning-ray", name, [_run(settings, data, expected[name], processor[name], told)], list(made))
 
 
-def _written(folder: Path, profiles: list[Mapping[str, Any]]) -> list[Path]:
+def _processor_seconds(config: PubSubVflConfig, problem: Problem) -> float:
+    """Return the processor seconds that the profiles say an epoch takes all workers; the broker's reports are few."""
+    size, num_batches = config.batch_size, problem.num_rows / config.batch_size
+    sides = (problem.active, problem.passive)
+    messages = sum(side.message_seconds + side.message_row_seconds * size for side in sides)
+    broker = 3 * problem.active.broker_seconds + 2 * size * problem.active.broker_row_seconds
+    return num_batches * (sum(planner.batch_seconds(side, size) for side in sides) + messages + broker)
+
+
+def _written(folder: Path, profiles: Sequence[Mapping[str, Any]]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for index, profile in enumerate(profiles):
@@ -89,14 +110,18 @@ def _written(folder: Path, profiles: list[Mapping[str, Any]]) -> list[Path]:
     return files
 
 
-def _run(settings: Mapping[str, Any], data: str, expected: float, profiles: list[Mapping[str, Any]]) -> RunRow:
+def _run(
+    settings: Mapping[str, Any], data: str, expected: float, processor: float, profiles: list[Mapping[str, Any]]
+) -> RunRow:
     recorder, before = Trainings(), os.getloadavg()[0]
     done = run_once(PROTOCOL, settings, data, 0, make=RayRuntime, recorder=recorder, checkpoint_every=0)
-    seconds = statistics.median(recorder.seconds[1:])
+    seconds, spent = statistics.median(recorder.seconds[1:]), statistics.median(np.diff(recorder.processor))
     metrics = {
         "predicted": expected,
         "measured": seconds,
         "measured_over_predicted": seconds / expected,
+        "processor_predicted": processor,
+        "processor_measured": float(spent),
         "load_average": before,
     }
     row = done.row(metrics, config=as_dict(done.config))
