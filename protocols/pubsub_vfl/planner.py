@@ -29,9 +29,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, cast
 
 from fedactors.errors import BadInput
-from fedactors.network.codec import message
 from fedactors.network.links import LAN
 from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
+from protocols.pubsub_vfl.replay import Problem, epoch_seconds, seconds_of
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
@@ -51,54 +52,6 @@ HOPS_AT_ENDS = 4
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 
-@message(reveals="how fast the party's machine trains its models: fitted constants, no data")
-class PowerLaw:
-    """Seconds (or bytes) as ``scale * B ** exponent``."""
-
-    scale: float
-    exponent: float
-
-
-@message(reveals="the party's cores, memory and fitted constants; nothing of its rows")
-class PartyProfile:
-    """What a party tells of its machine.
-
-    `phases` are, of a passive party, those before an embedding leaves and, as many, those after its gradient has come.
-    """
-
-    role: str
-    cores: int
-    phases: tuple[PowerLaw, ...]
-    memory_base: float
-    """Bytes of a worker without a batch (M_0)."""
-    memory_per_batch: PowerLaw
-    """Bytes more for a batch (rho B^chi)."""
-    memory_available: float
-    """Bytes that a worker may use."""
-    sync_seconds: float
-    """Seconds by which each worker lengthens an average of parameters."""
-    message_seconds: float = 0.0
-    """Processor seconds of a worker for the messages of a batch, but for those that its rows take."""
-    message_row_seconds: float = 0.0
-    """Likewise for each row of the batch."""
-    step_seconds: float = 0.0
-    """Seconds of `phases` that are a worker's own step: where the parameter server steps it takes none."""
-    server_step_seconds: float = 0.0
-    """Seconds of a step at the parameter server."""
-    parameter_bytes: float = 0.0
-    """Bytes that a worker and the parameter server send one another for a step."""
-    local_latency: float = 0.0
-    """Seconds of one way between two processes of the party."""
-    local_bandwidth: float = math.inf
-    """Bytes a second between two processes of the party."""
-    broker_seconds: float = 0.0
-    """Processor seconds of the broker for a report (the active party's)."""
-    broker_row_seconds: float = 0.0
-    """Likewise for each row whose embedding or gradient is published."""
-    host: str = ""
-    """Names the machine: parties that name the same one share its cores, and its memory instead of a link."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """A setting and what it is predicted to cost, in seconds of `objective`."""
@@ -109,35 +62,6 @@ class Plan:
     cost: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What is planned for. `row_bytes` is what a row's embedding and gradient take together."""
-
-    active: PartyProfile
-    passive: PartyProfile
-    num_rows: int = 1
-    row_bytes: float = 0.0
-    bandwidth: float = math.inf
-    shared_link: bool = True
-    """Whether batches in flight share the bandwidth; otherwise each has it, and a transfer only adds to its way."""
-    latency: float = 0.0
-    """Seconds of one hop between the parties."""
-    num_passive: int = 1
-    """Passive parties, each of them like `passive`."""
-    one_host: bool = False
-    """Whether all parties share the cores of one host."""
-    payloads: str = "fetched"
-    """How embeddings and gradients travel."""
-    num_epochs: int = 1
-    """Epochs that are trained without a pause."""
-    steps_at_server: bool = False
-    """Whether the parameter servers of parties of several workers step."""
-
-    def communication(self, batch_size: int) -> float:
-        """Return (E + G) / bandwidth of a batch (Eq. 9)."""
-        return self.row_bytes * batch_size / self.bandwidth
-
-
 def max_batch_size(profiles: Iterable[PartyProfile]) -> float:
     """Return B_max, the largest batch that fits every party's memory (Eq. 13)."""
     limits = []
@@ -145,11 +69,6 @@ def max_batch_size(profiles: Iterable[PartyProfile]) -> float:
         spare, law = profile.memory_available - profile.memory_base, profile.memory_per_batch
         limits.append(math.pow(max(spare, 0.0) / law.scale, 1 / law.exponent) if law.scale > 0 else math.inf)
     return min(limits)
-
-
-def seconds_of(phases: Iterable[PowerLaw], batch_size: int) -> float:
-    """Return the seconds of some phases of one batch on one core."""
-    return sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in phases)
 
 
 def batch_seconds(profile: PartyProfile, batch_size: int, *, per_sample: bool = False) -> float:
@@ -313,8 +232,6 @@ def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -
 
 def predict(config: PubSubVflConfig, problem: Problem) -> float:
     """Return the seconds of an epoch with the setting of `config`, averages included."""
-    from protocols.pubsub_vfl.replay import epoch_seconds
-
     sides = ((problem.active, config.num_active_workers), (problem.passive, config.num_passive_workers))
     averages = [_average_seconds(profile, workers) for profile, workers in sides if workers > 1]
     return epoch_seconds(config, problem) + max(averages, default=0.0)

@@ -56,7 +56,9 @@ from protocols.pubsub_vfl.messages import (
     Machine,
     Neighbour,
     Orders,
+    PartyProfile,
     Payload,
+    PowerLaw,
     Probe,
     Report,
     Spent,
@@ -64,7 +66,7 @@ from protocols.pubsub_vfl.messages import (
     TrialOrder,
 )
 from protocols.pubsub_vfl.pipeline import Pipeline
-from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw, batch_seconds
+from protocols.pubsub_vfl.planner import batch_seconds
 
 _NUM_BATCHES = 4
 _TRIAL_BATCHES, _TRIAL_SIZES = 150, (64, 512)

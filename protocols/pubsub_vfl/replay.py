@@ -15,20 +15,54 @@ import dataclasses
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from fedactors.network.codec import HEADER_BYTES, measure
 from fedactors.network.links import HostCapacity, Link, Network, SharedTransfers
 from protocols.pubsub_vfl.broker import BROKER, Dispatch
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import Orders, Report, Stamp
-from protocols.pubsub_vfl.planner import PartyProfile, Problem, seconds_of
+from protocols.pubsub_vfl.messages import Orders, PartyProfile, PowerLaw, Report, Stamp
 
 ACTIVE = "active"
 MOST_BATCHES = 400
 """Of longer trainings so many batches are worked out; the others pass at the pace of the middle half of these."""
 Action = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is planned for. `row_bytes` is what a row's embedding and gradient take together."""
+
+    active: PartyProfile
+    passive: PartyProfile
+    num_rows: int = 1
+    row_bytes: float = 0.0
+    bandwidth: float = math.inf
+    shared_link: bool = True
+    """Whether batches in flight share the bandwidth; otherwise each has it, and a transfer only adds to its way."""
+    latency: float = 0.0
+    """Seconds of one hop between the parties."""
+    num_passive: int = 1
+    """Passive parties, each of them like `passive`."""
+    one_host: bool = False
+    """Whether all parties share the cores of one host."""
+    payloads: str = "fetched"
+    """How embeddings and gradients travel."""
+    num_epochs: int = 1
+    """Epochs that are trained without a pause."""
+    steps_at_server: bool = False
+    """Whether the parameter servers of parties of several workers step."""
+
+    def communication(self, batch_size: int) -> float:
+        """Return (E + G) / bandwidth of a batch (Eq. 9)."""
+        return self.row_bytes * batch_size / self.bandwidth
+
+
+def seconds_of(phases: Iterable[PowerLaw], batch_size: int) -> float:
+    """Return the seconds of some phases of one batch on one core."""
+    return sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in phases)
 
 
 def epoch_seconds(config: PubSubVflConfig, problem: Problem) -> float:

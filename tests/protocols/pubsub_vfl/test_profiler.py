@@ -8,6 +8,7 @@ from fedactors.network.links import Link, Network
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.messages import Machine, Spent
 from protocols.pubsub_vfl.planner import plan
@@ -61,7 +62,11 @@ def test_measured_parties_are_planned_with_the_links_between_them():
     found = plan(config, profiles)
     assert (found["latency"], found["bandwidth"]) == (profiles[0]["latency"], profiles[0]["bandwidth"])
     assert found["num_rows"] == profiles[0]["num_rows"]
-    assert found["max_in_flight"] > plan(config, [{**one, "latency": 0.0} for one in profiles])["max_in_flight"]
+    long = [{**one, "num_rows": 100_000} for one in profiles]
+    near = [{**one, "latency": 0.0} for one in long]
+    made = planner.Plan(1, 1, 64, 0.0)
+    windows = [planner.window(planner.problem_of(config, each), made) for each in (long, near)]
+    assert windows[0] > windows[1]
 
 
 def test_what_parties_tell_of_their_machines_holds_no_row():

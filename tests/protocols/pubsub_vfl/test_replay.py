@@ -14,8 +14,9 @@ from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.pubsub_vfl import planner, replay
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw, Problem
+from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
 from protocols.pubsub_vfl.profiler import profile_of_costs
+from protocols.pubsub_vfl.replay import Problem
 from protocols.pubsub_vfl.run import run
 from tests.protocols.pubsub_vfl.runs import arrays, config_of
 
