@@ -332,7 +332,10 @@ class TrialOrder:
 
 @message(reveals="how fast the party's machine works; no data")
 class Spent:
-    """Processor seconds of a process in a trial, and the reports that it took; `process` tells processes apart."""
+    """Processor seconds of the thread that works and talks in a trial, and the reports that it took.
+
+    `process` tells processes apart.
+    """
 
     processor_seconds: float
     num_reports: int

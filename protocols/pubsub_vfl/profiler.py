@@ -69,7 +69,7 @@ from protocols.pubsub_vfl.pipeline import Pipeline
 from protocols.pubsub_vfl.planner import batch_seconds
 
 _NUM_BATCHES = 4
-_TRIAL_BATCHES, _TRIAL_SIZES = 150, (64, 512)
+_TRIAL_BATCHES, _TRIAL_SIZES, _TRIAL_ROWS = 150, (64, 512), 8192
 _WORK = Work("profile")
 _PINGS, _PROBES, _PROBE_BYTES = 50, 10, 1 << 20
 BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -146,21 +146,24 @@ class PartyProfiler(Client):
 
     @remote(caller=DRIVER)
     async def attempt(self, order: TrialOrder) -> Spent:
-        """Train on batches of random values as a worker would; return the processor seconds of this process."""
+        """Train on batches of random values as a worker would; return what that took this thread, which does it all."""
         networks, rng = _networks(self._config, self._data, self._num_features), np.random.default_rng(0)
-        x_BF = rng.normal(size=(order.batch_size, self._num_features)).astype(np.float32)
-        is_active = self._data.party == self._data.label_party
-        how: dict[str, Any] = {"use": self._back(networks[0]), "embed": self._ahead(networks[0], x_BF)}
-        if is_active:
-            how = {"use": self._step(networks, x_BF, _targets(self._data, order.batch_size, rng))}
-        begun, drop = time.process_time(), (self._forget, self._held)
+        x_NF = rng.normal(size=(_TRIAL_ROWS, self._num_features)).astype(np.float32)
+        batches = rng.integers(0, _TRIAL_ROWS, size=(order.num_batches, order.batch_size))
+        if self._data.party == self._data.label_party:
+            how: dict[str, Any] = {"use": self._step(networks, x_NF, batches, _targets(self._data, _TRIAL_ROWS, rng))}
+        else:
+            how = {"use": self._back(networks[0]), "embed": self._ahead(networks[0], x_NF, batches)}
+        begun, drop = time.thread_time(), (self._forget, self._held)
         await Pipeline(self, order.epoch, self._config, drop=drop, waits_for="trial", **how).run()
-        return Spent(time.process_time() - begun, 0, os.getpid())
+        return Spent(time.thread_time() - begun, 0, os.getpid())
 
-    def _ahead(self, bottom: Network, x_BF: NDArray[Any]) -> Callable[[Stamp], Awaitable[Payload]]:
+    def _ahead(
+        self, bottom: Network, x_NF: NDArray[Any], batches: NDArray[np.int64]
+    ) -> Callable[[Stamp], Awaitable[Payload]]:
         async def embed(stamp: Stamp) -> Payload:
-            self._held[stamp] = made = Publication(bottom.model, x_BF)
-            values = await self.compute(algorithm.embed, made, work=_WORK)
+            self._held[stamp] = made = Publication(bottom.model, x_NF[batches[stamp[0]]])
+            values = algorithm.embed(made)
             return self._payloads(stamp, [Embedding(stamp[0], 0, stamp[1], 0.0, values)], self._data.label_party)[0]
 
         return embed
@@ -168,19 +171,19 @@ class PartyProfiler(Client):
     def _back(self, bottom: Network) -> Callable[[Stamp, list[Gradient]], Awaitable[bool]]:
         async def use(stamp: Stamp, payloads: list[Gradient]) -> bool:
             made = self._held.pop(stamp)
-            bottom.apply(await self.compute(algorithm.backward, made, payloads[0].values, work=_WORK))
+            bottom.apply(algorithm.backward(made, np.asarray(payloads[0].values)))
             self._forget(stamp)
             return True
 
         return use
 
     def _step(
-        self, networks: Sequence[Network], x_BF: NDArray[Any], target_B: NDArray[Any]
+        self, networks: Sequence[Network], x_NF: NDArray[Any], batches: NDArray[np.int64], target_N: NDArray[Any]
     ) -> Callable[[Stamp, list[Embedding]], Awaitable[tuple[Payload, ...]]]:
         async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Payload, ...]:
-            models = [network.model for network in networks]
-            args = (*models, self._data.task, x_BF, [sent.values for sent in payloads], target_B)
-            found = await self.compute(algorithm.active_gradients, *args, work=_WORK)
+            (bottom, top), rows = (network.model for network in networks), batches[stamp[0]]
+            received = [np.asarray(sent.values) for sent in payloads]
+            found = algorithm.active_gradients(bottom, top, self._data.task, x_NF[rows], received, target_N[rows])
             for network, gradient in zip(networks, (found.bottom, found.top), strict=True):
                 network.apply(gradient)
             gradients = [Gradient(stamp[0], 0, stamp[1], 0.0, values) for values in found.embeddings]
@@ -234,7 +237,7 @@ class TrialBroker(BatchBroker):
     @remote(caller=DRIVER)
     async def spent(self) -> Spent:
         """Return the processor seconds of this process and the reports so far."""
-        return Spent(time.process_time(), self.num_reports, os.getpid())
+        return Spent(time.thread_time(), self.num_reports, os.getpid())
 
 
 async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> list[dict[str, Any]]:
