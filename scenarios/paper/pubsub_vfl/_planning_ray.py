@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import statistics
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 import psutil
 from _planning import PlanningStudy, problem_in_files
 
+from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build
-from fedactors.launch import RunOptions, measure
+from fedactors.launch import measure
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
 from fedactors.runtime.base import Runtime
@@ -66,7 +68,6 @@ class Trainings(MemoryRecorder):
 
 def measure_on_ray(given: PlanningStudy, data: str) -> None:
     """Let the parties measure themselves, predict all settings from their files, and run them one after another."""
-    files: dict[str, list[Path]] = {}
     made: dict[str, dict[str, Any]] = {}
     for w_a, w_p, size, window, payloads in SETTINGS[:2] if given.smoke else SETTINGS:
         made[f"w{w_a}-{w_p}-b{size}-p{window}-{payloads}"] = {
@@ -79,17 +80,25 @@ def measure_on_ray(given: PlanningStudy, data: str) -> None:
             "payloads": payloads,
         }
     made = {name: settings for name, settings in made.items() if given.wants(name)}
-    expected, processor = {}, {}
+    told: dict[str, list[Mapping[str, Any]]] = {}
+    expected: dict[str, tuple[float, float]] = {}
     for name, settings in made.items():
         config = build(PubSubVflConfig, settings)
-        if config.payloads not in files:
-            profiles = measure(PROTOCOL, config, RunOptions(runtime="ray", data=data))
-            files[config.payloads] = _written(given.out / "planning-profiles" / config.payloads, profiles)
-        problem = problem_in_files(config, files[config.payloads])
-        expected[name], processor[name] = planner.predict(config, problem), _processor_seconds(config, problem)
+        if config.payloads not in told:
+            told[config.payloads] = measure(PROTOCOL, config, RunOptions(runtime="ray", data=data))
+        problem = _problem(config, told[config.payloads])
+        expected[name] = (planner.predict(config, problem), _processor_seconds(config, problem))
     for name, settings in made.items():
-        told = [json.loads(path.read_text()) for path in files[settings["payloads"]]]
-        given.put("planning-ray", name, [_run(settings, data, expected[name], processor[name], told)], list(made))
+        given.put("planning-ray", name, [_run(settings, data, *expected[name], told[settings["payloads"]])], list(made))
+
+
+def _problem(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> Problem:
+    """Return what is planned for, by way of files, as parties send them."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, f"{index}.json") for index, _ in enumerate(profiles)]
+        for path, profile in zip(files, profiles, strict=True):
+            path.write_text(json.dumps(profile))
+        return problem_in_files(config, files)
 
 
 def _processor_seconds(config: PubSubVflConfig, problem: Problem) -> float:
@@ -101,17 +110,8 @@ def _processor_seconds(config: PubSubVflConfig, problem: Problem) -> float:
     return num_batches * (sum(planner.batch_seconds(side, size) for side in sides) + messages + broker)
 
 
-def _written(folder: Path, profiles: Sequence[Mapping[str, Any]]) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for index, profile in enumerate(profiles):
-        files.append(folder / f"{index}-{profile['role']}.json")
-        files[-1].write_text(json.dumps(profile))
-    return files
-
-
 def _run(
-    settings: Mapping[str, Any], data: str, expected: float, processor: float, profiles: list[Mapping[str, Any]]
+    settings: Mapping[str, Any], data: str, expected: float, processor: float, profiles: Sequence[Mapping[str, Any]]
 ) -> RunRow:
     recorder, before = Trainings(), os.getloadavg()[0]
     done = run_once(PROTOCOL, settings, data, 0, make=RayRuntime, recorder=recorder, checkpoint_every=0)
@@ -125,4 +125,4 @@ def _run(
         "load_average": before,
     }
     row = done.row(metrics, config=as_dict(done.config))
-    return dataclasses.replace(row, curve={"seconds": recorder.seconds}, extra={"profiles": profiles})
+    return dataclasses.replace(row, curve={"seconds": recorder.seconds}, extra={"profiles": list(profiles)})

@@ -131,6 +131,9 @@ def compare_choices(given: PlanningStudy, data: str) -> None:
             "chosen_over_best": seconds[picked] / seconds[best],
         }
         given.put("planning-choice", link_name(gigabits, latency), [dataclasses.replace(rows[0], metrics=metrics)])
+    if rows := given.rows("planning-choice"):
+        worst = {"links": len(rows), "chosen_over_best": max(row.metrics["chosen_over_best"] for row in rows)}
+        given.put("planning-worst-choice", "all", [dataclasses.replace(rows[0], metrics=worst)])
 
 
 def summarise(given: PlanningStudy, study: str) -> None:
