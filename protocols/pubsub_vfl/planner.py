@@ -166,33 +166,71 @@ def weakest(passive: Sequence[PartyProfile], batch_size: int = 256) -> PartyProf
 
 
 def profile_from(values: Mapping[str, Any]) -> PartyProfile:
-    """Build a profile from a table of names and values.
+    """Build a profile from a table of names and values; those of the link and the rows may stand there too.
 
     Raises:
-        BadInput: names what is missing or not allowed.
+        BadInput: names what is missing, unknown or not allowed.
     """
-    names = {field.name for field in fields(PartyProfile)}
-    optional = {field.name for field in fields(PartyProfile) if field.default is not dataclasses.MISSING}
-    if missing := sorted(names - optional - values.keys()):
+    known = {field.name: field.default for field in fields(PartyProfile)}
+    optional = {name: default for name, default in known.items() if default is not dataclasses.MISSING}
+    if missing := sorted(known.keys() - optional.keys() - values.keys()):
         raise BadInput(f"profile: {', '.join(missing)} missing")
+    if unknown := sorted(values.keys() - known.keys() - set(_OF_THE_LINK)):
+        raise BadInput(f"profile: {', '.join(unknown)} is not known")
     if values["role"] not in ("active", "passive"):
         raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
-    try:
-        return PartyProfile(
-            role=str(values["role"]),
-            cores=int(values["cores"]),
-            phases=tuple(PowerLaw(float(p["scale"]), float(p["exponent"])) for p in values["phases"]),
-            memory_base=float(values["memory_base"]),
-            memory_per_batch=PowerLaw(
-                float(values["memory_per_batch"]["scale"]), float(values["memory_per_batch"]["exponent"])
-            ),
-            memory_available=float(values["memory_available"]),
-            sync_seconds=float(values["sync_seconds"]),
-            host=str(values.get("host", "")),
-            **{name: float(values[name]) for name in optional & values.keys() - {"host"}},
+    if not isinstance(values["phases"], Sequence) or not values["phases"]:
+        raise BadInput(f"profile: phases: {values['phases']!r} is not allowed: a list of tables of scale and exponent")
+    cores = _number("cores", values["cores"], is_positive=True)
+    if not cores.is_integer():
+        raise BadInput(f"profile: cores: {values['cores']!r} is not allowed: it must be a whole number")
+    memory = _law("memory_per_batch", values["memory_per_batch"])
+    if memory.scale and memory.exponent <= 0:
+        raise BadInput(
+            f"profile: memory_per_batch: exponent {memory.exponent:g} is not allowed: it must be more than 0"
         )
-    except (TypeError, KeyError, ValueError) as error:
-        raise BadInput(f"profile: a value is not a number or a table: {error}") from None
+    return PartyProfile(
+        role=values["role"],
+        cores=int(cores),
+        phases=tuple(_law("phases", law) for law in values["phases"]),
+        memory_base=_number("memory_base", values["memory_base"]),
+        memory_per_batch=memory,
+        memory_available=_number("memory_available", values["memory_available"], is_endless=True),
+        sync_seconds=_number("sync_seconds", values["sync_seconds"]),
+        host=str(values.get("host", "")),
+        local_bandwidth=_number(
+            "local_bandwidth", values.get("local_bandwidth", math.inf), is_positive=True, is_endless=True
+        ),
+        **{name: _number(name, values[name]) for name in optional.keys() & values.keys() - {"host", "local_bandwidth"}},
+    )
+
+
+_OF_THE_LINK = ("num_rows", "bandwidth", "latency")
+_MOST = 1e12
+
+
+def _number(name: str, value: Any, *, is_positive: bool = False, is_endless: bool = False) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"profile: {name}: {value!r} is not a number") from None
+    too_much = number > _MOST and not (is_endless and math.isinf(number))
+    if math.isnan(number) or number < 0 or (is_positive and not number) or too_much:
+        least = "more than 0" if is_positive else "0 or more"
+        raise BadInput(f"profile: {name}: {value!r} is not allowed: it must be {least} and at most {_MOST:g}")
+    return number
+
+
+def _law(name: str, value: Any) -> PowerLaw:
+    if not isinstance(value, Mapping) or value.keys() != {"scale", "exponent"}:
+        raise BadInput(f"profile: {name}: {value!r} is not allowed: a table of scale and exponent")
+    exponent = value["exponent"]
+    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not abs(exponent) <= _STEEPEST:
+        raise BadInput(f"profile: {name}: exponent: {exponent!r} is not allowed: between -{_STEEPEST} and {_STEEPEST}")
+    return PowerLaw(_number(f"{name}: scale", value["scale"]), float(exponent))
+
+
+_STEEPEST = 10
 
 
 def row_bytes(config: PubSubVflConfig) -> float:
@@ -215,15 +253,19 @@ def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -
     passive = [profile for profile in parties if profile.role == "passive"]
     if len(active) != 1 or not passive:
         raise BadInput(f"--profile: {len(active)} active and {len(passive)} passive given: one and at least one needed")
+    stated = {
+        name: [_number(name, each[name], is_positive=name != "latency") for each in profiles if name in each]
+        for name in _OF_THE_LINK
+    }
     return Problem(
         active=active[0],
         passive=weakest(passive),
         num_passive=len(passive),
         one_host=bool(active[0].host) and len({profile.host for profile in parties}) == 1,
-        num_rows=int(max(values.get("num_rows", 0) for values in profiles) or 100_000),
+        num_rows=int(max(stated["num_rows"], default=100_000)),
         row_bytes=row_bytes(config),
-        bandwidth=min((float(v["bandwidth"]) for v in profiles if "bandwidth" in v), default=LAN.bandwidth),
-        latency=float(max(values.get("latency", 0.0) for values in profiles)),
+        bandwidth=min(stated["bandwidth"], default=LAN.bandwidth),
+        latency=max(stated["latency"], default=0.0),
         payloads=config.payloads,
         num_epochs=min(config.epochs_per_round, config.num_epochs),
         steps_at_server=config.steps_at_server,
