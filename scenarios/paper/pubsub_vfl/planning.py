@@ -158,7 +158,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given: PlanningStudy = flags.parse_args(words, namespace=PlanningStudy())
     data = "breast-cancer" if given.smoke else "bank"
     if given.ray:
-        measure_on_ray(given, "breast-cancer" if given.smoke else "synthetic:20000x40")
+        measure_on_ray(given, "breast-cancer" if given.smoke else "synthetic:40000x40")
         summarise(given, "planning-ray")
         return
     given.measure("planning", points(data), measured, smoke_rows=2)
