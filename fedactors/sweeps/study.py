@@ -89,6 +89,7 @@ class Study(argparse.Namespace):
         seeds: Sequence[int] | None = None,
         all_seeds: bool = False,
         whole: bool = False,
+        as_set: bool = False,
         smoke_rows: int | None = None,
     ) -> None:
         """Run the points that are wanted and not there yet over the seeds, and put their rows into the table.
@@ -102,6 +103,8 @@ class Study(argparse.Namespace):
             seeds: instead of those of the command line.
             all_seeds: measure again what is there with fewer seeds.
             whole: ``--only`` has been asked already.
+            as_set: measure again what is there with other settings than those of its point (its `settings`), which
+                may follow from other rows.
             smoke_rows: with ``--smoke``, only so many.
         """
         seeds = seeds or self.seeds
@@ -109,7 +112,12 @@ class Study(argparse.Namespace):
         wanted = [name for name in points if whole or self.wants(f"{study}/{name}")][
             : smoke_rows if self.smoke else None
         ]
-        missing = [name for name in wanted if self.lacks(study, name, len(seeds) if all_seeds else 1)]
+        missing = [
+            name
+            for name in wanted
+            if self.lacks(study, name, len(seeds) if all_seeds else 1)
+            or (as_set and self.row is None and not self._is_as_set(study, name, points[name]))
+        ]
         asked = [(name, points[name], seed) for name in missing for seed in seeds]
         made: dict[str, list[RunRow]] = {}
         for place, row in run_all(functools.partial(_once, once), asked, jobs=self.jobs):
@@ -117,6 +125,12 @@ class Study(argparse.Namespace):
             made.setdefault(name, []).append(row)
             if len(made[name]) == len(seeds):
                 self.put(study, name, sorted(made[name], key=lambda row: seeds.index(row.seed)), list(points))
+
+    def _is_as_set(self, study: str, name: str, point: Any) -> bool:
+        """Say whether all rows of a name were made with what the point sets; what it leaves open is not compared."""
+        asked = as_dict(build(find_protocol(self.protocol).Config, dict(point.settings)))
+        rows = self.rows(study, name)
+        return all(row.config.get(key) == asked[key] for row in rows for key in point.settings)
 
     def put(self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = ()) -> None:
         """Put the rows of a name into the table, with how they were made, and say what came out."""

@@ -54,7 +54,7 @@ from protocols.pubsub_vfl.messages import (
     RowOrder,
     Stamp,
 )
-from protocols.pubsub_vfl.pipeline import Pipeline
+from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
 from protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
 
 
@@ -215,7 +215,7 @@ class PartyWorker(Client):
         """Return the party's lines of the privacy ledger."""
 
 
-class PassiveWorker(PartyWorker):
+class PassiveWorker(PartyWorker, Embedder):
     """One of a passive party's workers: own features and a bottom model."""
 
     payloads: ClassVar[tuple[type, ...]] = (Embedding,)
@@ -276,7 +276,8 @@ class PassiveWorker(PartyWorker):
             return gradient is not None
 
         drop = (self._forget, self._publications)
-        await self._work_until_over(order, use=use, embed=embed, drop=drop, waits_for="gradient")
+        first = self._first_of(order.epoch) if self.config.payloads == "sent" else ()
+        await self._work_until_over(order, use=use, embed=embed, drop=drop, waits_for="gradient", first=first)
 
     async def _embed(self, epoch: int, stamp: Stamp, positions: np.ndarray) -> Embedding:
         """Embed a batch and keep its publication for its gradient."""

@@ -15,23 +15,24 @@ taken back: where a worker, active or passive, had stepped on a batch that is ab
 Who lets a deadline pass is fenced: it gets no more batches of the epoch, which ends without waiting for it.
 
 Who waits for whom: a worker's report waits when there is nothing for it; where payloads are fetched, only if the worker
-has nothing else to do.
+has nothing else to do. Where they are sent the broker tells each passive worker what an epoch begins with.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.errors import FedactorsError
+from fedactors.errors import FedactorsError, PartyLost
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Server
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, LostWorker, Orders, Report, Stamp
+from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, FirstOrders, LostWorker, Orders, Report, Stamp
 
 BROKER = "broker"
 _RESOLUTION = 1e-9
@@ -392,6 +393,7 @@ class BatchBroker(Server):
     """
 
     def __init__(self, config: PubSubVflConfig, active_party: str, passive_parties: Sequence[str]) -> None:
+        self._config = config
         self._parties = (active_party, *passive_parties)
         self._dispatch = Dispatch(config, passive_parties)
         self._parked: list[tuple[str, Report, asyncio.Future[Orders]]] = []
@@ -404,6 +406,23 @@ class BatchBroker(Server):
         self._dispatch.begin(batches.num_batches, self.clock.now())
         self._epoch = batches.epoch
         self._over.clear()
+        for party in self._parties[1:]:
+            for index in range(self._config.num_passive_workers):
+                self._begin(f"{party}/worker-{index}")
+
+    def _begin(self, worker: str) -> None:
+        """Tell a passive worker what to begin with, where payloads are sent: asking for it takes another way."""
+        config = self._config
+        if config.payloads == "sent":
+            most = min(config.prefetch, max(1, config.max_in_flight // config.num_passive_workers))
+            assigned = self._dispatch.assign(worker, most, self.clock.now())
+            self.background(self._hand_out(worker, FirstOrders(self._epoch, assigned)))
+
+    async def _hand_out(self, worker: str, orders: FirstOrders) -> None:
+        from protocols.pubsub_vfl.pipeline import Embedder  # which reports to this class
+
+        with contextlib.suppress(PartyLost):  # `lose` gives its batches to others
+            await self.peer(worker, Embedder).take_first(orders)
 
     @remote(caller=DRIVER)
     async def serve_epoch(self) -> EpochCounts:
@@ -450,6 +469,8 @@ class BatchBroker(Server):
         self._parked = [parked for parked in self._parked if parked[0] != lost.worker]
         self._dispatch.lose(lost.worker, self.clock.now())
         self._wake()
+        if lost.worker.partition("/")[0] in self._parties[1:]:
+            self._begin(lost.worker)
 
     def _wake(self) -> None:
         """Answer the parked reports for which there is something now, in the order in which they came."""

@@ -134,7 +134,8 @@ class PubSubVflConfig(StepSettings):
     """What becomes of a gradient whose batch was assigned anew meanwhile: ``drop`` it, or ``apply`` it to an embedding
     computed again at the present parameters."""
     prefetch: Positive = 2
-    """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency."""
+    """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency. An active worker
+    to whom payloads are sent holds one, and leaves the others to its siblings."""
     payloads: Literal["fetched", "sent"] = "fetched"
     """How embeddings and gradients travel: ``fetched`` from their owner by whoever is told of them, so that they never
     pass through the broker, or ``sent`` with the reports and orders that tell of them: half as many messages in a row,

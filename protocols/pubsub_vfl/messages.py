@@ -118,6 +118,14 @@ class Orders:
     finished: bool
 
 
+@message(reveals="which batches a worker is to embed first; batch ids are positions in a shared random order")
+class FirstOrders:
+    """The batches that a passive worker begins an epoch with, where payloads are sent: it has not asked for them."""
+
+    epoch: int
+    assigned: tuple[Stamp, ...]
+
+
 # --- within a party -------------------------------------------------------------------------------------------------
 
 
@@ -360,7 +368,8 @@ def sent(config: PubSubVflConfig) -> tuple[type, ...]:
         orders = (EpochOrder,) if several and (config.averages or config.pushes) else ()
         return (*always, *within, *orders, PairOrder, PairRequest, Embedding, Gradient)
     losses = (LostWorker,) if config.on_party_loss == "restart" else ()
-    broker = (BatchCount, EpochCounts, Report, Orders, EpochOrder, *losses)
+    first = (FirstOrders,) if config.payloads == "sent" else ()
+    broker = (BatchCount, EpochCounts, Report, Orders, *first, EpochOrder, *losses)
     return (*always, *within, *broker, Embedding, Gradient)
 
 

@@ -15,15 +15,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from fedactors.actor import Actor
 from fedactors.errors import PartyLost
+from fedactors.remote import SERVER, remote
+from fedactors.roles import Client
 from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import Orders, Payload, Report, Stamp
+from protocols.pubsub_vfl.messages import FirstOrders, Orders, Payload, Report, Stamp
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Pipeline:
         drop: is told of batches that are done with or abandoned, and at the end of all that are then held.
         waits_for: what the timeline calls the wait for news.
         meanwhile: computes something of use where there is nothing else to do; says whether there was something.
+        first: batches to embed that are not asked for; None: they are still to come, and none is asked for before.
     """
 
     def __init__(
@@ -53,13 +56,15 @@ class Pipeline:
         drop: tuple[Callable[[Stamp], None], Mapping[Stamp, Any]],
         waits_for: str,
         meanwhile: Callable[[], Awaitable[bool]] | None = None,
+        first: Iterable[Stamp] | None = (),
     ) -> None:
-        self._worker, self._epoch, self._config = worker, epoch, config
+        self._worker, self.epoch, self._config = worker, epoch, config
         self._use, self._embed = use, embed
         self._drop, self._held = drop
         self._waits_for, self._meanwhile = waits_for, meanwhile
         self._broker = worker.peer(BROKER, BatchBroker)
-        self._todo: deque[Stamp] = deque()
+        self._todo: deque[Stamp] = deque(first or ())
+        self._knows_first = first is not None
         self._ready: deque[tuple[Stamp, list[Any]]] = deque()
         self._num_fetching = 0
         self._published: list[tuple[int, int, tuple[Payload, ...]]] = []
@@ -81,6 +86,8 @@ class Pipeline:
         try:
             while not self._is_over:
                 if self._ready:
+                    if self._takes_one_at_a_time:
+                        self._report()  # what comes next is to be there when this is done
                     await self._compute(*self._ready.popleft())
                 if self._todo:
                     await self._publish(self._todo.popleft())
@@ -102,6 +109,12 @@ class Pipeline:
             for stamp in list(self._held):
                 self._drop(stamp)
 
+    def begin_with(self, assigned: Iterable[Stamp]) -> None:
+        """Take batches to embed that were not asked for."""
+        self._knows_first = True
+        self._todo.extend(assigned)
+        self._news.set()
+
     def leave(self) -> None:
         """End the epoch here and now: others have done what is in hand."""
         if self._task is not None:
@@ -111,6 +124,11 @@ class Pipeline:
     async def _has_other_work(self) -> bool:
         """Do a piece of other work, if there is one and no news has come."""
         return self._meanwhile is not None and not self._news.is_set() and await self._meanwhile()
+
+    @property
+    def _takes_one_at_a_time(self) -> bool:
+        """Whether a report brings at most one batch to train on, so that it must leave before the last is used up."""
+        return self._embed is None and self._config.payloads == "sent"
 
     @property
     def _is_over(self) -> bool:
@@ -134,11 +152,15 @@ class Pipeline:
     # --- reports and orders ---
 
     def _report(self) -> None:
+        if not self._knows_first:
+            return  # what is asked for now would be asked for once more with each batch that is told of first
         in_hand, now = len(self._ready) + len(self._todo), self._worker.clock.now()
         if in_hand > 1 and now < self._no_report_before:
             return  # there is enough to do: collect more before the next report
         held = len(self._ready) + self._num_fetching if self._embed is None else len(self._todo)
-        room = max(0, self._config.prefetch - held - self._room_asked)
+        # who computes on one may hold the next, and leaves the others to its siblings
+        most = min(self._config.prefetch, 2) if self._takes_one_at_a_time else self._config.prefetch
+        room = max(0, most - held - self._room_asked)
         # gradients come to a passive worker that has asked for no more batches
         has_use = room > 0 or (self._embed is not None and not self._num_parked)
         if self._config.payloads == "sent":
@@ -149,7 +171,7 @@ class Pipeline:
             worth = wait or (room > 0 and not self._num_parked)
         if not (self._published or self._done or worth):
             return
-        report = Report(tuple(self._published), tuple(self._done), room, wait, self._epoch)
+        report = Report(tuple(self._published), tuple(self._done), room, wait, self.epoch)
         self._published.clear()
         self._done.clear()
         self._no_report_before = now + self._config.report_interval
@@ -211,3 +233,28 @@ class Pipeline:
         self._news.clear()
         if self._failure is not None:
             raise self._failure
+
+
+class Embedder(Client):
+    """Who embeds batches, as the broker sees it."""
+
+    _pipeline: Pipeline | None = None
+    _first: FirstOrders | None = None
+
+    @property
+    def broker(self) -> str:
+        """Who alone says what to begin with."""
+        return BROKER
+
+    @remote(caller=SERVER, only="broker")
+    async def take_first(self, orders: FirstOrders) -> None:
+        """Begin with these batches, now or when the driver says that the epoch has begun."""
+        if self._pipeline is not None and self._pipeline.epoch == orders.epoch:
+            self._pipeline.begin_with(orders.assigned)
+        else:
+            self._first = orders
+
+    def _first_of(self, epoch: int) -> tuple[Stamp, ...] | None:
+        """Return, and forget, the batches that came before their epoch did; None if they have not come."""
+        first, self._first = self._first, None
+        return first.assigned if first is not None and first.epoch == epoch else None

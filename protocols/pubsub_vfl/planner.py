@@ -45,10 +45,10 @@ _SHOWN = 10
 _MOST_REPLAYS = 40
 HOPS_OF_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 4}
 """Messages between parties, one after another, for which a batch can take a place in the window, by `payloads`."""
-HOPS_OF_TRAINING: Mapping[str, int] = {"fetched": 8, "sent": 6}
-"""Likewise at least from the first request for work to the word that all is done."""
-HOPS_AT_ENDS = 4
-"""Of these those before a passive worker begins and after it has ended."""
+HOPS_OF_TRAINING: Mapping[str, int] = {"fetched": 8, "sent": 5}
+"""Likewise at least from the first order (where it is asked for, from that) to the word that all is done."""
+HOPS_AT_ENDS = 3
+"""Of these at least so many are before a passive worker begins and after it has ended."""
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
 
 

@@ -5,7 +5,7 @@ one that stays in the caches. Parties that share a machine should measure at the
 is fitted as fixed + per_row B (two power laws, of exponents 0 and 1), which fits small batches far better than the
 paper's single power law; both goodnesses of fit are reported by `fit_affine` and `fit_power_law`.
 
-    fedactors plan pubsub-vfl --measure      driver ──measure_machine──▶ PARTY/profiler, all at once
+    fedactors plan pubsub-vfl --measure      driver ──measure_machine──▶ PARTY/worker-0, all at once
                                              driver ──measure_link──▶ the active party's ──Probe──▶ each passive one's
                                                                   and each party's to a second process of its own
                                              driver ──attempt──▶ all: a few batches over a broker, on random values
@@ -42,7 +42,6 @@ from fedactors.learning.optimizers import OptimizerState
 from fedactors.learning.split_network import Publication, loss_gradients
 from fedactors.network import links
 from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.roles import Client
 from fedactors.runtime.base import CostModel, Costs, Ref, Runtime, Work
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.averaging import steps, weighted_mean
@@ -65,7 +64,7 @@ from protocols.pubsub_vfl.messages import (
     Stamp,
     TrialOrder,
 )
-from protocols.pubsub_vfl.pipeline import Pipeline
+from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
 from protocols.pubsub_vfl.planner import batch_seconds
 
 _NUM_BATCHES = 4
@@ -119,7 +118,7 @@ def profile_machine(
     )
 
 
-class PartyProfiler(Client):
+class PartyProfiler(Embedder):
     """Measures a party's machine in a process of its own, and the link to another one's.
 
     Args:
@@ -154,8 +153,11 @@ class PartyProfiler(Client):
             how: dict[str, Any] = {"use": self._step(networks, x_NF, batches, _targets(self._data, _TRIAL_ROWS, rng))}
         else:
             how = {"use": self._back(networks[0]), "embed": self._ahead(networks[0], x_NF, batches)}
+            if self._config.payloads == "sent":
+                how["first"] = self._first_of(order.epoch)
         begun, drop = time.thread_time(), (self._forget, self._held)
-        await Pipeline(self, order.epoch, self._config, drop=drop, waits_for="trial", **how).run()
+        self._pipeline = Pipeline(self, order.epoch, self._config, drop=drop, waits_for="trial", **how)
+        await self._pipeline.run()
         return Spent(time.thread_time() - begun, 0, os.getpid())
 
     def _ahead(
@@ -254,7 +256,7 @@ async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime)
     runtime.use_costs(Costs({_WORK.kind: (0.0, 0.0)}))
     config = replace(config, algorithm="pubsub-vfl", num_active_workers=1, num_passive_workers=1, deadline=math.inf)
     profilers = {
-        party: runtime.spawn(PartyProfiler, f"{party}/profiler", config, data.part(party)) for party in data.parties
+        party: runtime.spawn(PartyProfiler, f"{party}/worker-0", config, data.part(party)) for party in data.parties
     }
     for party in data.parties:
         runtime.spawn(PartyProfiler, f"{party}/neighbour", config, data.part(party))
@@ -263,7 +265,7 @@ async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime)
     measured = await asyncio.gather(*(profiler.measure_machine() for profiler in profilers.values()))
     machines = dict(zip(profilers, measured, strict=True))
     active = profilers[data.label_party]
-    links = [await active.measure_link(Neighbour(f"{party}/profiler")) for party in data.passive_parties]
+    links = [await active.measure_link(Neighbour(f"{party}/worker-0")) for party in data.passive_parties]
     found = []
     messages = await _try_messages(profilers, broker, {party: made.profile for party, made in machines.items()})
     for party, machine in machines.items():

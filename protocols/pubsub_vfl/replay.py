@@ -23,7 +23,7 @@ from fedactors.network.codec import HEADER_BYTES, measure
 from fedactors.network.links import HostCapacity, Link, Network, SharedTransfers
 from protocols.pubsub_vfl.broker import BROKER, Dispatch
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import Orders, PartyProfile, PowerLaw, Report, Stamp
+from protocols.pubsub_vfl.messages import FirstOrders, Orders, PartyProfile, PowerLaw, Report, Stamp
 
 ACTIVE = "active"
 MOST_BATCHES = 400
@@ -227,6 +227,8 @@ class _Worker:
         self._news = _Answer()
         self._num_fetching = self._room_asked = self._num_parked = self._num_under_way = 0
         self._no_report_before, self._finished = 0.0, False
+        self._takes_one_at_a_time = self.is_active and replay.is_sent
+        self._knows_first = self.is_active or not replay.is_sent
         self._life = self._work()
 
     def go_on(self) -> None:
@@ -244,6 +246,8 @@ class _Worker:
     def _work(self) -> Work:
         while not self._is_done:
             if self._ready:
+                if self._takes_one_at_a_time:
+                    self._report()
                 yield from self._use(self._ready.popleft())
             if self._todo:
                 stamp = self._todo.popleft()
@@ -294,11 +298,14 @@ class _Worker:
         return answer
 
     def _report(self) -> None:
+        if not self._knows_first:
+            return
         is_sent, in_hand, now = self._replay.is_sent, len(self._ready) + len(self._todo), self._events.now
         if in_hand > 1 and now < self._no_report_before:
             return
         held = len(self._ready) + self._num_fetching if self.is_active else len(self._todo)
-        room = max(0, self._config.prefetch - held - self._room_asked)
+        most = min(self._config.prefetch, 2) if self._takes_one_at_a_time else self._config.prefetch
+        room = max(0, most - held - self._room_asked)
         has_use = room > 0 or (not self.is_active and not self._num_parked)
         wait = is_sent or (not in_hand and not self._num_parked and has_use)
         worth = has_use if is_sent else wait or (room > 0 and not self._num_parked)
@@ -312,6 +319,12 @@ class _Worker:
         self._num_parked += wait
         self._num_under_way += 1
         self._replay.report(self, report)
+
+    def begin_with(self, orders: FirstOrders) -> None:
+        """Take the batches that were not asked for."""
+        self._knows_first = True
+        self._todo.extend(orders.assigned)
+        self._news.come()
 
     def hear(self, report: Report, orders: Orders) -> None:
         """Take the answer to a report."""
@@ -377,12 +390,22 @@ class _Replay:
     def seconds(self) -> float:
         """Return what all batches take."""
         for worker in self.workers:
+            if self.is_sent and not worker.is_active:
+                self._begin(worker)
+        for worker in self.workers:
             worker.go_on()
         self.events.run()
         assert all(worker.is_over for worker in self.workers)
         more, first, last = self._num_all - self._num_batches, self._num_batches // 4, self._num_batches * 3 // 4
         pace = (self._steps[last] - self._steps[first]) / (last - first) if more else 0.0
         return self.events.now + more * pace
+
+    def _begin(self, worker: _Worker) -> None:
+        """Tell a passive worker what to begin with, as the broker does where payloads are sent."""
+        config = self.config
+        most = min(config.prefetch, max(1, config.max_in_flight // config.num_passive_workers))
+        orders = FirstOrders(1, self._dispatch.assign(worker.name, most, 0.0))
+        self.events.send(BROKER, worker.name, measure(orders), lambda: worker.begin_with(orders))
 
     def rows(self, batch_id: int) -> int:
         """Return the rows of a batch; the last one of an epoch has what is left."""

@@ -110,9 +110,13 @@ OTHERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["avfl", "avfl-ps", "vfl-ps", "pubsub-vfl"])
-def test_baselines_whose_order_is_as_it_happens_run_too(world: World, algorithm: str) -> None:
-    assert federated(world, (*SMALL, f"algorithm={algorithm}")) == 0, world.said
+@pytest.mark.parametrize(
+    "words",
+    [("algorithm=avfl",), ("algorithm=avfl-ps",), ("algorithm=vfl-ps",), (), ("payloads=sent", "epochs_per_round=2")],
+    ids=["avfl", "avfl-ps", "vfl-ps", "pubsub-vfl", "sent"],
+)
+def test_settings_whose_order_is_as_it_happens_run_too(world: World, words: tuple[str, ...]) -> None:
+    assert federated(world, (*SMALL, *words)) == 0, world.said
     run = last_run(world)
     assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
 

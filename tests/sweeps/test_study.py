@@ -10,6 +10,7 @@ from fedactors.errors import BadInput, Diverged
 from fedactors.records.table import RunRow, read_table, write_table
 from fedactors.sweeps.repeat import Repeat, can_repeat
 from fedactors.sweeps.study import Study, study_flags
+from protocols.glasu.config import GlasuConfig
 
 
 def parse(*words, results=Path("results")):
@@ -59,6 +60,29 @@ def test_a_row_is_measured_once_unless_again(tmp_path):
     more = [("a", 0, "2"), ("a", 1, "2"), ("a", 2, "2")]
     assert measured(tmp_path, {"a": "2"}, "--seeds", "0,1,2", all_seeds=True) == more
     assert measured(tmp_path, {"a": "3"}, "--again") == [("a", 0, "3"), ("a", 1, "3")]
+
+
+def test_a_row_that_was_made_with_other_settings_is_measured_again_where_they_follow_from_other_rows(tmp_path):
+    @dataclasses.dataclass
+    class Point:
+        settings: dict[str, object]
+
+    def once(point, seed):
+        config = dataclasses.asdict(GlasuConfig(**point.settings))
+        return RunRow(protocol="glasu", seed=seed, config=config, metrics={"rate": point.settings["learning_rate"]})
+
+    def rates(rate, **more):
+        given = parse("--out", str(tmp_path))
+        given.protocol = "glasu"
+        points = {"a": Point({"learning_rate": rate}), "b": Point({"learning_rate": 0.5})}
+        given.measure("table", points, once, seeds=(0,), **more)
+        return [row.metrics["rate"] for row in read_table(given.table)]
+
+    assert rates(0.25) == [0.25, 0.5]
+    assert rates(0.125) == [0.25, 0.5], "a row is left alone"
+    before = [row for row in read_table(tmp_path / "glasu.parquet") if row.name == "b"]
+    assert rates(0.125, as_set=True) == [0.125, 0.5]
+    assert [row for row in read_table(tmp_path / "glasu.parquet") if row.name == "b"] == before
 
 
 def test_what_only_and_smoke_leave_out(tmp_path):

@@ -1,8 +1,9 @@
 """One simulated run, watched every 5 % of an epoch from outside until it has reached all targets.
 
 Whoever watches costs the run nothing: no time, no message, no step. What is watched is the same for all methods: the
-validation AUC of the models that the parties' parameter servers would give out at that moment, the means of their
-workers' replicas. Time is that of training: alignment and the run's own evaluations are left out.
+validation AUC (of a regression the RMSE, in original units, which falls to its targets) of the models that the parties'
+parameter servers would give out at that moment, the means of their workers' replicas. Time is that of training:
+alignment and the run's own evaluations are left out.
 
 The parties share their link: each of them sends and receives at most its bandwidth in all (`HostCapacity`).
 """
@@ -19,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import as_dict, build
+from fedactors.data.catalogue import describe
 from fedactors.errors import FedactorsError
-from fedactors.learning.metrics import task_metrics
+from fedactors.learning.metrics import rmse, task_metrics
 from fedactors.learning.network import Model
 from fedactors.learning.split_network import joint_output
 from fedactors.network.links import HostCapacity, Link, Network
@@ -42,6 +44,8 @@ EVERY = 0.05
 """Share of an epoch after which the model is looked at."""
 STEPS = ("active-step", "top-step")
 """Computes of the active party, of which a batch has one."""
+SIGNS = {"auc": 1, "rmse": -1}
+"""Scores that are watched: 1 where more is better, -1 where less is."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,8 +78,18 @@ def network(gigabits: float = 1.0, latency: float = 0.0005, parties: Sequence[st
 
 
 def name_of(target: float) -> str:
-    """Return the metric that holds the seconds to a target AUC."""
+    """Return the metric that holds the seconds to a target."""
     return f"seconds_to_{target:g}"
+
+
+def score_of(data: str) -> str:
+    """Return what is watched of a data set: auc, or of a regression rmse."""
+    return "rmse" if describe(data).task == "regression" else "auc"
+
+
+def reaches(score: str, value: float, target: float) -> bool:
+    """Say whether a value is at least as good as the target."""
+    return SIGNS[score] * value >= SIGNS[score] * target
 
 
 class Watcher(MemoryRecorder):
@@ -83,10 +97,11 @@ class Watcher(MemoryRecorder):
 
     runtime: Runtime | None = None
 
-    def __init__(self, targets: tuple[float, ...]) -> None:
+    def __init__(self, score: str, targets: tuple[float, ...]) -> None:
         super().__init__()
-        self.curve: dict[str, list[float]] = {"epochs": [], "seconds": [], "auc": []}
+        self.curve: dict[str, list[float]] = {"epochs": [], "seconds": [], score: []}
         self.seconds_to: dict[float, float] = {}
+        self._score = score
         self._targets = targets
         self._num_steps = 0
         self._num_looks = 0
@@ -99,6 +114,9 @@ class Watcher(MemoryRecorder):
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         if kind == "phase" and label == "alignment":
             self._begun = end
+            if self._score == "rmse":
+                # an untrained model's AUC is one half; where its RMSE begins is to be looked at
+                self._look(0.0, 0.0)
         elif kind == "phase" and label == "evaluation":
             self._aside += end - start
         elif kind == "phase" and label == "training":
@@ -122,26 +140,33 @@ class Watcher(MemoryRecorder):
         return self.runtime.clock.now() - self._begun - self._aside
 
     def _look_if_due(self) -> None:
-        runtime = self.runtime
-        assert isinstance(runtime, SimulatedRuntime)
+        runtime = self._simulation
         first = runtime.contexts["active/worker-0"].actor
         assert isinstance(first, PartyWorker)
         per_epoch = num_batches(first.rows.num_train, first.config.batch_size)
         if self._num_steps < (self._num_looks + 1) * EVERY * per_epoch:
             return
         self._num_looks = int(self._num_steps / (EVERY * per_epoch))
-        auc = watched_auc(runtime)
-        for name, value in (("epochs", self._num_steps / per_epoch), ("seconds", self.seconds), ("auc", auc)):
-            self.curve[name].append(value)
-        for target in self._targets:
-            if auc >= target:
-                self.seconds_to.setdefault(target, self.seconds)
+        self._look(self._num_steps / per_epoch, self.seconds)
         if len(self.seconds_to) == len(self._targets):
             runtime.fail(Enough("all targets are reached"))
 
+    def _look(self, epochs: float, seconds: float) -> None:
+        score = watched_score(self._simulation, self._score)
+        for name, value in (("epochs", epochs), ("seconds", seconds), (self._score, score)):
+            self.curve[name].append(value)
+        for target in self._targets:
+            if reaches(self._score, score, target):
+                self.seconds_to.setdefault(target, seconds)
 
-def watched_auc(runtime: SimulatedRuntime) -> float:
-    """Return the validation AUC of the means of all parties' replicas at this moment."""
+    @property
+    def _simulation(self) -> SimulatedRuntime:
+        assert isinstance(self.runtime, SimulatedRuntime)
+        return self.runtime
+
+
+def watched_score(runtime: SimulatedRuntime, score: str) -> float:
+    """Return the validation score of the means of all parties' replicas at this moment."""
     workers: dict[str, list[PartyWorker]] = {}
     for context in runtime.contexts.values():
         if isinstance(context.actor, PartyWorker):
@@ -155,15 +180,21 @@ def watched_auc(runtime: SimulatedRuntime) -> float:
         ]
         embeddings.append(models[0].output(members[0].rows.part("validation").features))
         top = models[1] if len(models) > 1 else top
-    labels = next(iter(workers.values()))[0].rows.part("validation").labels
+    active = next(iter(workers.values()))[0].rows
+    labels = active.part("validation").labels
     assert top is not None
     assert labels is not None
-    return float(task_metrics("binary", labels, joint_output(top, embeddings))["auc"])
+    output = joint_output(top, embeddings)
+    if score == "rmse":
+        # targets are standardised, and errors told in original units
+        return rmse(labels, output) * active.prepared.label_deviation
+    return float(task_metrics("binary", labels, output)["auc"])
 
 
 def watch(point: Watched, seed: int) -> RunRow:
     """Run a point; its row has the seconds to each target (censored where it was not reached) and what it took."""
-    recorder = Watcher(point.targets)
+    score = score_of(point.data)
+    recorder = Watcher(score, point.targets)
     with contextlib.suppress(Enough):
         run_once(
             PROTOCOL,
@@ -184,7 +215,7 @@ def watch(point: Watched, seed: int) -> RunRow:
     metrics = {
         **reached,
         "epochs": curve["epochs"][-1],
-        "best_auc": max(curve["auc"]),
+        f"best_{score}": (min if score == "rmse" else max)(curve[score]),
         "seconds_per_epoch": seconds / curve["epochs"][-1],
         "utilisation": recorder.busy / (sum(point.cores.values()) * seconds),
         "megabytes_per_epoch": used.bytes / 1e6 / curve["epochs"][-1],

@@ -7,10 +7,11 @@ import numpy as np
 from fedactors.data.alignment import AlignmentOrder
 from fedactors.network.codec import message
 from fedactors.remote import DRIVER, remote
-from fedactors.roles import Client
+from fedactors.roles import Client, Server
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.messages import (
     EpochOrder,
+    FirstOrders,
     Gradient,
     LostWorker,
     Parameters,
@@ -22,6 +23,7 @@ from protocols.pubsub_vfl.messages import (
 MESSAGES = {
     "backward": Gradient(0, 1, 1, 0.0, np.zeros((2, 4), np.float32)),
     "run_epoch": EpochOrder(1),
+    "take_first": FirstOrders(1, ((0, 1),)),
     "take_rows": RowOrder(np.arange(3), np.zeros(0, np.uint8), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)),
     "average": Parameters(1, 0, 1.0, (np.zeros(3, np.float32),)),
     "evaluate": PartRequest("test"),
@@ -51,3 +53,12 @@ class Stranger(Client):
         """Call it."""
         peer = self.peer(attempt.target, PassiveWorker)
         await getattr(peer, attempt.method)(MESSAGES[attempt.method])
+
+
+class StrangeServer(Server):
+    """Has a server's role, and no part in the run."""
+
+    @remote(caller=DRIVER)
+    async def attempt(self, attempt: Attempt) -> None:
+        """Call it."""
+        await getattr(self.peer(attempt.target, PassiveWorker), attempt.method)(MESSAGES[attempt.method])

@@ -10,6 +10,7 @@ import numpy as np
 from fedactors.data.partitions import VerticalData
 from fedactors.data.sources import ArraySource
 from fedactors.plugins import RunResult
+from fedactors.records.events import Span
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.run_folder import Checkpoint
 from fedactors.runtime import snapshot
@@ -30,11 +31,16 @@ TINY: dict[str, Any] = {
 
 
 class Recorder(MemoryRecorder):
-    """Keeps every checkpoint, in order."""
+    """Keeps every checkpoint and span, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.all: list[Checkpoint] = []
+        self.spans: list[Span] = []
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        super().record_span(actor, kind, label, start, end)
+        self.spans.append(Span(actor=actor, kind=kind, label=label, start=start, end=end))
 
     def save_checkpoint(self, label: str, actors: Any, driver: bytes) -> None:
         super().save_checkpoint(label, actors, driver)

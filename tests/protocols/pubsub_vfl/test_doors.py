@@ -14,7 +14,7 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.pubsub_vfl import messages
 from protocols.pubsub_vfl.run import actors, assemble
-from tests.protocols.pubsub_vfl.hostile import Attempt, Stranger
+from tests.protocols.pubsub_vfl.hostile import Attempt, Stranger, StrangeServer
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
 SEVERAL = {"num_active_workers": 2, "num_passive_workers": 2}
@@ -25,6 +25,7 @@ ATTEMPTS = [
     ("passive-1/worker-0", "recall", "open to: driver"),
     ("passive-1/worker-0", "take_rows", "open to: own party"),
     ("passive-1/worker-0", "account", "open to: driver"),
+    ("passive-1/worker-0", "take_first", "open to: server"),
     ("passive-1/ps", "average", "open to: own party"),
     ("active/worker-0", "evaluate", "open to: driver"),
     ("broker", "lose", "open to: driver"),
@@ -56,13 +57,15 @@ RUNS = {
 }
 
 
-def refusals(runtime: Runtime, attempts: list[tuple[str, str, str]]) -> list[str]:
+def refusals(
+    runtime: Runtime, attempts: list[tuple[str, str, str]], cls: type[Stranger | StrangeServer] = Stranger
+) -> list[str]:
     """Let a stranger try; return what it was told."""
     said: list[str] = []
 
     async def main() -> None:
         assemble(config_of(**SEVERAL), arrays("multiclass"), runtime)
-        stranger = runtime.spawn(Stranger, "stranger")
+        stranger = runtime.spawn(cls, "stranger")
         await runtime.start()
         for target, method, _ in attempts:
             with pytest.raises(Refused) as refused:
@@ -82,6 +85,11 @@ def test_a_stranger_is_refused():
 def test_doors_of_clients_are_not_for_each_of_them():
     for said, (_, _, text) in zip(refusals(SimulatedRuntime(), MISUSED), MISUSED, strict=True):
         assert said.startswith(f"stranger: {text}"), said
+
+
+def test_only_the_broker_says_what_an_epoch_begins_with():
+    (said,) = refusals(SimulatedRuntime(), [("passive-1/worker-0", "take_first", "")], StrangeServer)
+    assert said.startswith("stranger: calls passive-1/worker-0.take_first, which is open to its broker only: broker")
 
 
 @pytest.mark.ray

@@ -61,7 +61,7 @@ class Worker:
 class Party:
     """A passive or active worker's part in a pipeline."""
 
-    def __init__(self, worker: Worker, *, passive: bool, **settings: Any) -> None:
+    def __init__(self, worker: Worker, *, passive: bool, first: Any = (), **settings: Any) -> None:
         self.did: list[Any] = []
         self.passive = passive
         self.pipeline = Pipeline(
@@ -72,6 +72,7 @@ class Party:
             embed=self.embed if passive else None,
             drop=(lambda stamp: self.did.append(("drop", stamp)), {}),
             waits_for="news",
+            first=first,
         )
 
     async def use(self, stamp, payloads):
@@ -107,6 +108,49 @@ def test_an_active_worker_publishes_one_reference_per_party_and_gives_up_what_is
     published = {batch for report in worker.reports for batch in report.published}
     assert published == {(4, 1, (ref(104),)), (5, 1, ())}
     assert "p/worker-0: batch 5 is abandoned: somebody: its process is gone" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("passive", "payloads", "room"), [(True, "sent", 6), (False, "fetched", 6), (False, "sent", 2)]
+)
+def test_a_worker_asks_for_as_many_as_it_may_hold(passive, payloads, room):
+    """Where a report brings one batch at a time, an active worker leaves to its siblings what it cannot begin with."""
+    worker = Worker()
+    run(Party(worker, passive=passive, payloads=payloads, prefetch=6))
+    assert worker.reports[0].room == room
+
+
+def test_the_next_batch_is_asked_for_before_the_last_is_used_up():
+    asked: list[int] = []
+
+    class Slow(Party):
+        async def use(self, stamp, payloads):
+            await asyncio.sleep(0)
+            asked.append(sum(report.room for report in worker.reports))
+            return await super().use(stamp, payloads)
+
+    worker = Worker(*(Orders((), ((batch, 1, (ref(batch),)),), (), False) for batch in range(3)), until=3)
+    run(Slow(worker, passive=False, payloads="sent", prefetch=6))
+    # two at the beginning; then, with the first of them in hand, one more
+    assert asked[0] == 3
+
+
+def test_a_worker_that_is_told_what_to_begin_with_asks_for_nothing_before():
+    """Else it would hold what it asked for beside what it was told, and ask for no more with what it publishes."""
+    worker = Worker(until=2)
+    party = Party(worker, passive=True, first=None, payloads="sent", report_interval=0.0, prefetch=2)
+
+    async def main():
+        running = asyncio.ensure_future(party.pipeline.run())
+        await asyncio.sleep(0.01)
+        assert worker.reports == []
+        party.pipeline.begin_with([(0, 1), (1, 1)])
+        await asyncio.wait_for(running, 5.0)
+
+    asyncio.run(main())
+    assert [did for did in party.did if did[0] == "embed"] == [("embed", (0, 1)), ("embed", (1, 1))]
+    assert worker.reports[0].published == ((0, 1, (ref(0),)),)
+    assert worker.reports[0].room == 1, "each embedding asks for one more batch"
 
 
 @pytest.mark.parametrize("stale", ["drop", "apply"])

@@ -177,10 +177,10 @@ def test_hops_by_hand():
     # 10 batches; one's way is eight hops and 6 ms, and four more turns of the two active workers
     assert planner.cost(problem, 2, 2, 100, "pipeline") == pytest.approx(0.086 + 4 * 0.004)
     sent = dataclasses.replace(problem, payloads="sent")
-    assert planner.cost(sent, 2, 2, 100, "pipeline") == pytest.approx(0.066 + 4 * 0.004)
+    assert planner.cost(sent, 2, 2, 100, "pipeline") == pytest.approx(0.056 + 4 * 0.004)
     # two epochs without a pause share the ends
     twice = dataclasses.replace(sent, num_epochs=2)
-    assert planner.cost(twice, 2, 2, 100, "pipeline") == pytest.approx((0.066 + 9 * 0.004) / 2)
+    assert planner.cost(twice, 2, 2, 100, "pipeline") == pytest.approx((0.056 + 9 * 0.004) / 2)
     # a private link's transfer, 100 rows x 10 bytes at 1e5 bytes a second, is on the way but blocks nobody
     private = dataclasses.replace(problem, row_bytes=10.0, bandwidth=1e5, shared_link=False)
     assert planner.cost(private, 2, 2, 100, "pipeline") == pytest.approx(0.096 + 4 * 0.004)

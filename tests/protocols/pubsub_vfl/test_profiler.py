@@ -95,6 +95,12 @@ def test_a_trial_trains_on_random_values_and_never_on_rows(monkeypatch):
     assert not [row for rows in seen for row in np.asarray(rows, np.float32) if row.tobytes() in own]
 
 
+@pytest.mark.parametrize("payloads", ["fetched", "sent"])
+def test_a_trial_goes_both_ways(payloads):
+    profiles, config, _ = measured(SimulatedRuntime(), payloads=payloads)
+    assert plan(config, profiles)["predicted_epoch_seconds"] > 0
+
+
 def test_in_one_process_messages_cost_no_processor():
     profiles, _, _ = measured(SimulatedRuntime())
     assert {(profile["message_seconds"], profile["broker_seconds"]) for profile in profiles} == {(0.0, 0.0)}

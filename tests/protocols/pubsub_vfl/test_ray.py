@@ -98,9 +98,13 @@ def test_a_synchronous_baseline_gives_equal_numbers_on_both_runtimes():
         assert one == pytest.approx(other, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["passive/worker-0", "active/worker-0"])
-def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, simulated_auc, caplog):
-    result, recorder = play(kill=name)
+@pytest.mark.parametrize(
+    ("name", "payloads"),
+    [("passive/worker-0", "fetched"), ("active/worker-0", "fetched"), ("passive/worker-0", "sent")],
+)
+def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, payloads, simulated_auc, caplog):
+    # where payloads are sent, the broker must tell the fresh process what to begin with
+    result, recorder = play(kill=name, payloads=payloads)
     assert result.rounds == 6
     assert result.metrics["test/auc"] == pytest.approx(simulated_auc, abs=0.03)
     assert recorder.runtime is not None

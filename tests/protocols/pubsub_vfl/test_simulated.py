@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 from typing import Any
@@ -137,6 +138,48 @@ def test_what_is_sent_instead_of_fetched_takes_half_the_messages_and_the_same_va
     payload = 4 * TINY["embedding_size"] * 4 * sent.result.extra["num_rows"]
     carried = sum(row[4] for row in crossings(sent))
     assert 2 * payload < carried < 2.5 * payload + 300 * num_batches
+
+
+FAR = Network(default=Link(latency=0.05, bandwidth=1e9), local=Link(latency=0.0001), hosts={"broker": "active"})
+"""Parties 50 ms apart; 0.1 ms within one."""
+
+
+def steps(done: Done) -> tuple[float, list[tuple[float, float]]]:
+    """When training began, and when the active party's steps on a batch began and ended."""
+    spans = done.recorder.spans
+    begun = next(span.end for span in spans if (span.kind, span.label) == ("phase", "alignment"))
+    return begun, [(span.start, span.end) for span in spans if span.label == "active-step"]
+
+
+@pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl"])
+def test_the_first_step_waits_for_two_ways_between_the_parties(algorithm):
+    config = {"algorithm": algorithm, "num_epochs": 2, "epochs_per_round": 2, "payloads": "sent"}
+    begun, ((first, _), *_) = steps(simulate(**config, runtime={"network": FAR}))
+    # the order for the first batches there, their embeddings back
+    assert 0.1 < first - begun < 0.11
+
+
+@pytest.mark.parametrize("payloads", ["sent", "fetched"])
+def test_a_batch_lies_ready_when_the_active_worker_has_stepped_on_the_last(payloads):
+    many = {"num_epochs": 20, "epochs_per_round": 20, "max_in_flight": 60, "prefetch": 60, "embedding_buffer": 60}
+    _, found = steps(simulate(**many, payloads=payloads, runtime={"network": FAR}))
+    waits = [after[0] - before[1] for before, after in itertools.pairwise(found)]
+    assert len(waits) > 60
+    # all are in flight at once: it waits where the first come back, and not for the broker, which is 0.1 ms away
+    assert sum(wait > 1e-9 for wait in waits) <= len(waits) / 10
+    if payloads == "sent":
+        # a gradient takes the order for another batch along: that is back after two ways, and not after four
+        assert found[60][0] - found[0][1] < 0.11
+
+
+@pytest.mark.parametrize("seconds", [0.0502, 0.06, 0.11])
+def test_who_is_lost_with_its_first_orders_is_told_of_others(seconds):
+    config = {**SEVERAL, "num_passive_workers": 2, "payloads": "sent", "num_epochs": 2}
+    whole = simulate(**config, runtime={"network": FAR})
+    begun, _ = steps(whole)
+    hurt = simulate(**config, runtime={"network": FAR, "faults": {"passive/worker-1": begun + seconds}})
+    assert [r["batches"] for r in hurt.recorder.rounds] == [r["batches"] for r in whole.recorder.rounds]
+    assert hurt.recorder.rounds[0]["abandoned"] > 0
 
 
 @pytest.mark.parametrize(("bits", "share"), [(8, 0.25), (16, 0.5)])

@@ -1,0 +1,109 @@
+"""The comparison of times to a target: AUC rises, RMSE falls, and as many settings of each method are tried."""
+
+import dataclasses
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedactors.records.table import RunRow
+from tests.protocols.pubsub_vfl.runs import simulate
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scenarios/paper/pubsub_vfl"
+NAMES = ("_watch", "time_to_target")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """The scripts' modules; other folders have modules of the same names."""
+    before = {name: sys.modules.pop(name, None) for name in NAMES}
+    sys.path.insert(0, str(SCRIPTS))
+    yield {name: importlib.import_module(name) for name in NAMES}
+    sys.path.remove(str(SCRIPTS))
+    for name in NAMES:
+        sys.modules.pop(name, None)
+        if (module := before[name]) is not None:
+            sys.modules[name] = module
+
+
+def row_of(data: str, score: str, values: list[float], **metrics: float) -> RunRow:
+    """A run that was looked at every second from the first on; of a regression from the beginning."""
+    first = 0 if score == "rmse" else 1
+    seconds = [float(first + place) for place in range(len(values))]
+    return RunRow(protocol="vfl", seed=0, data=data, metrics=metrics, curve={"seconds": seconds, score: values})
+
+
+def test_an_auc_rises_to_its_target_from_one_half(scripts):
+    crossing = scripts["time_to_target"].crossing
+    row = row_of("bank", "auc", [0.75, 0.7, 0.9])
+    assert crossing(row, 0.625) == pytest.approx(0.5)
+    assert crossing(row, 0.8) == pytest.approx(2.5)
+    assert crossing(row, 0.95) is None
+
+
+def test_an_rmse_falls_to_its_target_from_that_of_the_untrained_model(scripts):
+    crossing = scripts["time_to_target"].crossing
+    row = row_of("blog-log1p", "rmse", [1.2, 1.0, 1.1, 0.8])
+    assert crossing(row, 1.1) == pytest.approx(0.5)
+    assert crossing(row, 1.0) == pytest.approx(1.0)
+    assert crossing(row, 0.95) == pytest.approx(2.5)
+    assert crossing(row, 0.75) is None
+
+
+def test_a_run_ranks_by_targets_reached_then_by_times_then_by_its_best_score(scripts):
+    rank, (high, middle, _) = scripts["time_to_target"].rank, scripts["time_to_target"].TARGETS["blog-log1p"]
+    name_of = scripts["_watch"].name_of
+    two = {name_of(high): 1.0, name_of(middle): 9.0, "best_rmse": 0.84}
+    runs = [two, {name_of(high): 0.5, "best_rmse": 0.86}, {name_of(high): 0.7, "best_rmse": 0.8}]
+    runs += [{"best_rmse": 0.95}, {"best_rmse": 1.0}]
+    ranks = [rank(row_of("blog-log1p", "rmse", [1.0], **metrics), "blog-log1p") for metrics in runs]
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) == len(ranks)
+    bank = [rank(row_of("bank", "auc", [0.6], best_auc=best), "bank") for best in (0.8, 0.6)]
+    assert bank == sorted(bank)
+
+
+def test_a_ratio_is_of_times_to_the_same_error_and_tells_who_did_not_get_there(scripts):
+    ratio_row, name_of = scripts["time_to_target"].ratio_row, scripts["_watch"].name_of
+    quick = row_of("blog-log1p", "rmse", [1.2, 0.8], **{name_of(0.9): 1.0})
+    slow = row_of("blog-log1p", "rmse", [1.2, 1.0, 0.8], **{name_of(0.9): 2.0})
+    never = row_of("blog-log1p", "rmse", [1.2, 1.1])
+    ours = [dataclasses.replace(quick, seed=seed) for seed in (0, 1, 2)]
+    theirs = [slow, dataclasses.replace(slow, seed=1), dataclasses.replace(never, seed=2)]
+    metrics = ratio_row(ours, theirs, 0.9).metrics
+    assert metrics["ratio_to_target"] == pytest.approx(0.75 / 1.5)
+    assert metrics["ratio_of_looks_to_target"] == pytest.approx(0.5)
+    assert (metrics["ours_censored"], metrics["theirs_censored"], metrics["n"]) == (0, 1, 3)
+
+
+@pytest.mark.parametrize("name", ["grid", "link_grid"])
+def test_as_many_settings_of_each_method_are_tried(scripts, name):
+    study = scripts["time_to_target"]
+    labels = {m: [study.label(chosen) for chosen in getattr(study, name)(m)] for m in study.METHODS}
+    assert {len(set(found)) for found in labels.values()} == {6 if name == "grid" else 8}
+    assert {len(found) for found in labels.values()} == {6 if name == "grid" else 8}
+
+
+def test_the_untrained_error_is_looked_at_and_no_target_is_reached_before_its_error_is(scripts):
+    if not os.environ.get("FEDACTORS_DATA"):
+        pytest.skip("FEDACTORS_DATA is not set")
+    watch = scripts["_watch"]
+    tiny = {"num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 256, "learning_rate": 0.01}
+    settings = {**tiny, "algorithm": "vfl", "num_epochs": 2}
+    row = watch.watch(watch.Watched(data="energy", settings=settings, targets=(90.0, 1.0)), 0)
+    seconds, errors = row.curve["seconds"], row.curve["rmse"]
+    # an optimiser that hardly steps leaves the model untrained: the run's own evaluation is the oracle
+    config = {**tiny, "algorithm": "vfl", "num_epochs": 1, "learning_rate": 1e-12}
+    untrained = simulate("energy", **config).recorder.rounds[-1]["validation/rmse"]
+    assert (seconds[0], errors[0]) == (0.0, pytest.approx(untrained, rel=1e-5))
+    trained = simulate("energy", **{**tiny, "algorithm": "vfl", "num_epochs": 2}).recorder.rounds[-1]["validation/rmse"]
+    assert errors[-1] == pytest.approx(trained, rel=0.02)
+    assert row.metrics["best_rmse"] == min(errors)
+    reached = row.metrics[watch.name_of(90.0)]
+    assert [error > 90.0 for error, at in zip(errors, seconds, strict=True) if at < reached] == [True] * (
+        seconds.index(reached)
+    )
+    assert errors[seconds.index(reached)] <= 90.0 < errors[0]
+    assert row.censored == (watch.name_of(1.0),)
