@@ -206,7 +206,7 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
 
 
 _OF_THE_LINK = ("num_rows", "bandwidth", "latency")
-_MOST = 1e12
+_MOST = 1e18
 
 
 def _number(name: str, value: Any, *, is_positive: bool = False, is_endless: bool = False) -> float:
