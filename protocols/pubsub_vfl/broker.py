@@ -23,14 +23,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.errors import FedactorsError, PartyLost
-from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.roles import Server
+from fedactors.remote import CLIENT, DRIVER, SERVER, remote
+from fedactors.roles import Client, Server
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, FirstOrders, LostWorker, Orders, Report, Stamp
 
@@ -383,6 +384,20 @@ def _waited_for(batch: _Batch) -> set[str]:
     return {worker for worker in late if worker is not None}
 
 
+class Addressee(Client):
+    """Who is told what an epoch begins with, as the broker sees it."""
+
+    @property
+    def broker(self) -> str:
+        """Who alone says what to begin with."""
+        return BROKER
+
+    @remote(caller=SERVER, only="broker")
+    @abstractmethod
+    async def take_first(self, orders: FirstOrders) -> None:
+        """Begin with these batches, now or when the driver says that the epoch has begun."""
+
+
 class BatchBroker(Server):
     """Runs a `Dispatch` between workers.
 
@@ -419,10 +434,8 @@ class BatchBroker(Server):
             self.background(self._hand_out(worker, FirstOrders(self._epoch, assigned)))
 
     async def _hand_out(self, worker: str, orders: FirstOrders) -> None:
-        from protocols.pubsub_vfl.pipeline import Embedder  # which reports to this class
-
         with contextlib.suppress(PartyLost):  # `lose` gives its batches to others
-            await self.peer(worker, Embedder).take_first(orders)
+            await self.peer(worker, Addressee).take_first(orders)  # type: ignore[type-abstract]
 
     @remote(caller=DRIVER)
     async def serve_epoch(self) -> EpochCounts:

@@ -21,9 +21,8 @@ from typing import Any
 from fedactors.actor import Actor
 from fedactors.errors import PartyLost
 from fedactors.remote import SERVER, remote
-from fedactors.roles import Client
 from fedactors.runtime.base import Ref
-from protocols.pubsub_vfl.broker import BROKER, BatchBroker
+from protocols.pubsub_vfl.broker import BROKER, Addressee, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import FirstOrders, Orders, Payload, Report, Stamp
 
@@ -235,16 +234,11 @@ class Pipeline:
             raise self._failure
 
 
-class Embedder(Client):
-    """Who embeds batches, as the broker sees it."""
+class Embedder(Addressee):
+    """Who embeds batches: what it is to begin with goes to its pipeline."""
 
     _pipeline: Pipeline | None = None
     _first: FirstOrders | None = None
-
-    @property
-    def broker(self) -> str:
-        """Who alone says what to begin with."""
-        return BROKER
 
     @remote(caller=SERVER, only="broker")
     async def take_first(self, orders: FirstOrders) -> None:
