@@ -3,8 +3,8 @@
     def test_my_protocol():
         check_protocol(PROTOCOL, config={"num_rounds": 3})
 
-It runs the protocol several times in the simulated runtime and on Ray, and raises one `NotConforming` with every
-remark, written as a reviewer would: what is wrong, where, and what to do about it.
+It runs the protocol several times in the simulated runtime, on Ray and, if asked to, between sites, and raises one
+`NotConforming` with every remark, written as a reviewer would: what is wrong, where, and what to do about it.
 
 What it cannot show: that values which were encoded reveal nothing (see `fedactors.testing.leaks` for what it finds),
 that a malicious party could do no harm, or that the mathematics is right.
@@ -24,6 +24,7 @@ from fedactors.plugins import Protocol, check_contract
 from fedactors.privacy.claims import EVERYBODY, check_record, claims
 from fedactors.privacy.replay import audit_by_replay, joined
 from fedactors.records.metrics import jsonable
+from fedactors.testing.at_sites import remarks_on_sites
 from fedactors.testing.inspection import (
     remarks_on_channels,
     remarks_on_ledger,
@@ -67,6 +68,8 @@ def check_protocol(
     raw_columns: Mapping[str, Any] | None = None,
     allowed: tuple[str, ...] = (),
     on_ray: bool = True,
+    num_sites: int = 0,
+    site_config: Mapping[str, Any] | None = None,
     num_cpus: int | None = None,
     timeout: float = 120.0,
 ) -> None:
@@ -83,6 +86,10 @@ def check_protocol(
         raw_columns: name to feature matrix (samples first), for data that does not come through `fedactors.data`.
         allowed: message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values.
         on_ray: whether to run on Ray as well (the cluster of this process, else an embedded one).
+        num_sites: between how many sites (2 or 3, processes of this machine, TLS between them) to run as well, on small
+            data of the protocol's layout; they are called north, south and west, and the protocol must be installed.
+            0: none.
+        site_config: all config values of the run between sites, where own data refuse some of those of ``smoke``.
         num_cpus: cores of an embedded cluster.
         timeout: seconds after its start (all processes are up) after which a run on Ray counts as hanging.
 
@@ -100,6 +107,8 @@ def check_protocol(
         raw_columns=dict(raw_columns or {}),
         allowed=allowed,
         on_ray=on_ray,
+        num_sites=num_sites,
+        site_config=site_config,
         num_cpus=num_cpus,
         timeout=timeout,
     )
@@ -149,6 +158,8 @@ def review(subject: Subject) -> Iterator[Remark]:
             yield from made("runtimes", remarks_on_runtimes(subject, whole, run_on_ray(subject)))
             if not found:
                 yield from made("party loss on Ray", remarks_on_killed_process(subject, whole))
+    if subject.num_sites:
+        yield from made("sites", remarks_on_sites(subject))
 
 
 # --- the checks ------------------------------------------------------------------------------------------------------

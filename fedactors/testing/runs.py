@@ -51,12 +51,20 @@ class Subject:
     raw_columns: Mapping[str, Any] = field(default_factory=dict)
     allowed: tuple[str, ...] = ()
     on_ray: bool = True
+    num_sites: int = 0
+    """Between which it runs as well."""
+    site_config: Mapping[str, Any] | None = None
+    """Of the run between sites; as for all others if it is None."""
     num_cpus: int | None = None
     timeout: float = 120.0
 
     def made(self, **overrides: Any) -> Any:
         """Return the config, with the smallest meaningful values unless others were given."""
         return build(self.protocol.Config, {**self.protocol.smoke, **self.config, **overrides})
+
+    def made_at_sites(self) -> Any:
+        """Return the config of the run between sites."""
+        return self.made() if self.site_config is None else build(self.protocol.Config, self.site_config)
 
     def load(self, config: Any) -> Any:
         """Return what the protocol's `run` takes."""

@@ -17,7 +17,6 @@ from fedactors.network.codec import message
 from fedactors.network.transforms import Encoded
 from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.planner import PartyProfile
 
 Floats = NDArray[np.floating[Any]]
 Stamp = tuple[int, int]
@@ -260,6 +259,54 @@ class LostWorker:
 # --- `fedactors plan --measure` ---
 
 
+@message(reveals="how fast the party's machine trains its models: fitted constants, no data")
+class PowerLaw:
+    """Seconds (or bytes) as ``scale * B ** exponent``."""
+
+    scale: float
+    exponent: float
+
+
+@message(reveals="the party's cores, memory and fitted constants; nothing of its rows")
+class PartyProfile:
+    """What a party tells of its machine.
+
+    `phases` are, of a passive party, those before an embedding leaves and, as many, those after its gradient has come.
+    """
+
+    role: str
+    cores: int
+    phases: tuple[PowerLaw, ...]
+    memory_base: float
+    """Bytes of a worker without a batch (M_0)."""
+    memory_per_batch: PowerLaw
+    """Bytes more for a batch (rho B^chi)."""
+    memory_available: float
+    """Bytes that a worker may use."""
+    sync_seconds: float
+    """Seconds by which each worker lengthens an average of parameters."""
+    message_seconds: float = 0.0
+    """Processor seconds of a worker for the messages of a batch, but for those that its rows take."""
+    message_row_seconds: float = 0.0
+    """Likewise for each row of the batch."""
+    step_seconds: float = 0.0
+    """Seconds of `phases` that are a worker's own step: where the parameter server steps it takes none."""
+    server_step_seconds: float = 0.0
+    """Seconds of a step at the parameter server."""
+    parameter_bytes: float = 0.0
+    """Bytes that a worker and the parameter server send one another for a step."""
+    local_latency: float = 0.0
+    """Seconds of one way between two processes of the party."""
+    local_bandwidth: float = math.inf
+    """Bytes a second between two processes of the party."""
+    broker_seconds: float = 0.0
+    """Processor seconds of the broker for a report (the active party's)."""
+    broker_row_seconds: float = 0.0
+    """Likewise for each row whose embedding or gradient is published."""
+    host: str = ""
+    """Names the machine: parties that name the same one share its cores, and its memory instead of a link."""
+
+
 @message(reveals="how fast the party's machine trains its models, its cores and memory, and how many rows it has")
 class Machine:
     """What a party measured of its machine, and its rows."""
@@ -280,6 +327,27 @@ class Neighbour:
     """The actor to which the link is measured."""
 
     name: str
+
+
+@message(reveals="nothing: how much to try")
+class TrialOrder:
+    """Batches of so many rows to exchange over the broker, by models that are thrown away."""
+
+    num_batches: int
+    batch_size: int
+    epoch: int
+
+
+@message(reveals="how fast the party's machine works; no data")
+class Spent:
+    """Processor seconds of the thread that works and talks in a trial, and the reports that it took.
+
+    `process` tells processes apart.
+    """
+
+    processor_seconds: float
+    num_reports: int
+    process: int
 
 
 @message(reveals="how fast the link between two parties is")

@@ -1,18 +1,21 @@
-"""Which (w_a, w_p, B) to train with: the paper's cost model, and one of whole epochs (Section 4, Algorithm 2).
+"""Which (w_a, w_p, B) to train with: the paper's cost model, bounds of whole epochs, and replays (Section 4).
 
 `fedactors plan pubsub-vfl` goes from the parties' profile files to a setting, with what it is predicted to cost.
 
     literal    max(T_A, T_P) + (E + G) / bandwidth of one iteration (Eq. 14), T = (sum of lambda B^gamma) w / C
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
-    pipeline   ceil(n/B) max(T_A / w_a, T_P / w_p, max(E, G) / bandwidth, S) + synchronisation
+    pipeline   max(b max(S, H), W + (b/w_a - 1) T_A, b/w_p T_P + ends, W + (b - 1) max(E, G) / bandwidth)
+               + synchronisation, of b = floor(n/B) batches
+    replay     `replay.epoch_seconds` + synchronisation: what the runtime does, event by event
 
-The literal cost grows with w and so always asks for the fewest workers. In `epoch` and `pipeline` T is the time of one
-worker that computes on one core, and w/C times that when more workers than cores share them. Both also count what the
-paper's model leaves out: the processor time of a batch's messages and, where a latency is stated, an epoch's beginning
-and end, and a window too small to hide the hops of a batch. `pipeline`, by which the command chooses, is what the
-runtime does: everything goes on at once, embeddings and gradients in opposite directions of the link, and S is the time
-of a batch's steps at a parameter server that steps for its workers one gradient after the other. The search tries all
-settings (the paper calls it dynamic programming); ties go to fewer workers, then to the smaller batch.
+The literal cost grows with w and so always asks for the fewest workers. In the others T is the time of one worker that
+computes on one core, and w/C times that when more workers than cores share them, with the processor time of a batch's
+messages, which the paper leaves out. `pipeline` is a bound: all batches pass the active workers and the link, in one
+direction, where the first comes and from where the last goes on its way W of computing, transfers and hops, and all
+are at a passive worker before and after; S are a batch's steps at a parameter server that steps for its workers one
+gradient after another, H the processor time of all processes of parties on one host, over its cores. It says which
+settings are worth a replay; the command chooses by the replay. The search tries all settings (the paper calls it
+dynamic programming); ties go to fewer workers, then to the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
 """
@@ -23,52 +26,30 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from fedactors.errors import BadInput
-from fedactors.network.codec import message
 from fedactors.network.links import LAN
 from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
+from protocols.pubsub_vfl.replay import Problem, epoch_seconds, seconds_of
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
 """Those of the paper."""
-ALL_WORKERS = range(1, 51)
+WORKER_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Those that the command tries: counts between them differ by less than the costs of their replays."""
+_WORTH = 0.01
+"""Share of the seconds that is not worth further workers."""
 _SHOWN = 10
-HOPS_PER_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 2}
-"""Messages between parties, one after another, for which a batch counts as in flight, by `payloads`."""
-HOPS_PER_EPOCH: Mapping[str, int] = {"fetched": 10, "sent": 5}
-"""Likewise the first order (where it is asked for, that too), all of one batch's hops, and the word of the end."""
+_MOST_REPLAYS = 40
+HOPS_OF_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 4}
+"""Messages between parties, one after another, for which a batch can take a place in the window, by `payloads`."""
+HOPS_OF_TRAINING: Mapping[str, int] = {"fetched": 8, "sent": 5}
+"""Likewise at least from the first order (where it is asked for, from that) to the word that all is done."""
+HOPS_AT_ENDS = 3
+"""Of these at least so many are before a passive worker begins and after it has ended."""
 Objective = Literal["epoch", "pipeline", "literal", "literal-per-sample"]
-
-
-@message(reveals="how fast the party's machine trains its models: fitted constants, no data")
-class PowerLaw:
-    """Seconds (or bytes) as ``scale * B ** exponent``."""
-
-    scale: float
-    exponent: float
-
-
-@message(reveals="the party's cores, memory and fitted constants; nothing of its rows")
-class PartyProfile:
-    """What a party tells of its machine; `phases` are forward, backward and, of the active party, those of the top."""
-
-    role: str
-    cores: int
-    phases: tuple[PowerLaw, ...]
-    memory_base: float
-    """Bytes of a worker without a batch (M_0)."""
-    memory_per_batch: PowerLaw
-    """Bytes more for a batch (rho B^chi)."""
-    memory_available: float
-    """Bytes that a worker may use."""
-    sync_seconds: float
-    """Seconds by which each worker lengthens an average of parameters."""
-    message_seconds: float = 0.0
-    """Processor seconds of a worker for the messages of a batch."""
-    server_step_seconds: float = 0.0
-    """Seconds of a step at the parameter server."""
 
 
 @dataclass(frozen=True)
@@ -79,31 +60,6 @@ class Plan:
     num_passive_workers: int
     batch_size: int
     cost: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What is planned for. `row_bytes` is what a row's embedding and gradient take together."""
-
-    active: PartyProfile
-    passive: PartyProfile
-    num_rows: int = 1
-    row_bytes: float = 0.0
-    bandwidth: float = math.inf
-    shared_link: bool = True
-    """Whether batches in flight share the bandwidth; otherwise each has it, and a transfer only adds to its way."""
-    latency: float = 0.0
-    """Seconds of one hop between the parties."""
-    in_flight_per_worker: float = math.inf
-    """Batches in flight for each worker of the passive party."""
-    payloads: str = "fetched"
-    """How embeddings and gradients travel."""
-    steps_at_server: bool = False
-    """Whether the parameter servers of parties of several workers step."""
-
-    def communication(self, batch_size: int) -> float:
-        """Return (E + G) / bandwidth of a batch (Eq. 9)."""
-        return self.row_bytes * batch_size / self.bandwidth
 
 
 def max_batch_size(profiles: Iterable[PartyProfile]) -> float:
@@ -117,36 +73,47 @@ def max_batch_size(profiles: Iterable[PartyProfile]) -> float:
 
 def batch_seconds(profile: PartyProfile, batch_size: int, *, per_sample: bool = False) -> float:
     """Return the seconds of all phases of one batch on one core; `per_sample` laws are multiplied by B."""
-    seconds = sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in profile.phases)
+    seconds = seconds_of(profile.phases, batch_size)
     return seconds * batch_size if per_sample else seconds
 
 
 def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objective = "epoch") -> float:
     """Return the objective at one setting; see the module."""
     active, passive = problem.active, problem.passive
-    per_sample = objective == "literal-per-sample"
-    t_a = batch_seconds(active, batch_size, per_sample=per_sample)
-    t_p = batch_seconds(passive, batch_size, per_sample=per_sample)
     transfer = problem.communication(batch_size)
     if objective in ("literal", "literal-per-sample"):
+        per_sample = objective == "literal-per-sample"
+        t_a = batch_seconds(active, batch_size, per_sample=per_sample)
+        t_p = batch_seconds(passive, batch_size, per_sample=per_sample)
         return max(t_a * w_a / active.cores, t_p * w_p / passive.cores) + transfer
-    t_a, t_p = t_a + active.message_seconds, t_p + passive.message_seconds
-    t_a, t_p = t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores)
-    num_batches = math.ceil(problem.num_rows / batch_size)
+    t_a, t_p = _worker_seconds(problem, active, batch_size, w_a), _worker_seconds(problem, passive, batch_size, w_p)
+    num_batches, busy = math.ceil(problem.num_rows / batch_size), transfer if problem.shared_link else 0.0
     synchronisation = max(active.sync_seconds * w_a, passive.sync_seconds * w_p)
-    way = _way(problem, t_a + t_p + transfer)
-    window = way / (problem.in_flight_per_worker * w_p) if problem.latency else 0.0
-    ends = HOPS_PER_EPOCH[problem.payloads] * problem.latency + t_a + t_p + transfer if problem.latency else 0.0
-    busy = transfer if problem.shared_link else 0.0
     if objective == "epoch":
-        return num_batches * max(max(t_a, t_p) / min(w_a, w_p) + busy, window) + ends + synchronisation
-    steps = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
-    return num_batches * max(t_a / w_a, t_p / w_p, busy / 2, steps, window) + ends + synchronisation
+        slowest = max(t_a * max(1.0, w_a / active.cores), t_p * max(1.0, w_p / passive.cores))
+        return num_batches * (slowest / min(w_a, w_p) + busy) + synchronisation
+    # whole ones: the last of an epoch has the rows that are left
+    all_batches = max(1, problem.num_rows // batch_size) * problem.num_epochs
+    way = t_a + t_p + transfer + HOPS_OF_TRAINING[problem.payloads] * problem.latency
+    active_turns, passive_turns = (
+        math.ceil(all_batches / min(workers, profile.cores)) for workers, profile in ((w_a, active), (w_p, passive))
+    )
+    flow = max(
+        way + (active_turns - 1) * t_a,
+        way + (all_batches - 1) * busy / 2,
+        passive_turns * t_p + HOPS_AT_ENDS * problem.latency,
+    )
+    server = max(_server_seconds(problem, active, w_a), _server_seconds(problem, passive, w_p))
+    together = t_a + t_p * problem.num_passive if problem.one_host else 0.0
+    host = together / max(active.cores, passive.cores)
+    return max(flow, all_batches * server, all_batches * host) / problem.num_epochs + synchronisation
 
 
-def _way(problem: Problem, seconds_of_batch: float) -> float:
-    """Return the seconds for which a batch counts as in flight."""
-    return HOPS_PER_BATCH[problem.payloads] * problem.latency + seconds_of_batch
+def _worker_seconds(problem: Problem, profile: PartyProfile, batch_size: int, workers: int) -> float:
+    """Return the processor seconds of a worker for a batch."""
+    steps_here = profile.step_seconds if _server_seconds(problem, profile, workers) else 0.0
+    messages = profile.message_seconds + profile.message_row_seconds * batch_size
+    return max(batch_seconds(profile, batch_size) - steps_here, 0.0) + messages
 
 
 def _server_seconds(problem: Problem, profile: PartyProfile, workers: int) -> float:
@@ -155,13 +122,14 @@ def _server_seconds(problem: Problem, profile: PartyProfile, workers: int) -> fl
 
 def window(problem: Problem, made: Plan) -> int:
     """Return how many batches must be in flight so that what is under way does not hold up who could compute."""
-    t_a, t_p = (batch_seconds(profile, made.batch_size) for profile in (problem.active, problem.passive))
-    unbounded = dataclasses.replace(problem, in_flight_per_worker=math.inf, latency=0.0)
-    counts = (made.num_active_workers, made.num_passive_workers)
-    least = cost(unbounded, *counts, made.batch_size, "pipeline") / math.ceil(problem.num_rows / made.batch_size)
-    way = _way(problem, t_a + t_p + problem.communication(made.batch_size))
+    counts, size = (made.num_active_workers, made.num_passive_workers), made.batch_size
+    # a batch's time at the slowest station, as if there were no end of batches
+    endless = dataclasses.replace(problem, num_rows=1000 * size, num_epochs=1, latency=0.0)
+    least = cost(endless, *counts, size, "pipeline") / 1000
+    computing = sum(batch_seconds(profile, size) for profile in (problem.active, problem.passive))
+    way = HOPS_OF_BATCH[problem.payloads] * problem.latency + computing + problem.communication(size)
     # one more for each worker, so that who is done finds the next batch there
-    return math.ceil(way / least) + sum(counts)
+    return min(math.ceil(way / least) + sum(counts), math.ceil(problem.num_rows / size))
 
 
 def search(
@@ -198,32 +166,71 @@ def weakest(passive: Sequence[PartyProfile], batch_size: int = 256) -> PartyProf
 
 
 def profile_from(values: Mapping[str, Any]) -> PartyProfile:
-    """Build a profile from a table of names and values.
+    """Build a profile from a table of names and values; those of the link and the rows may stand there too.
 
     Raises:
-        BadInput: names what is missing or not allowed.
+        BadInput: names what is missing, unknown or not allowed.
     """
-    names = {field.name for field in fields(PartyProfile)}
-    if missing := sorted(names - {"message_seconds", "server_step_seconds"} - values.keys()):
+    known = {field.name: field.default for field in fields(PartyProfile)}
+    optional = {name: default for name, default in known.items() if default is not dataclasses.MISSING}
+    if missing := sorted(known.keys() - optional.keys() - values.keys()):
         raise BadInput(f"profile: {', '.join(missing)} missing")
+    if unknown := sorted(values.keys() - known.keys() - set(_OF_THE_LINK)):
+        raise BadInput(f"profile: {', '.join(unknown)} is not known")
     if values["role"] not in ("active", "passive"):
         raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
-    try:
-        return PartyProfile(
-            role=str(values["role"]),
-            cores=int(values["cores"]),
-            phases=tuple(PowerLaw(float(p["scale"]), float(p["exponent"])) for p in values["phases"]),
-            memory_base=float(values["memory_base"]),
-            memory_per_batch=PowerLaw(
-                float(values["memory_per_batch"]["scale"]), float(values["memory_per_batch"]["exponent"])
-            ),
-            memory_available=float(values["memory_available"]),
-            sync_seconds=float(values["sync_seconds"]),
-            message_seconds=float(values.get("message_seconds", 0.0)),
-            server_step_seconds=float(values.get("server_step_seconds", 0.0)),
+    if not isinstance(values["phases"], Sequence) or not values["phases"]:
+        raise BadInput(f"profile: phases: {values['phases']!r} is not allowed: a list of tables of scale and exponent")
+    cores = _number("cores", values["cores"], is_positive=True)
+    if not cores.is_integer():
+        raise BadInput(f"profile: cores: {values['cores']!r} is not allowed: it must be a whole number")
+    memory = _law("memory_per_batch", values["memory_per_batch"])
+    if memory.scale and memory.exponent <= 0:
+        raise BadInput(
+            f"profile: memory_per_batch: exponent {memory.exponent:g} is not allowed: it must be more than 0"
         )
-    except (TypeError, KeyError, ValueError) as error:
-        raise BadInput(f"profile: a value is not a number or a table: {error}") from None
+    return PartyProfile(
+        role=values["role"],
+        cores=int(cores),
+        phases=tuple(_law("phases", law) for law in values["phases"]),
+        memory_base=_number("memory_base", values["memory_base"]),
+        memory_per_batch=memory,
+        memory_available=_number("memory_available", values["memory_available"], is_endless=True),
+        sync_seconds=_number("sync_seconds", values["sync_seconds"]),
+        host=str(values.get("host", "")),
+        local_bandwidth=_number(
+            "local_bandwidth", values.get("local_bandwidth", math.inf), is_positive=True, is_endless=True
+        ),
+        **{name: _number(name, values[name]) for name in optional.keys() & values.keys() - {"host", "local_bandwidth"}},
+    )
+
+
+_OF_THE_LINK = ("num_rows", "bandwidth", "latency")
+_MOST = 1e18
+
+
+def _number(name: str, value: Any, *, is_positive: bool = False, is_endless: bool = False) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"profile: {name}: {value!r} is not a number") from None
+    too_much = number > _MOST and not (is_endless and math.isinf(number))
+    if math.isnan(number) or number < 0 or (is_positive and not number) or too_much:
+        least = "more than 0" if is_positive else "0 or more"
+        raise BadInput(f"profile: {name}: {value!r} is not allowed: it must be {least} and at most {_MOST:g}")
+    return number
+
+
+def _law(name: str, value: Any) -> PowerLaw:
+    if not isinstance(value, Mapping) or value.keys() != {"scale", "exponent"}:
+        raise BadInput(f"profile: {name}: {value!r} is not allowed: a table of scale and exponent")
+    exponent = value["exponent"]
+    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not abs(exponent) <= _STEEPEST:
+        raise BadInput(f"profile: {name}: exponent: {exponent!r} is not allowed: between -{_STEEPEST} and {_STEEPEST}")
+    return PowerLaw(_number(f"{name}: scale", value["scale"]), float(exponent))
+
+
+_STEEPEST = 10
 
 
 def row_bytes(config: PubSubVflConfig) -> float:
@@ -232,8 +239,8 @@ def row_bytes(config: PubSubVflConfig) -> float:
     return 2.0 * config.embedding_size * bits / 8
 
 
-def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the best setting for the profiles of one active and one or more passive parties.
+def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> Problem:
+    """Return what is planned for, from the profiles of one active and one or more passive parties.
 
     A profile may carry ``num_rows``, ``bandwidth`` (bytes per second) and ``latency`` (seconds) beside the fields of
     `PartyProfile`.
@@ -246,28 +253,99 @@ def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict
     passive = [profile for profile in parties if profile.role == "passive"]
     if len(active) != 1 or not passive:
         raise BadInput(f"--profile: {len(active)} active and {len(passive)} passive given: one and at least one needed")
-    problem = Problem(
+    stated = {
+        name: [_number(name, each[name], is_positive=name != "latency") for each in profiles if name in each]
+        for name in _OF_THE_LINK
+    }
+    return Problem(
         active=active[0],
         passive=weakest(passive),
-        num_rows=int(max(values.get("num_rows", 0) for values in profiles) or 100_000),
+        num_passive=len(passive),
+        one_host=bool(active[0].host) and len({profile.host for profile in parties}) == 1,
+        num_rows=int(max(stated["num_rows"], default=100_000)),
         row_bytes=row_bytes(config),
-        bandwidth=float(min(values.get("bandwidth", LAN.bandwidth) for values in profiles)),
-        latency=float(max(values.get("latency", 0.0) for values in profiles)),
+        bandwidth=min(stated["bandwidth"], default=LAN.bandwidth),
+        latency=max(stated["latency"], default=0.0),
         payloads=config.payloads,
+        num_epochs=min(config.epochs_per_round, config.num_epochs),
         steps_at_server=config.steps_at_server,
     )
-    found: dict[str, Any] = {}
-    objectives: dict[Objective, range] = {"pipeline": ALL_WORKERS, "epoch": WORKERS, "literal": WORKERS}
-    for objective, workers in objectives.items():
-        plans = search(problem, objective, workers=workers)
+
+
+def predict(config: PubSubVflConfig, problem: Problem) -> float:
+    """Return the seconds of an epoch with the setting of `config`, averages included."""
+    sides = ((problem.active, config.num_active_workers), (problem.passive, config.num_passive_workers))
+    averages = [_average_seconds(profile, workers) for profile, workers in sides if workers > 1]
+    return epoch_seconds(config, problem) + max(averages, default=0.0)
+
+
+def _average_seconds(profile: PartyProfile, workers: int) -> float:
+    """Return what an average of a party's workers takes, with the ways to the parameter server and back."""
+    way = profile.local_latency + profile.parameter_bytes / profile.local_bandwidth
+    return profile.sync_seconds * workers + 2 * way
+
+
+def with_plan(config: PubSubVflConfig, problem: Problem, made: Plan) -> PubSubVflConfig:
+    """Return the settings of a plan, with a window and a prefetch that do not hold it up."""
+    in_flight = window(problem, made)
+    return dataclasses.replace(
+        config,
+        algorithm="pubsub-vfl",
+        num_active_workers=made.num_active_workers,
+        num_passive_workers=made.num_passive_workers,
+        batch_size=made.batch_size,
+        max_in_flight=in_flight,
+        prefetch=max(2, math.ceil(in_flight / min(made.num_active_workers, made.num_passive_workers))),
+    )
+
+
+def choose(
+    config: PubSubVflConfig,
+    problem: Problem,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    workers: Iterable[int] = WORKER_STEPS,
+) -> list[Plan]:
+    """Return the settings that were worth a replay with what it says, the best first.
+
+    A setting is replayed if its bound is below what is known by then. Of those that differ by 1 % from the best the
+    one of fewest workers is the best.
+    """
+    found: list[Plan] = []
+    for bound in search(problem, "pipeline", batch_sizes=batch_sizes, workers=workers):
+        if len(found) == _MOST_REPLAYS or (found and bound.cost >= min(made.cost for made in found)):
+            break
+        found.append(dataclasses.replace(bound, cost=predict(with_plan(config, problem, bound), problem)))
+    least = min(made.cost for made in found)
+    return sorted(
+        found,
+        key=lambda made: (
+            max(made.cost, least * (1 + _WORTH)),
+            made.num_active_workers + made.num_passive_workers,
+            made.cost,
+        ),
+    )
+
+
+def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the best setting for the profiles of one active and one or more passive parties; see `problem_of`.
+
+    `predicted_epoch_seconds` is that of the setting returned, `given_epoch_seconds` that of `config` as it stands.
+    """
+    problem = problem_of(config, profiles)
+    found: dict[str, Any] = {"replay": [asdict(made) for made in choose(config, problem)[:_SHOWN]]}
+    for objective, workers in (("pipeline", WORKER_STEPS), ("epoch", WORKERS), ("literal", WORKERS)):
+        plans = search(problem, cast("Objective", objective), workers=workers)
         found[objective] = [asdict(made) for made in plans[:_SHOWN]]
-    best = Plan(**found["pipeline"][0])
+    best = Plan(**found["replay"][0])
+    chosen = with_plan(config, problem, best)
     return {
-        "num_active_workers": best.num_active_workers,
-        "num_passive_workers": best.num_passive_workers,
-        "batch_size": best.batch_size,
-        "max_in_flight": window(problem, best),
+        "num_active_workers": chosen.num_active_workers,
+        "num_passive_workers": chosen.num_passive_workers,
+        "batch_size": chosen.batch_size,
+        "max_in_flight": chosen.max_in_flight,
+        "prefetch": chosen.prefetch,
         "predicted_epoch_seconds": best.cost,
+        "given_epoch_seconds": predict(config, problem),
         "max_batch_size": max_batch_size((problem.active, problem.passive)),
         "num_rows": problem.num_rows,
         "bandwidth": problem.bandwidth,

@@ -5,20 +5,29 @@ one that stays in the caches. Parties that share a machine should measure at the
 is fitted as fixed + per_row B (two power laws, of exponents 0 and 1), which fits small batches far better than the
 paper's single power law; both goodnesses of fit are reported by `fit_affine` and `fit_power_law`.
 
-    fedactors plan pubsub-vfl --measure      driver ──measure_machine──▶ PARTY/profiler, all at once
+    fedactors plan pubsub-vfl --measure      driver ──measure_machine──▶ PARTY/worker-0, all at once
                                              driver ──measure_link──▶ the active party's ──Probe──▶ each passive one's
+                                                                  and each party's to a second process of its own
+                                             driver ──attempt──▶ all: a few batches over a broker, on random values
+
+What a batch takes in such a trial beyond its phases is what its messages cost the processor, with all that else is
+lost between processes that share a machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
+import math
 import os
+import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -29,17 +38,38 @@ from fedactors.data.partitions import VerticalData, VerticalPart
 from fedactors.errors import BadInput
 from fedactors.joining.rows import load_block
 from fedactors.learning.network import Network, initial_vector
+from fedactors.learning.optimizers import OptimizerState
 from fedactors.learning.split_network import Publication, loss_gradients
+from fedactors.network import links
 from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.roles import Client
-from fedactors.runtime.base import CostModel, Costs, Runtime, Work
+from fedactors.runtime.base import CostModel, Costs, Ref, Runtime, Work
 from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.averaging import weighted_mean
+from protocols.pubsub_vfl.averaging import steps, weighted_mean
+from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import Link, Machine, Neighbour, Probe
-from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw
+from protocols.pubsub_vfl.messages import (
+    BatchCount,
+    Embedding,
+    Gradient,
+    Link,
+    Machine,
+    Neighbour,
+    Orders,
+    PartyProfile,
+    Payload,
+    PowerLaw,
+    Probe,
+    Report,
+    Spent,
+    Stamp,
+    TrialOrder,
+)
+from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
+from protocols.pubsub_vfl.planner import batch_seconds
 
 _NUM_BATCHES = 4
+_TRIAL_BATCHES, _TRIAL_SIZES, _TRIAL_ROWS = 150, (64, 512), 8192
+_WORK = Work("profile")
 _PINGS, _PROBES, _PROBE_BYTES = 50, 10, 1 << 20
 BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 Seconds = NDArray[np.float64]
@@ -73,8 +103,8 @@ def profile_machine(
     memory = psutil.virtual_memory()
     cores = num_cores or os.cpu_count() or 1
     row_bytes = (8 if config.float64 else 4) * (num_features + 2 * config.num_layers * config.hidden_size)
-    spec = algorithm.bottom_spec(config, num_features)
-    bottom = initial_vector(spec, 0)
+    networks = _networks(config, data, num_features)
+    bottom = networks[0].vector
     return PartyProfile(
         role="active" if is_active else "passive",
         cores=cores,
@@ -83,10 +113,12 @@ def profile_machine(
         memory_per_batch=PowerLaw(float(row_bytes), 1.0),
         memory_available=memory.total / (os.cpu_count() or 1),
         sync_seconds=_median(lambda: weighted_mean([bottom, bottom], [1.0, 1.0]), repetitions) / 2,
+        **_measure_steps(config, networks, repetitions),
+        host=_host(),
     )
 
 
-class PartyProfiler(Client):
+class PartyProfiler(Embedder):
     """Measures a party's machine in a process of its own, and the link to another one's.
 
     Args:
@@ -94,16 +126,83 @@ class PartyProfiler(Client):
         data: the party's part.
     """
 
+    payloads: ClassVar[tuple[type, ...]] = (Embedding, Gradient)
+
     def __init__(self, config: PubSubVflConfig, data: VerticalPart) -> None:
         self._config, self._data = config, data
+        self._num_features = 0
+        self._held: dict[Stamp, Publication] = {}
+        self._refs: dict[Stamp, tuple[Ref, ...]] = {}
 
     @remote(caller=DRIVER)
     async def measure_machine(self) -> Machine:
         """Return what the party's models take here, on batches of random values shaped as its rows."""
         block = await load_block(self, self._data)
-        args = (self._config, self._data, block.features.shape[1])
-        profile: PartyProfile = await self.compute(profile_machine, *args, work=Work("profile"))
+        self._num_features = block.features.shape[1]
+        args = (self._config, self._data, self._num_features)
+        profile: PartyProfile = await self.compute(profile_machine, *args, work=_WORK)
         return Machine(profile, len(block.ids))
+
+    @remote(caller=DRIVER)
+    async def attempt(self, order: TrialOrder) -> Spent:
+        """Train on batches of random values as a worker would; return what that took this thread, which does it all."""
+        networks, rng = _networks(self._config, self._data, self._num_features), np.random.default_rng(0)
+        x_NF = rng.normal(size=(_TRIAL_ROWS, self._num_features)).astype(np.float32)
+        batches = rng.integers(0, _TRIAL_ROWS, size=(order.num_batches, order.batch_size))
+        if self._data.party == self._data.label_party:
+            how: dict[str, Any] = {"use": self._step(networks, x_NF, batches, _targets(self._data, _TRIAL_ROWS, rng))}
+        else:
+            how = {"use": self._back(networks[0]), "embed": self._ahead(networks[0], x_NF, batches)}
+            if self._config.payloads == "sent":
+                how["first"] = self._first_of(order.epoch)
+        begun, drop = time.thread_time(), (self._forget, self._held)
+        self._pipeline = Pipeline(self, order.epoch, self._config, drop=drop, waits_for="trial", **how)
+        await self._pipeline.run()
+        return Spent(time.thread_time() - begun, 0, os.getpid())
+
+    def _ahead(
+        self, bottom: Network, x_NF: NDArray[Any], batches: NDArray[np.int64]
+    ) -> Callable[[Stamp], Awaitable[Payload]]:
+        async def embed(stamp: Stamp) -> Payload:
+            self._held[stamp] = made = Publication(bottom.model, x_NF[batches[stamp[0]]])
+            values = algorithm.embed(made)
+            return self._payloads(stamp, [Embedding(stamp[0], 0, stamp[1], 0.0, values)], self._data.label_party)[0]
+
+        return embed
+
+    def _back(self, bottom: Network) -> Callable[[Stamp, list[Gradient]], Awaitable[bool]]:
+        async def use(stamp: Stamp, payloads: list[Gradient]) -> bool:
+            made = self._held.pop(stamp)
+            bottom.apply(algorithm.backward(made, np.asarray(payloads[0].values)))
+            self._forget(stamp)
+            return True
+
+        return use
+
+    def _step(
+        self, networks: Sequence[Network], x_NF: NDArray[Any], batches: NDArray[np.int64], target_N: NDArray[Any]
+    ) -> Callable[[Stamp, list[Embedding]], Awaitable[tuple[Payload, ...]]]:
+        async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Payload, ...]:
+            (bottom, top), rows = (network.model for network in networks), batches[stamp[0]]
+            received = [np.asarray(sent.values) for sent in payloads]
+            found = algorithm.active_gradients(bottom, top, self._data.task, x_NF[rows], received, target_N[rows])
+            for network, gradient in zip(networks, (found.bottom, found.top), strict=True):
+                network.apply(gradient)
+            gradients = [Gradient(stamp[0], 0, stamp[1], 0.0, values) for values in found.embeddings]
+            return self._payloads(stamp, gradients, *self._data.passive_parties)
+
+        return train
+
+    def _payloads(self, stamp: Stamp, made: Sequence[Payload], *readers: str) -> tuple[Payload, ...]:
+        if self._config.payloads == "sent":
+            return tuple(made)
+        self._refs[stamp] = refs = tuple(self.put(one, to=to) for one, to in zip(made, readers, strict=True))
+        return refs
+
+    def _forget(self, stamp: Stamp) -> None:
+        self._held.pop(stamp, None)
+        for ref in self._refs.pop(stamp, ()):
+            self.free(ref)
 
     @remote(caller=DRIVER)
     async def measure_link(self, neighbour: Neighbour) -> Link:
@@ -126,25 +225,54 @@ class PartyProfiler(Client):
         return Probe(np.zeros(0, np.uint8))
 
 
+class TrialBroker(BatchBroker):
+    """A broker that counts what it does."""
+
+    num_reports = 0
+
+    @remote(caller=CLIENT, only="parties")
+    async def report(self, report: Report) -> Orders:
+        """See `BatchBroker.report`."""
+        self.num_reports += 1
+        return await super().report(report)
+
+    @remote(caller=DRIVER)
+    async def spent(self) -> Spent:
+        """Return the processor seconds of this process and the reports so far."""
+        return Spent(time.thread_time(), self.num_reports, os.getpid())
+
+
 async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> list[dict[str, Any]]:
     """Return each party's profile for `planner.plan`, measured on its machine while the others measure theirs.
 
-    The active party's also has the links to the others: the longest latency and the least bandwidth.
+    The active party's also has the links to the others: the longest latency and the least bandwidth. `num_rows` are the
+    rows that train, by the shares of the settings.
 
     Raises:
         BadInput: rows that a query joins; a party's columns are known to a run only.
     """
     if data.query is not None:
         raise BadInput("--measure: not for a query, whose rows a run joins first; give --profile")
-    runtime.use_costs(Costs({"profile": (0.0, 0.0)}))
+    runtime.use_costs(Costs({_WORK.kind: (0.0, 0.0)}))
+    config = replace(config, algorithm="pubsub-vfl", num_active_workers=1, num_passive_workers=1, deadline=math.inf)
     profilers = {
-        party: runtime.spawn(PartyProfiler, f"{party}/profiler", config, data.part(party)) for party in data.parties
+        party: runtime.spawn(PartyProfiler, f"{party}/worker-0", config, data.part(party)) for party in data.parties
     }
+    for party in data.parties:
+        runtime.spawn(PartyProfiler, f"{party}/neighbour", config, data.part(party))
+    broker = runtime.spawn(TrialBroker, BROKER, config, data.label_party, data.passive_parties)
     await runtime.start()
-    machines = await asyncio.gather(*(profiler.measure_machine() for profiler in profilers.values()))
+    measured = await asyncio.gather(*(profiler.measure_machine() for profiler in profilers.values()))
+    machines = dict(zip(profilers, measured, strict=True))
     active = profilers[data.label_party]
-    links = [await active.measure_link(Neighbour(f"{party}/profiler")) for party in data.passive_parties]
-    found = [{**asdict(machine.profile), "num_rows": machine.num_rows} for machine in machines]
+    links = [await active.measure_link(Neighbour(f"{party}/worker-0")) for party in data.passive_parties]
+    found = []
+    messages = await _try_messages(profilers, broker, {party: made.profile for party, made in machines.items()})
+    for party, machine in machines.items():
+        local = await profilers[party].measure_link(Neighbour(f"{party}/neighbour"))
+        way = {"local_latency": local.latency, "local_bandwidth": local.bandwidth}
+        num_rows = round(machine.num_rows * (1 - config.test_share) * (1 - config.validation_share))
+        found.append({**asdict(machine.profile), **messages[party], **way, "num_rows": num_rows})
     found[data.parties.index(data.label_party)] |= {
         "latency": max(link.latency for link in links),
         "bandwidth": min(link.bandwidth for link in links),
@@ -152,12 +280,50 @@ async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime)
     return found
 
 
+async def _try_messages(
+    profilers: Mapping[str, PartyProfiler], broker: TrialBroker, profiles: Mapping[str, PartyProfile]
+) -> dict[str, dict[str, float]]:
+    """Return what a batch takes each party's processor beyond its phases, and what a report takes the broker's.
+
+    Nothing, where all run in one process, as in simulation: there messages cost no processor.
+    """
+    spent: list[dict[str, float]] = []
+    sizes = (_TRIAL_SIZES[0], *_TRIAL_SIZES)  # the first time is for what is loaded and allocated once
+    for epoch, size in enumerate(sizes, start=1):
+        order, before = TrialOrder(_TRIAL_BATCHES, size, epoch), await broker.spent()
+        await broker.begin_epoch(BatchCount(_TRIAL_BATCHES, epoch))
+        made, *_ = await asyncio.gather(
+            asyncio.gather(*(each.attempt(order) for each in profilers.values())), broker.serve_epoch()
+        )
+        after = await broker.spent()
+        if len({after.process, *(one.process for one in made)}) <= len(made):
+            return {party: {} for party in profilers}
+        seconds = {party: one.processor_seconds / _TRIAL_BATCHES for party, one in zip(profilers, made, strict=True)}
+        seconds[BROKER] = (after.processor_seconds - before.processor_seconds) / _TRIAL_BATCHES
+        reports = (after.num_reports - before.num_reports) / _TRIAL_BATCHES
+        spent.append({**seconds, "reports": reports})
+    (small, large), (first, last) = _TRIAL_SIZES, spent[1:]
+    found: dict[str, dict[str, float]] = {}
+    for party, profile in profiles.items():
+        beyond = [
+            one[party] - batch_seconds(profile, size) for one, size in zip((first, last), _TRIAL_SIZES, strict=True)
+        ]
+        per_row = max(beyond[1] - beyond[0], 0.0) / (large - small)
+        found[party] = {"message_seconds": max(beyond[0] - per_row * small, 0.0), "message_row_seconds": per_row}
+        if profile.role == "active":
+            published = len(profiles)  # an embedding of each passive party, and gradients at once
+            row = max(last[BROKER] - first[BROKER], 0.0) / (published * (large - small))
+            fixed = max(first[BROKER] - row * published * small, 0.0) / first["reports"]
+            found[party] |= {"broker_seconds": fixed, "broker_row_seconds": row}
+    return found
+
+
 def profile_of_costs(
-    config: PubSubVflConfig, data: VerticalData, party: str, costs: CostModel, num_cores: int
+    config: PubSubVflConfig, data: VerticalData, party: str, costs: CostModel, num_cores: int, local: links.Link
 ) -> PartyProfile:
     """Return a party's profile in the simulated runtime, from its cost model instead of measurements.
 
-    Messages cost the simulated processors nothing, and averages little.
+    Messages cost the simulated processors nothing.
 
     Args:
         config: sizes of the models.
@@ -165,13 +331,11 @@ def profile_of_costs(
         party: whose profile.
         costs: of the runtime.
         num_cores: of the party.
+        local: the link between actors of the party.
     """
     is_active = party == data.label_party
     bottom = initial_vector(algorithm.bottom_spec(config, data.load(party).features.shape[1]), 0).size
     size = bottom + (initial_vector(algorithm.top_spec(config, data), 0).size if is_active else 0)
-    updates = (
-        not config.steps_at_server or (config.num_active_workers if is_active else config.num_passive_workers) == 1
-    )
 
     def law(kind: str, *, updates: bool) -> tuple[PowerLaw, PowerLaw]:
         units = [algorithm.operations(rows, size, updates=updates) for rows in (0, 1)]
@@ -182,21 +346,27 @@ def profile_of_costs(
         fixed, one = (costs.seconds(party, Work(kind, units)) for units in (0.0, float(config.embedding_size)))
         return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
 
-    if is_active:
-        phases = [*law("active-step", updates=updates)]
-    else:
-        phases = [*law("bottom-forward", updates=False), *law("bottom-backward", updates=updates)]
-    if config.cut_bits:
-        phases += [*rounding("compress"), *rounding("decompress")]
+    compress, decompress = (rounding("compress"), rounding("decompress")) if config.cut_bits else ((), ())
+    last = "active-step" if is_active else "bottom-backward"
+    ahead = () if is_active else law("bottom-forward", updates=False)
+    steps = [
+        costs.seconds(party, Work(last, algorithm.operations(0, size, updates=updates))) for updates in (False, True)
+    ]
+    sums = [costs.seconds(party, Work("average", units)) for units in (0.0, float(size))]
+    parameter_bytes = size * (8.0 if config.float64 else 4.0)
     return PartyProfile(
         role="active" if is_active else "passive",
         cores=num_cores,
-        phases=tuple(phases),
+        phases=(*ahead, *compress, *decompress, *law(last, updates=True)),
         memory_base=0.0,
         memory_per_batch=PowerLaw(0.0, 1.0),
         memory_available=1.0,
-        sync_seconds=0.0,
+        sync_seconds=sums[1] - sums[0],
+        step_seconds=steps[1] - steps[0],
         server_step_seconds=costs.seconds(party, Work("server-step", float(size))),
+        parameter_bytes=parameter_bytes,
+        local_latency=local.latency,
+        local_bandwidth=local.bandwidth,
     )
 
 
@@ -218,19 +388,54 @@ def fit_power_law(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[PowerLa
     return PowerLaw(float(np.exp(intercept)), float(gamma)), 1.0 - float(residual.var()) / spread if spread else 1.0
 
 
+def _host() -> str:
+    """Return a name of this machine that tells nothing else."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    told = f"{boot.read_text() if boot.exists() else ''} {platform.node()}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _networks(config: PubSubVflConfig, data: VerticalPart, num_features: int) -> tuple[Network, ...]:
+    """Return a bottom, and at the active party a top, as they are in the beginning."""
+    bottom = Network(algorithm.bottom_spec(config, num_features), config.step_rule, 0)
+    if data.party != data.label_party:
+        return (bottom,)
+    return (bottom, Network(algorithm.top_spec(config, data), config.step_rule, 0))
+
+
+def _targets(data: VerticalPart, size: int, rng: np.random.Generator) -> NDArray[Any]:
+    y = rng.integers(0, max(data.num_classes, 2), size=size)
+    return y.astype(np.float32) if data.task == "regression" else y
+
+
+def _measure_steps(config: PubSubVflConfig, networks: Sequence[Network], repetitions: int) -> dict[str, float]:
+    """Return what an optimiser's step takes a worker and a parameter server, and how much they send one another."""
+    vectors = [network.vector for network in networks]
+    states = [OptimizerState() for _ in networks]
+
+    def step_here() -> None:
+        for network, vector in zip(networks, vectors, strict=True):
+            network.apply(vector)
+
+    return {
+        "step_seconds": _median(step_here, repetitions),
+        "server_step_seconds": _median(lambda: steps(config.step_rule, vectors, vectors, states), repetitions),
+        "parameter_bytes": float(sum(vector.nbytes for vector in vectors)),
+    }
+
+
 def _measure(
     config: PubSubVflConfig, data: VerticalPart, num_features: int, is_active: bool, repetitions: int
 ) -> dict[str, Seconds]:
-    rng, optimizer = np.random.default_rng(0), config.step_rule
-    bottom = Network(algorithm.bottom_spec(config, num_features), optimizer, 0)
-    top = Network(algorithm.top_spec(config, data), optimizer, 0)
+    rng = np.random.default_rng(0)
+    bottom = Network(algorithm.bottom_spec(config, num_features), config.step_rule, 0)
+    top = Network(algorithm.top_spec(config, data), config.step_rule, 0)
     found: dict[str, list[float]] = {}
     for size in BATCH_SIZES:
         shape = (_NUM_BATCHES, size)
         xs = itertools.cycle(rng.normal(size=(*shape, num_features)).astype(np.float32))
         zs = itertools.cycle(rng.normal(size=(*shape, config.embedding_size)).astype(np.float32))
-        y = rng.integers(0, max(data.num_classes, 2), size=size)
-        target = y.astype(np.float32) if data.task == "regression" else y
+        target = _targets(data, size, rng)
 
         def whole(xs: Batches = xs, zs: Batches = zs) -> None:
             publication = Publication(bottom.model, next(xs))

@@ -2,7 +2,7 @@
 
 All in one run, on this machine: each site a process of its own, TLS between them; the bank data with actors in the
 sites' processes, with a Ray per site, and on one cluster.
-Usage: FEDACTORS_DATA=<data folder> python scenarios/benchmarks/sites.py [--epochs 3] [--without-bank]
+Usage: FEDACTORS_DATA=<data folder> python scenarios/benchmarks/sites.py [--epochs 10] [--repeats 2] [--without-bank]
 Prints one JSON line.
 """
 
@@ -16,11 +16,13 @@ import json
 import os
 import socket
 import ssl
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,27 +166,51 @@ def between_sites(folder: Path) -> dict[str, float]:
     return {name: found[name] for name in ("round_trip_ms", "mb_per_second")}
 
 
-def epoch_seconds(folder: Path, epochs: int, *where: str) -> float:
-    """Return the wall seconds of an epoch: what a training takes longer with so many more of them."""
-    return (_trained(folder, 1 + epochs, *where) - _trained(folder, 1, *where)) / epochs
-
-
-def _trained(folder: Path, epochs: int, *where: str) -> float:
-    settings = (f"num_epochs={epochs}", "batch_size=256", "on_party_loss=stop")
-    words = ["run", "pubsub-vfl", *where, *settings, "--out", str(folder / "runs"), "--quiet", "--format", "json"]
+def epochs_of(folder: Path, epochs: int, *where: str) -> list[float]:
+    """Train once; return the wall seconds of each epoch but the first two, from its beginning to that of the next."""
+    out = Path(tempfile.mkdtemp(dir=folder))
+    settings = (f"num_epochs={epochs + 3}", "batch_size=256", "on_party_loss=stop")
+    words = ["run", "pubsub-vfl", *where, *settings, "--out", str(out), "--quiet", "--format", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "fedactors", *words], env=_environment(), capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return float(found["wall_seconds"])
+    (events,) = out.rglob("events.jsonl")
+    spans = [json.loads(line) for line in events.read_text().splitlines()]
+    begun = sorted(span["start"] for span in spans if span.get("label") == "training")
+    return [later - one for one, later in pairwise(begun[2:])]
+
+
+def bank_seconds(folder: Path, epochs: int, repeats: int) -> dict[str, float]:
+    """Return the median seconds of an epoch on one cluster and between sites; they take turns, so noise is of all."""
+    where = ("--federation", str(folder / NAMES[0] / "federation.toml"), "--data", "bank=rows,shop=rows")
+    files = {name: folder / name / "site.toml" for name in NAMES}
+    own = {name: file.read_text() for name, file in files.items()}
+    found: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        cluster = epochs_of(folder, epochs, "--data", str(folder / "parties.toml"), "--runtime", "ray")
+        found.setdefault("epoch_seconds_of_one_cluster", []).extend(cluster)
+        for kind, first in (("epoch_seconds", ""), ("epoch_seconds_with_rays", 'ray = "embedded"\n')):
+            for name, file in files.items():
+                file.write_text(f"{first}{own[name]}")
+            sites, _ = start(folder)
+            try:
+                found.setdefault(kind, []).extend(epochs_of(folder, epochs, *where))
+            finally:
+                end(sites)
+    made = {kind: statistics.median(seconds) for kind, seconds in found.items()}
+    one = made["epoch_seconds_of_one_cluster"]
+    made["times_one_cluster"] = made["epoch_seconds"] / one
+    made["times_one_cluster_with_rays"] = made["epoch_seconds_with_rays"] / one
+    return made
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10, help="that are timed, of each training")
+    parser.add_argument("--repeats", type=int, default=2, help="trainings of each kind, which take turns")
     parser.add_argument("--without-bank", action="store_true", help="only what needs no training")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -193,31 +219,15 @@ def main() -> None:
         if not given.without_bank:
             write_tables(folder)
         sites, took = start(folder)
-        where = ("--federation", str(folder / NAMES[0] / "federation.toml"), "--data", "bank=rows,shop=rows")
         try:
             found: dict[str, Any] = {"benchmark": "sites", "load": os.getloadavg()[0], "start_seconds": took}
             found["idle"] = idle(sites[0])
             found |= between_sites(folder)
             found["share_of_bare_tls"] = found["mb_per_second"] / bare_tls(folder)
-            if not given.without_bank:
-                found["epoch_seconds"] = epoch_seconds(folder, given.epochs, *where)
-                cluster = ("--data", str(folder / "parties.toml"), "--runtime", "ray")
-                found["epoch_seconds_of_one_cluster"] = epoch_seconds(folder, given.epochs, *cluster)
-                found["times_one_cluster"] = found["epoch_seconds"] / found["epoch_seconds_of_one_cluster"]
         finally:
             end(sites)
         if not given.without_bank:
-            for name in NAMES:
-                file = folder / name / "site.toml"
-                file.write_text(f'ray = "embedded"\n{file.read_text()}')
-            sites, _ = start(folder)
-            try:
-                found["epoch_seconds_with_rays"] = epoch_seconds(folder, given.epochs, *where)
-            finally:
-                end(sites)
-            found["times_one_cluster_with_rays"] = (
-                found["epoch_seconds_with_rays"] / found["epoch_seconds_of_one_cluster"]
-            )
+            found |= bank_seconds(folder, given.epochs, given.repeats)
     print(json.dumps(found))
 
 

@@ -21,6 +21,8 @@ from tests.runtime.hosts import Namespaces, whether_possible
 
 WHY_NOT = whether_possible()
 SITES = (BANK, SHOP, CLINIC)
+RELAY = 1 + len(SITES)
+"""The relay's host, where there is one."""
 SECONDS = 240.0
 """Within which a run of these sizes ends, on a machine that is busy."""
 TEST = ("--share-seed", "--seed", "7")
@@ -41,11 +43,12 @@ def host_of(name: str) -> int:
 class Apart(World):
     """Three sites, each on a host of its own, all started with their commands; with a Ray each, if wanted.
 
-    What joins the hosts stands on a further one, so that any site can be cut off and no other with it.
+    With a relay, which has a host of its own, nobody can dial the clinic. What joins the hosts stands on a further one,
+    so that any of them can be cut off and no other with it.
     """
 
-    def __init__(self, hosts: Namespaces, *, with_rays: bool = False) -> None:
-        addresses = {name: f"{address}:7443" for name, address in zip(SITES, hosts.addresses[1:], strict=True)}
+    def __init__(self, hosts: Namespaces, *, with_rays: bool = False, with_relay: bool = False) -> None:
+        addresses = {name: f"{address}:7443" for name, address in zip(SITES, hosts.addresses[1:], strict=False)}
         super().__init__(hosts.folder, SITES, addresses)
         self.hosts = hosts
         self.site: dict[str, subprocess.Popen[str]] = {}
@@ -56,10 +59,24 @@ class Apart(World):
             file.write_text(f'ray = "embedded"\n{text}' if with_rays else text)
         if with_rays:
             hosts.env["RAY_worker_niceness"] = "0"  # others of a busy machine would leave them nothing
+        if with_relay:
+            self._begin_relay()
         for name in SITES:
             self.begin(name)
         for name in SITES:
             self.listens(name)
+
+    def _begin_relay(self) -> None:
+        place, home = f"{self.hosts.addresses[RELAY]}:7440", self.path / CLINIC
+        file, federation = home / "site.toml", str(self.path / "credit")
+        listen = next(line for line in file.read_text().splitlines() if line.startswith("listen"))
+        file.write_text(file.read_text().replace(listen, f'relay = "{place}"'))
+        self.command("federation", "admit", federation, str(home / f"{CLINIC}.csr"), "--renew", "--relay", place)
+        self.share()
+        words = ("--federation", f"{federation}/federation.toml", "--listen", place)
+        relay = self.hosts.start(RELAY, "python", "-u", "-m", "fedactors", "relay", *words)
+        self.hosts.blocks.append(relay)
+        self._read("relay", relay, "relay: listens at")
 
     def begin(self, name: str) -> None:
         words = ("python", "-u", "-m", "fedactors", "site", "start", "--folder", str(self.path / name))
@@ -67,11 +84,16 @@ class Apart(World):
         self.hosts.blocks.append(self.site[name])
 
     def listens(self, name: str) -> None:
-        out = self.site[name].stdout
+        self._read(name, self.site[name], f"{name}: ")  # listens, or waits to be called
+
+    def _read(self, name: str, process: subprocess.Popen[str], begins: str) -> None:
+        """Read what a process says from now on, the first line with this text."""
+        out = process.stdout
         assert out is not None
         line = out.readline()
-        assert f"{name}: listens at" in line, line
-        threading.Thread(target=lambda: self.lines[name].extend(out), daemon=True).start()  # the pipe must not fill
+        assert begins in line, line
+        lines = self.lines.setdefault(name, [])
+        threading.Thread(target=lambda: lines.extend(out), daemon=True).start()  # the pipe must not fill
 
     def run_at_the_bank(self, *words: str) -> tuple[int, str, str]:
         """Run a command on the bank's host, and approve at all sites; return its code and what it said."""
@@ -104,12 +126,12 @@ class Apart(World):
 
 
 @contextlib.contextmanager
-def on_three_hosts(folder: Path, *, with_rays: bool = False) -> Iterator[Apart]:
+def on_three_hosts(folder: Path, *, with_rays: bool = False, with_relay: bool = False) -> Iterator[Apart]:
     """Make the hosts and their sites, and remove every trace of them."""
-    hosts = Namespaces(folder, 1 + len(SITES))
+    hosts = Namespaces(folder, 1 + len(SITES) + with_relay)
     try:
         hosts.join()
-        yield Apart(hosts, with_rays=with_rays)
+        yield Apart(hosts, with_rays=with_rays, with_relay=with_relay)
     finally:
         hosts.stop()
         for block in hosts.blocks:

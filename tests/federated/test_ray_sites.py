@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,7 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.crossings import agree
 from fedactors.runtime.federated.folders import SiteFolder
+from tests.campaign.places import Place
 from tests.federated.test_going_on import MANY, after_rounds, resumed, runs, same
 from tests.federated.test_runs import OTHERS, SMALL, federated, last_line, last_run, simulated
 from tests.federated.world import BANK, SHOP, World
@@ -29,17 +30,23 @@ ACTOR, KEEPER = "ray::ActorProcess", "fedactors.runtime.ray.keeper"
 
 
 class WithRay(World):
-    """A bank that listens here, whose actors live here, and a shop that is a process with a Ray of its own."""
+    """A bank that listens here, whose actors live here, and a shop that is a process with a Ray of its own.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: an empty one.
+        ray: which Ray the shop uses.
+        env: of its process.
+    """
+
+    def __init__(self, folder: Path, ray: str = "embedded", env: Mapping[str, str] = os.environ) -> None:
         super().__init__(folder)
         self.start(BANK)
         self.lines: list[str] = []
         file = self.path / SHOP / "site.toml"
-        file.write_text(f'ray = "embedded"\n{file.read_text()}')
+        file.write_text(f'ray = "{ray}"\n{file.read_text()}')
         words = [sys.executable, "-u", "-m", "fedactors", "site", "start", "--folder", str(self.path / SHOP)]
         # Ray's workers are nice, and others of a busy machine would leave them nothing
-        env = {**os.environ, "RAY_worker_niceness": "0"}
+        env = {**env, "RAY_worker_niceness": "0"}
         self.shop = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         assert self.shop.stdout is not None
         line = self.shop.stdout.readline()
@@ -170,3 +177,75 @@ def test_only_an_address_is_taken(mixed: WithRay) -> None:
     with pytest.raises(BadInput, match=r"site.toml: ray: 'somewhere' is not allowed: give HOST:PORT"):
         SiteFolder(mixed.path / BANK)
     file.write_text(text)
+
+
+# --- the organisation's cluster, which was there before and stays -----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WithRay, Place]]:
+    place = Place(cluster=True)
+    try:
+        assert place.address is not None
+        made = WithRay(tmp_path_factory.mktemp("clustered"), place.address, place._environment())
+        try:
+            yield made, place
+        finally:
+            made.stop()
+    finally:
+        place.remove()
+
+
+def actors_in(place: Place) -> list[psutil.Process]:
+    """The processes of actors that the cluster has begun."""
+    found = []
+    for pid in place.processes():
+        with contextlib.suppress(psutil.Error):
+            if ACTOR in " ".join(psutil.Process(pid).cmdline()):
+                found.append(psutil.Process(pid))
+    return found
+
+
+def await_free(place: Place) -> None:
+    end = time.monotonic() + 90
+    while actors_in(place) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert actors_in(place) == []
+
+
+def test_actors_of_a_site_live_in_its_organisations_cluster_which_stays(
+    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, place = clustered
+    words = (*MANY, "algorithm=vfl")
+    assert simulated(world, words) == 0
+    expected = last_line(capsys)
+    seen: list[tuple[int, int]] = []
+    looking = after_rounds(
+        world, 2, lambda: seen.append((len(actors_in(place)), len(world.processes_of_shop("raylet"))))
+    )
+    assert federated(world, words, *TEST) == 0, (world.lines, capsys.readouterr().err)
+    looking.join(60)
+    same(last_line(capsys), expected)
+    assert seen == [(1, 0)], "one worker in the cluster, and no Ray of the shop's own"
+    assert agree({name: world.path / name for name in NAMES}, last_run(world))
+    await_free(place)
+    await_peace(world)
+
+
+def test_an_actor_that_is_killed_in_a_cluster_ends_the_run_and_neither_site_nor_cluster(
+    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, place = clustered
+    words = (*MANY, "algorithm=vfl")
+    assert simulated(world, words) == 0
+    expected = last_line(capsys)
+    killing = after_rounds(world, 2, lambda: [one.kill() for one in actors_in(place)])
+    assert federated(world, words, *TEST) == 3
+    killing.join(60)
+    assert f"{SHOP}/worker-0: PartyLost" in capsys.readouterr().err
+    await_free(place)
+    await_peace(world)
+    assert resumed(world, runs(world)[-1]) == 0, (world.lines, capsys.readouterr().err)
+    same(last_line(capsys), expected)
+    await_free(place)

@@ -40,8 +40,6 @@ from fedactors.validation import first_line
 
 _LAST_WORDS = 1.0
 """Seconds within which a connection says what it still has to say, and closes."""
-_SMALL = 16 * 1024
-"""Bytes that are copied to be written at once: a record of TLS has no more."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two attempts to dial anew."""
 MOST_PENDING = 4096
@@ -225,27 +223,24 @@ class Connection:
 
     def _send(self, kind: int, number: int, parts: Parts) -> None:
         size = sum(map(len, parts))
-        if size <= _SMALL and not (self._queue or self._is_writing) and self.stream.has_room.is_set():
-            # what is small need not wait for the task that writes
-            self._put(b"".join(parts), kind, False, number)
+        if size <= PIECE_BYTES and not (self._queue or self._is_writing) and self.stream.has_room.is_set():
+            # one piece need not wait for the task that writes
+            self._put(parts, kind, False, number)
             self._written(kind, size)
             return
         self._queue.append((kind, number, parts))
         self._queued.set()
 
-    def _put(self, piece: bytes | memoryview, kind: int, more: bool, number: int) -> None:
-        head = HEAD.pack(len(piece), kind, more, number)
-        if len(piece) <= _SMALL:
-            self.stream.write(head + piece)  # one record of TLS, one packet
-        else:
-            self.stream.write(head)
-            self.stream.write(piece)
-        self.traffic.sent += len(head) + len(piece)
+    def _put(self, parts: Parts, kind: int, more: bool, number: int) -> None:
+        # head and piece are written at once: as few records of TLS, packets, and wakes of the other side as can be
+        piece = b"".join((HEAD.pack(sum(map(len, parts)), kind, more, number), *parts))
+        self.stream.write(piece)
+        self.traffic.sent += len(piece)
 
     def _acknowledge(self) -> None:
         """Give a sign of life, and say what was taken."""
         self._acknowledged = self.stream.taken
-        self._put(TAKEN.pack(self.stream.taken), PING, False, 0)
+        self._put([TAKEN.pack(self.stream.taken)], PING, False, 0)
 
     def _written(self, kind: int, size: int) -> None:
         if kind in (REPLY, ERROR):

@@ -96,15 +96,15 @@ def error_in(body: bytes) -> FedactorsError:
     return error_of(one_line(name, 40), one_line(party, 100), one_line(text), "\n".join(map(one_line, lines)))
 
 
-def pieces_of(parts: Parts) -> Iterator[tuple[bytes | memoryview, bool]]:
-    """Yield what is written at a time, and whether more follows; small parts are joined, large ones cut."""
+def pieces_of(parts: Parts) -> Iterator[tuple[Parts, bool]]:
+    """Yield the parts of what is written at a time, and whether more follows; large ones are cut."""
     total = sum(map(len, parts))
     if total <= PIECE_BYTES:
-        yield b"".join(parts), False
+        yield parts, False
         return
     whole = memoryview(b"".join(parts))
     for start in range(0, total, PIECE_BYTES):
-        yield whole[start : start + PIECE_BYTES], start + PIECE_BYTES < total
+        yield [whole[start : start + PIECE_BYTES]], start + PIECE_BYTES < total
 
 
 class PieceReader:

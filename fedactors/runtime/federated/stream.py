@@ -19,6 +19,8 @@ WINDOW_BYTES = 8 * 1024 * 1024
 """That are kept at most, beside one piece, for a side that does not say that it took them."""
 ACKNOWLEDGED_BYTES = 256 * 1024
 """After so many the other side is told that they were taken."""
+_BUFFER_BYTES = 256 * 1024
+"""That are taken at once."""
 _AGAIN_BYTES = 4096
 """Of what is written again, that make one record of TLS: a connection that lives for a few gets further by them."""
 
@@ -133,11 +135,12 @@ class Stream:
             await self._wire.gone.wait()
 
 
-class _Wire(asyncio.Protocol):
-    """One connection that carries a stream."""
+class _Wire(asyncio.BufferedProtocol):
+    """One connection that carries a stream; what arrives is decrypted into one buffer, of which it is taken at once."""
 
     def __init__(self, stream: Stream, writer: asyncio.StreamWriter, is_dialled: bool) -> None:
         self.gone = asyncio.Event()
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.is_held = False
         """Whether the connection takes no more for now."""
         self._writer = writer  # which would close the transport when it is collected
@@ -156,13 +159,16 @@ class _Wire(asyncio.Protocol):
         if self._is_heard and not self.transport.is_closing():
             self.transport.write(data)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._stream is None:
             return
         if not self._is_heard:
             self._is_heard = True
             self._stream._again(self)
-        self._stream._arrived(data)
+        self._stream._arrived(bytes(self._buffer[:nbytes]))
 
     def pause_writing(self) -> None:
         self._hold(True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from _planning import choice
 from _study import Point, asked, perform_all
 from _watch import network
-from planning import choice
 
 CORES = {"active": 50, "passive": 14}
 DEADLINE = 0.05

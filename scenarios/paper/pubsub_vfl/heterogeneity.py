@@ -8,9 +8,9 @@ rows and 50 epochs.
 
 from __future__ import annotations
 
+from _planning import choice
 from _study import Point, asked, perform_all, settings
 from _watch import network
-from planning import choice
 
 CORES = ((50, 14), (48, 16), (40, 24), (36, 28))
 FEATURES = ((50, 450), (100, 400), (150, 350), (200, 300))

@@ -1,81 +1,53 @@
-"""The planner's prediction beside the simulated epoch (Section 4.3), by the one cost model that `fedactors plan` uses.
+"""The planner's prediction beside the epoch as it is (Section 4.3), by the one cost model that `fedactors plan` uses.
 
-Predicted (objective `pipeline`) from the committed costs and the link alone, before the run; measured as in the
-comparison, on a link that both parties share: PubSub-VFL's runs of `time_to_target.py` (`tune`, `epochs`), and with
-``--full`` one epoch of Bank at thirty settings more, unequal workers, windows, links and both ways in which payloads
-travel among them. `planning-summary` says how many predictions are within 20 %.
+Predicted by the functions of the command from profile files, before the run. In simulation, on a link that both parties
+share: `planning` has one epoch of Bank on three links, with unequal workers, small and large windows, both ways in
+which payloads travel, servers that step, fewer bits and epochs without a pause; `planning-cells` all cells of a grid of
+workers and batch sizes, with the window and prefetch that the planner returns, and `planning-choice` the cell that it
+chooses beside the best one. With ``--ray``: `planning-ray`, ten settings on real Ray, on this machine, predicted from
+the profiles that the parties measure. `planning-summary` says how many predictions are within 20 %.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _watch import RESULTS, Watched, network, watch
+from _planning import ROWS, PlanningStudy, problem
+from _planning_ray import measure_on_ray
+from _watch import RESULTS, Watched, watch
 
 from fedactors.config import build
 from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.sweeps.study import study_flags
 from protocols.pubsub_vfl import planner
-from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.planner import Plan, Problem
-from protocols.pubsub_vfl.profiler import profile_of_costs
+from protocols.pubsub_vfl.planner import Plan
 
-LEAST_EPOCHS = 1.5
-"""Runs of the comparison that were watched for longer than this are compared with their predictions."""
 NEVER = 2.0
 """An AUC that no run reaches: it is watched to its end."""
-ROWS = {"bank": 25_948, "breast-cancer": 358}
-"""Training rows."""
-WINDOW = 12
-"""Batches in flight for each worker of the passive party, where the planner chooses the workers."""
 WORKERS = ((1, 1), (2, 2), (4, 2), (4, 4), (8, 8))
 SIZES = (128, 512)
 LINKS = ((1.0, 0.0005), (0.1, 0.01), (25.0, 0.0005))
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "server": {"optimizer_at": "server"},
+    "8-bits": {"cut_bits": 8},
+    "no-pause": {"epochs_per_round": 2, "num_epochs": 2},
+    "no-pause-fetched": {"epochs_per_round": 2, "num_epochs": 2, "payloads": "fetched"},
+}
+GRID_WORKERS = (1, 4, 8)
+GRID_SIZES = (64, 256)
+GRID_LINKS = (*LINKS, (1.0, 0.01))
+BASE: dict[str, Any] = {"num_epochs": 1, "report_interval": 0.0, "sync_unit": "batch", "payloads": "sent"}
 
 
-def problem(
-    config: PubSubVflConfig,
-    data_name: str,
-    cores: Mapping[str, int],
-    num_rows: int,
-    gigabits: float = 1.0,
-    latency: float = 0.0005,
-) -> Problem:
-    """Return what is planned for in simulation."""
-    data, costs = load_data(config, data_name, 0), default_costs(config)
-    active, passive = (profile_of_costs(config, data, party, costs, cores[party]) for party in data.parties)
-    return Problem(
-        active=active,
-        passive=passive,
-        num_rows=num_rows,
-        row_bytes=planner.row_bytes(config),
-        bandwidth=network(gigabits, latency).default.bandwidth,
-        latency=latency,
-        in_flight_per_worker=config.max_in_flight / config.num_passive_workers,
-        payloads=config.payloads,
-        steps_at_server=config.steps_at_server,
-    )
-
-
-def choice(settings: Mapping[str, Any], data: str, cores: Mapping[str, int], num_rows: int) -> Plan:
-    """Return the workers that the planner chooses for a batch size, where windows and link do not hold them up."""
-    config = build(PubSubVflConfig, {**settings, "max_in_flight": WINDOW, "payloads": "sent"})
-    made = problem(config, data, cores, num_rows)
-    return planner.search(made, "pipeline", batch_sizes=(config.batch_size,))[0]
-
-
-def predicted(point: Watched) -> float:
-    """Return the seconds of an epoch that the planner predicts."""
-    config = build(PubSubVflConfig, dict(point.settings))
-    setting = (config.num_active_workers, config.num_passive_workers, config.batch_size)
-    made = problem(config, point.data, point.cores, ROWS[point.data], point.gigabits, point.latency)
-    return planner.cost(made, *setting, "pipeline")
+def link_name(gigabits: float, latency: float) -> str:
+    """Return what a link is called in the rows."""
+    return f"{gigabits:g}-gbit-{latency * 1e3:g}-ms"
 
 
 def points(data: str) -> dict[str, Watched]:
@@ -84,63 +56,118 @@ def points(data: str) -> dict[str, Watched]:
     for index, ((gigabits, latency), (w_a, w_p), size) in enumerate(itertools.product(LINKS, WORKERS, SIZES)):
         window = 4 if index % 2 else 12
         settings: dict[str, Any] = {
-            "num_epochs": 1,
+            **BASE,
             "num_active_workers": w_a,
             "num_passive_workers": w_p,
             "batch_size": size,
             "max_in_flight": window * w_p,
             "prefetch": 6,
-            "report_interval": 0.0,
-            "sync_unit": "batch",
             "payloads": "sent" if index % 3 else "fetched",
         }
-        name = f"{gigabits:g}-gbit-{latency * 1e3:g}-ms-w{w_a}-{w_p}-b{size}-p{window}-{settings['payloads']}"
+        name = f"{link_name(gigabits, latency)}-w{w_a}-{w_p}-b{size}-p{window}-{settings['payloads']}"
+        made[name] = Watched(data=data, settings=settings, targets=(NEVER,), gigabits=gigabits, latency=latency)
+    for (gigabits, latency), (kind, changes) in itertools.product(((1.0, 0.0005), (1.0, 0.01)), KINDS.items()):
+        workers = {"num_active_workers": 4, "num_passive_workers": 4, "batch_size": 128}
+        settings = {**BASE, **workers, "max_in_flight": 48, "prefetch": 12, **changes}
+        name = f"{link_name(gigabits, latency)}-w4-4-b128-{kind}"
         made[name] = Watched(data=data, settings=settings, targets=(NEVER,), gigabits=gigabits, latency=latency)
     return made
 
 
 def measured(point: Watched, seed: int) -> RunRow:
     """Run a point; its row has the predicted and the measured seconds of an epoch."""
-    expected, row = predicted(point), watch(point, seed)
-    seconds = row.metrics["seconds_per_epoch"]
+    config = build(PubSubVflConfig, dict(point.settings))
+    made = problem(config, point.data, point.cores, ROWS[point.data], point.gigabits, point.latency)
+    expected, row = planner.predict(config, made), watch(point, seed)
+    seconds = row.metrics["until_all_end"] / config.num_epochs
     metrics = {"predicted": expected, "measured": seconds, "measured_over_predicted": seconds / expected}
     return dataclasses.replace(row, metrics=metrics, censored=(), curve={})
 
 
-def compared(row: RunRow) -> RunRow:
-    """Return what was predicted for a run of the comparison beside what it took."""
-    point = Watched(
-        data=row.data,
-        settings=row.config,
-        targets=(NEVER,),
-        gigabits=row.extra["gigabits"],
-        latency=row.extra["latency"],
-        cores=row.extra["cores"],
-    )
-    expected, seconds = predicted(point), row.metrics["seconds_per_epoch"]
-    metrics = {"predicted": expected, "measured": seconds, "measured_over_predicted": seconds / expected}
-    return dataclasses.replace(row, metrics=metrics, censored=(), curve={})
+@functools.cache
+def chosen(data: str, gigabits: float, latency: float) -> Plan:
+    """Return the cell of the grid that the planner chooses for a link."""
+    config = build(PubSubVflConfig, BASE)
+    made = problem(config, data, {"active": 32, "passive": 32}, ROWS[data], gigabits, latency)
+    return planner.choose(config, made, batch_sizes=GRID_SIZES, workers=GRID_WORKERS)[0]
 
 
-def main() -> None:
-    given: Study = study_flags(__doc__, "pubsub_vfl", RESULTS).parse_args(namespace=Study())
-    if given.full or given.smoke or given.only:
-        given.measure("planning", points("breast-cancer" if given.smoke else "bank"), measured, smoke_rows=2)
-    for study in ("tune-bank", "epochs-bank"):
-        for row in given.rows(study):
-            if row.config["algorithm"] == "pubsub-vfl" and row.metrics["epochs"] > LEAST_EPOCHS:
-                given.put("planning", f"{study.partition('-')[0]}/{row.name}", [compared(row)])
-    ratios = [row.metrics["measured_over_predicted"] for row in given.rows("planning")]
-    if not ratios:
+def cells(data: str, gigabits: float, latency: float) -> dict[Plan, Watched]:
+    """Return the grid of a link, each cell with the window and prefetch that the planner returns for it."""
+    config = build(PubSubVflConfig, BASE)
+    made = problem(config, data, {"active": 32, "passive": 32}, ROWS[data], gigabits, latency)
+    found = {}
+    for w_a, w_p, size in itertools.product(GRID_WORKERS, GRID_WORKERS, GRID_SIZES):
+        cell = Plan(w_a, w_p, size, 0.0)
+        complete = planner.with_plan(config, made, cell)
+        names = ("num_active_workers", "num_passive_workers", "batch_size", "max_in_flight", "prefetch")
+        settings = {**BASE, **{name: getattr(complete, name) for name in names}}
+        found[cell] = Watched(data=data, settings=settings, targets=(NEVER,), gigabits=gigabits, latency=latency)
+    return found
+
+
+def cell_name(gigabits: float, latency: float, cell: Plan) -> str:
+    """Return the name of a cell's row."""
+    workers = f"w{cell.num_active_workers}-{cell.num_passive_workers}"
+    return f"{link_name(gigabits, latency)}-{workers}-b{cell.batch_size}"
+
+
+def compare_choices(given: PlanningStudy, data: str) -> None:
+    """Put what the planner chooses on each link beside the best cell measured there."""
+    for gigabits, latency in GRID_LINKS:
+        prefix = f"{link_name(gigabits, latency)}-w"
+        rows = [row for row in given.rows("planning-cells") if row.name.startswith(prefix)]
+        if not rows:
+            continue
+        picked = cell_name(gigabits, latency, dataclasses.replace(chosen(data, gigabits, latency), cost=0.0))
+        seconds = {row.name: row.metrics["measured"] for row in rows}
+        best = min(seconds, key=lambda name: seconds[name])
+        metrics = {
+            "chosen": picked.removeprefix(prefix[:-1]),
+            "best": best.removeprefix(prefix[:-1]),
+            "chosen_seconds": seconds[picked],
+            "best_seconds": seconds[best],
+            "worst_seconds": max(seconds.values()),
+            "chosen_over_best": seconds[picked] / seconds[best],
+        }
+        given.put("planning-choice", link_name(gigabits, latency), [dataclasses.replace(rows[0], metrics=metrics)])
+    if rows := given.rows("planning-choice"):
+        worst = {"links": len(rows), "chosen_over_best": max(row.metrics["chosen_over_best"] for row in rows)}
+        given.put("planning-worst-choice", "all", [dataclasses.replace(rows[0], metrics=worst)])
+
+
+def summarise(given: PlanningStudy, study: str) -> None:
+    """Say how far the predictions of a study are from what was measured."""
+    rows = given.rows(study)
+    if not rows:
         return
-    errors = [abs(ratio - 1) for ratio in ratios]
+    errors = [abs(row.metrics["measured_over_predicted"] - 1) for row in rows]
     metrics = {
-        "settings": len(ratios),
-        "within_20_percent": sum(error <= 0.2 for error in errors) / len(ratios),
+        "settings": len(errors),
+        "within_20_percent": sum(error <= 0.2 for error in errors) / len(errors),
+        "within_10_percent": sum(error <= 0.1 for error in errors) / len(errors),
         "median_error": statistics.median(errors),
         "largest_error": max(errors),
     }
-    given.put("planning-summary", "all", [dataclasses.replace(given.rows("planning")[0], metrics=metrics)])
+    given.put("planning-summary", study, [dataclasses.replace(rows[0], metrics=metrics)])
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    flags = study_flags(__doc__, "pubsub_vfl", RESULTS)
+    flags.add_argument("--ray", action="store_true", help="ten settings on real Ray instead, on this machine")
+    given: PlanningStudy = flags.parse_args(words, namespace=PlanningStudy())
+    data = "breast-cancer" if given.smoke else "bank"
+    if given.ray:
+        measure_on_ray(given, "breast-cancer" if given.smoke else "synthetic:40000x40")
+        summarise(given, "planning-ray")
+        return
+    given.measure("planning", points(data), measured, smoke_rows=2)
+    for gigabits, latency in GRID_LINKS[:1] if given.smoke else GRID_LINKS:
+        grid = {cell_name(gigabits, latency, cell): point for cell, point in cells(data, gigabits, latency).items()}
+        given.measure("planning-cells", grid, measured)
+    compare_choices(given, data)
+    for study in ("planning", "planning-cells"):
+        summarise(given, study)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ import math
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.network.links import LAN
 from protocols.pubsub_vfl import planner
-from protocols.pubsub_vfl.planner import PartyProfile, PowerLaw, Problem, plan
+from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
+from protocols.pubsub_vfl.planner import plan
+from protocols.pubsub_vfl.replay import Problem
 from tests.protocols.pubsub_vfl.runs import config_of
 
 
@@ -53,8 +56,11 @@ def test_epoch_objective_by_hand():
     )
     # B = 100: T_A = 0.02, T_P = 0.01 x 3/2 (three workers on two cores); 10 batches of 0.01 s each on the link
     assert planner.cost(problem, 4, 3, 100) == pytest.approx(10 * (0.02 / 3 + 0.01) + 0.09)
-    # both directions of the link at a time: 0.005 s, as long as either party takes
-    assert planner.cost(problem, 4, 3, 100, "pipeline") == pytest.approx(10 * 0.005 + 0.09)
+    # both directions of the link at a time: 0.005 s; one batch's way of .02 + .01 + .01 s, the others behind it: two
+    # more of the active workers' turns (10 batches of four), four of the passive ones' (on two cores), nine transfers
+    assert planner.cost(problem, 4, 3, 100, "pipeline") == pytest.approx(
+        0.04 + max(2 * 0.02, 4 * 0.01, 9 * 0.005) + 0.09
+    )
 
 
 def test_messages_lengthen_every_batch_but_of_the_literal_objective():
@@ -65,6 +71,8 @@ def test_messages_lengthen_every_batch_but_of_the_literal_objective():
     for objective in ("epoch", "pipeline"):
         more = planner.cost(talking, 2, 2, 100, objective) - planner.cost(quiet, 2, 2, 100, objective)
         assert more == pytest.approx(10 * 0.003 / 2)
+    by_rows = dataclasses.replace(quiet, active=dataclasses.replace(active, message_row_seconds=3e-5))
+    assert planner.cost(by_rows, 2, 2, 100) == pytest.approx(planner.cost(talking, 2, 2, 100))
     assert planner.cost(talking, 2, 2, 100, "literal") == planner.cost(quiet, 2, 2, 100, "literal")
 
 
@@ -111,10 +119,22 @@ def test_a_profile_may_state_what_messages_cost():
 
 
 def test_plan_from_files():
-    made = plan(config_of(), [profile("active", num_rows=5000), profile("passive"), profile("passive", cores=2)])
+    profiles = [profile("active", num_rows=5000), profile("passive"), profile("passive", cores=2)]
+    made = plan(config_of(), profiles)
     assert made["num_rows"] == 5000
-    assert made["max_in_flight"] > made["num_active_workers"] + made["num_passive_workers"]
-    assert made["predicted_epoch_seconds"] == made["best_by_objective"]["pipeline"][0]["cost"]
+    assert made["max_in_flight"] >= made["prefetch"] >= 2
+    assert made["predicted_epoch_seconds"] == made["best_by_objective"]["replay"][0]["cost"]
+    assert made["given_epoch_seconds"] > made["predicted_epoch_seconds"]
+    chosen = {name: made[name] for name in ("num_active_workers", "num_passive_workers", "batch_size", "prefetch")}
+    again = plan(config_of(**chosen, max_in_flight=made["max_in_flight"]), profiles)
+    assert again["given_epoch_seconds"] == pytest.approx(made["predicted_epoch_seconds"])
+
+
+def test_a_link_that_one_party_states_is_the_link():
+    profiles = [profile("active", bandwidth=1e9, latency=0.02), profile("passive")]
+    made = planner.problem_of(config_of(), profiles)
+    assert (made.bandwidth, made.latency) == (1e9, 0.02)
+    assert planner.problem_of(config_of(), [profile("active"), profile("passive")]).bandwidth == LAN.bandwidth
 
 
 @pytest.mark.parametrize(
@@ -124,7 +144,22 @@ def test_plan_from_files():
         ([profile("active"), profile("active"), profile("passive")], "2 active"),
         ([profile("active"), {"role": "passive"}], "cores"),
         ([profile("active"), profile("boss")], "boss"),
-        ([profile("active"), profile("passive", cores="many")], "not a number"),
+        ([profile("active"), profile("passive", cores="many")], "cores: 'many' is not a number"),
+        ([profile("active"), profile("passive", cores=0)], "cores: 0 is not allowed"),
+        ([profile("active"), profile("passive", cores=1.5)], "cores: 1.5 .* whole"),
+        ([profile("active", latency="slow"), profile("passive")], "latency: 'slow' is not a number"),
+        ([profile("active", latency=-1), profile("passive")], "latency: -1 is not allowed"),
+        ([profile("active", bandwidth=0), profile("passive")], "bandwidth: 0 .* more than 0"),
+        ([profile("active", bandwidth=math.nan), profile("passive")], "bandwidth: nan"),
+        ([profile("active", num_rows=0), profile("passive")], "num_rows: 0"),
+        ([profile("active", phases=[]), profile("passive")], "phases: "),
+        ([profile("active", phases=[5]), profile("passive")], "phases: 5 .* a table"),
+        ([profile("active", phases=[{"scale": -1, "exponent": 1}]), profile("passive")], "phases: scale: -1"),
+        ([profile("active", phases=[{"scale": 1, "exponent": 400}]), profile("passive")], "exponent: 400"),
+        ([profile("active", memory_per_batch={"scale": 1, "exponent": 0}), profile("passive")], "memory_per_batch"),
+        ([profile("active", local_bandwidth=0), profile("passive")], "local_bandwidth: 0"),
+        ([profile("active", broker_seconds=-1), profile("passive")], "broker_seconds: -1"),
+        ([profile("active", latancy=1), profile("passive")], "latancy is not known"),
     ],
 )
 def test_bad_profiles_are_named(profiles, named):
@@ -132,31 +167,46 @@ def test_bad_profiles_are_named(profiles, named):
         plan(config_of(), profiles)
 
 
+NO_MEMORY = {"memory_base": 0.0, "memory_per_batch": PowerLaw(0.0, 1.0), "memory_available": 1.0, "sync_seconds": 0.0}
+ACTIVE = PartyProfile(role="active", cores=8, phases=(PowerLaw(0.004, 0.0),), **NO_MEMORY)
+PASSIVE = PartyProfile(role="passive", cores=8, phases=(PowerLaw(0.001, 0.0), PowerLaw(0.001, 0.0)), **NO_MEMORY)
+
+
 def test_hops_by_hand():
-    profile = {"memory_base": 0.0, "memory_per_batch": PowerLaw(0.0, 1.0), "memory_available": 1.0, "sync_seconds": 0.0}
-    active = PartyProfile(role="active", cores=8, phases=(PowerLaw(0.004, 0.0),), **profile)
-    passive = PartyProfile(role="passive", cores=8, phases=(PowerLaw(0.002, 0.0),), **profile)
-    problem = Problem(active=active, passive=passive, num_rows=1000, latency=0.01, in_flight_per_worker=4)
-    # 10 batches; their way is 8 hops and 6 ms, 8 of them in flight; beginning and end take 10 hops and 6 ms
-    assert planner.cost(problem, 2, 2, 100, "pipeline") == pytest.approx(10 * 0.086 / 8 + 0.106)
-    assert planner.cost(problem, 2, 2, 100, "epoch") == pytest.approx(10 * 0.086 / 8 + 0.106)
-    wide = dataclasses.replace(problem, in_flight_per_worker=100)
-    assert planner.cost(wide, 2, 2, 100, "pipeline") == pytest.approx(10 * 0.002 + 0.106)
+    problem = Problem(active=ACTIVE, passive=PASSIVE, num_rows=1000, latency=0.01)
+    # 10 batches; one's way is eight hops and 6 ms, and four more turns of the two active workers
+    assert planner.cost(problem, 2, 2, 100, "pipeline") == pytest.approx(0.086 + 4 * 0.004)
+    sent = dataclasses.replace(problem, payloads="sent")
+    assert planner.cost(sent, 2, 2, 100, "pipeline") == pytest.approx(0.056 + 4 * 0.004)
+    # two epochs without a pause share the ends
+    twice = dataclasses.replace(sent, num_epochs=2)
+    assert planner.cost(twice, 2, 2, 100, "pipeline") == pytest.approx((0.056 + 9 * 0.004) / 2)
     # a private link's transfer, 100 rows x 10 bytes at 1e5 bytes a second, is on the way but blocks nobody
-    private = dataclasses.replace(wide, row_bytes=10.0, bandwidth=1e5, shared_link=False)
-    assert planner.cost(private, 2, 2, 100, "pipeline") == pytest.approx(10 * 0.002 + 0.106 + 0.01)
+    private = dataclasses.replace(problem, row_bytes=10.0, bandwidth=1e5, shared_link=False)
+    assert planner.cost(private, 2, 2, 100, "pipeline") == pytest.approx(0.096 + 4 * 0.004)
     shared = dataclasses.replace(private, shared_link=True)
     # embeddings and gradients share nothing: they go in opposite directions
-    assert planner.cost(shared, 2, 2, 100, "pipeline") == pytest.approx(10 * 0.005 + 0.106 + 0.01)
-    # sent, a batch counts for two hops, and an epoch's ends take five
-    sent = dataclasses.replace(problem, payloads="sent")
-    assert planner.cost(sent, 2, 2, 100, "pipeline") == pytest.approx(10 * 0.026 / 8 + 0.056)
-    # 26 ms of way at 2 ms a batch, and one more for each of four workers
-    assert planner.window(sent, planner.Plan(2, 2, 100, 0.0)) == 13 + 4
+    assert planner.cost(shared, 2, 2, 100, "pipeline") == pytest.approx(0.096 + 9 * 0.005)
+    # 46 ms of way at 2 ms a batch, and one more for each of four workers; never more than there are
+    many = dataclasses.replace(sent, num_rows=10_000)
+    assert planner.window(many, planner.Plan(2, 2, 100, 0.0)) == 23 + 4
+    assert planner.window(sent, planner.Plan(2, 2, 100, 0.0)) == 10
 
 
 def test_a_server_that_steps_bounds_what_many_workers_gain():
     active = party("active", 50, (0.004, 0.0), server_step_seconds=0.001)
-    problem = Problem(active=active, passive=party("passive", 50, (0.001, 0.0)), num_rows=1000, steps_at_server=True)
+    problem = Problem(active=active, passive=party("passive", 50, (1e-6, 0.0)), num_rows=10_000, steps_at_server=True)
     costs = [planner.cost(problem, w, 2, 100, "pipeline") for w in (1, 2, 4, 8)]
-    assert costs == pytest.approx([0.04, 0.02, 0.01, 0.01])
+    assert costs == pytest.approx([0.4, 0.2, 0.1, 0.1], rel=1e-3)
+
+
+def test_parties_of_one_host_share_its_cores():
+    apart = [profile("active", cores=2, num_rows=20_000), profile("passive", cores=2)]
+    together = [{**one, "host": "a"} for one in apart]
+    config = config_of(num_active_workers=2, num_passive_workers=2, batch_size=100, max_in_flight=24)
+    alone, shared = (planner.predict(config, planner.problem_of(config, each)) for each in (apart, together))
+    # 200 batches, all phases of both sides, over two cores
+    assert shared == pytest.approx(200 * 2 * 0.001 * 100**0.7 / 2, rel=0.03)
+    assert alone < 0.6 * shared
+    elsewhere = [together[0], {**together[1], "host": "b"}]
+    assert planner.predict(config, planner.problem_of(config, elsewhere)) == alone

@@ -8,8 +8,9 @@ from fedactors.network.links import Link, Network
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
+from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.messages import Machine
+from protocols.pubsub_vfl.messages import Machine, Spent
 from protocols.pubsub_vfl.planner import plan
 from protocols.pubsub_vfl.profiler import fit_affine, fit_power_law, measure, profile_party
 from tests.protocols.pubsub_vfl.runs import config_of
@@ -53,14 +54,19 @@ def test_measured_parties_are_planned_with_the_links_between_them():
     )
     profiles, config, data = measured(SimulatedRuntime(network=network), num_parties=3)
     assert [profile["role"] for profile in profiles] == ["active", "passive", "passive"]
-    assert {profile["num_rows"] for profile in profiles} == {len(data.load("active").ids)}
+    train = round(len(data.load("active").ids) * (1 - config.test_share) * (1 - config.validation_share))
+    assert {profile["num_rows"] for profile in profiles} == {train}
     assert profiles[0]["latency"] == pytest.approx(0.05, rel=0.01)
     assert profiles[0]["bandwidth"] == pytest.approx(4e5, rel=0.01)
     assert "latency" not in profiles[1]
     found = plan(config, profiles)
     assert (found["latency"], found["bandwidth"]) == (profiles[0]["latency"], profiles[0]["bandwidth"])
     assert found["num_rows"] == profiles[0]["num_rows"]
-    assert found["max_in_flight"] > plan(config, [{**one, "latency": 0.0} for one in profiles])["max_in_flight"]
+    long = [{**one, "num_rows": 100_000} for one in profiles]
+    near = [{**one, "latency": 0.0} for one in long]
+    made = planner.Plan(1, 1, 64, 0.0)
+    windows = [planner.window(planner.problem_of(config, each), made) for each in (long, near)]
+    assert windows[0] > windows[1]
 
 
 def test_what_parties_tell_of_their_machines_holds_no_row():
@@ -68,15 +74,46 @@ def test_what_parties_tell_of_their_machines_holds_no_row():
     runtime = SimulatedRuntime(recorder=recorder)
     measured(runtime)
     sent = {total.type for total in runtime.ledger.totals() if not total.type.endswith("()")}  # calls without words
-    assert sent == {"Machine", "Probe", "Neighbour", "Link"}
+    trial = {"TrialOrder", "BatchCount", "EpochCounts", "Report", "Orders", "Spent"}
+    # embeddings and gradients of a trial are fetched: of random values, which the next test looks at
+    assert sent == {"Machine", "Probe", "Neighbour", "Link", *trial, "Embedding", "Gradient"}
     assert set(Machine.__annotations__) == {"profile", "num_rows"}
+    assert set(Spent.__annotations__) == {"processor_seconds", "num_reports", "process"}
+
+
+def test_a_trial_trains_on_random_values_and_never_on_rows(monkeypatch):
+    seen = []
+
+    def kept(publication):
+        seen.append(publication.inputs)
+        return publication.embedding
+
+    monkeypatch.setattr("protocols.pubsub_vfl.algorithm.embed", kept)
+    _, _, data = measured(SimulatedRuntime())
+    own = {row.tobytes() for party in data.passive_parties for row in np.asarray(data.load(party).features, np.float32)}
+    assert sum(len(rows) in (64, 512) for rows in seen) >= 150  # a trial's batches
+    assert not [row for rows in seen for row in np.asarray(rows, np.float32) if row.tobytes() in own]
+
+
+@pytest.mark.parametrize("payloads", ["fetched", "sent"])
+def test_a_trial_goes_both_ways(payloads):
+    profiles, config, _ = measured(SimulatedRuntime(), payloads=payloads)
+    assert plan(config, profiles)["predicted_epoch_seconds"] > 0
+
+
+def test_in_one_process_messages_cost_no_processor():
+    profiles, _, _ = measured(SimulatedRuntime())
+    assert {(profile["message_seconds"], profile["broker_seconds"]) for profile in profiles} == {(0.0, 0.0)}
+    assert profiles[0]["step_seconds"] > 0
+    assert profiles[0]["parameter_bytes"] > profiles[1]["parameter_bytes"] > 0
 
 
 def test_the_command_measures_and_plans(capsys):
     words = ["plan", "pubsub-vfl", "--measure", "--runtime", "simulated", "--data", "synthetic:400x12"]
     assert main([*words, "num_layers=2", "hidden_size=8", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["num_rows"] == 400
+    assert found["num_rows"] == 252
+    assert {"max_in_flight", "prefetch", "given_epoch_seconds"} <= found.keys()
     assert found["batch_size"] in (16, 32, 64, 128, 256, 512, 1024)
     assert found["predicted_epoch_seconds"] > 0
 
@@ -86,7 +123,10 @@ def test_the_command_measures_and_plans(capsys):
 def test_on_ray_each_party_measures_in_a_process_of_its_own():
     runtime = RayRuntime(num_cpus=2)
     profiles, config, _ = measured(runtime)
-    assert len(set(runtime.processes.values())) == 2
+    assert len(set(runtime.processes.values())) == 5  # two for each party, and the broker
+    assert profiles[0]["broker_seconds"] > 0
+    assert all(profile["message_seconds"] + profile["message_row_seconds"] > 0 for profile in profiles)
+    assert profiles[0]["host"] == profiles[1]["host"] != ""
     assert 0 < profiles[0]["latency"] < 5
     assert 1e5 < profiles[0]["bandwidth"] < 1e13
     assert plan(config, profiles)["num_active_workers"] >= 1
