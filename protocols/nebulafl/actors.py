@@ -3,6 +3,7 @@
     planet 1..J --ask--> Trainings --trained--> PlanetUpdate, version += 1, ask again     (no planet waits for another)
     every t_c   : (master, mean version) --> partner of the round, or the exchange where masters are aggregated
     any time    : a master that arrives is the new stellar model
+    container   : where it is a process of its own, trains what its center orders, on rows that it alone opens
     auditor     : told of leases by the centers; asks for models, measures their mean on the test rows; decides nothing
 
 Who waits for whom: a planet for an idle container and a free unit; a center for nobody; the exchange for all centers.
@@ -13,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from fedactors.actor import Actor
+import numpy as np
+
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import BadInput
 from fedactors.learning.averaging import weighted_mean
 from fedactors.learning.devices import find_device
 from fedactors.parties import surviving_loss
@@ -24,6 +26,7 @@ from fedactors.roles import DataCenter, Server
 from fedactors.runtime.base import Work
 from protocols.nebulafl.algorithm import Floats, rotation_partners
 from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.containers import ContainerCenter, Site, check_speaker
 from protocols.nebulafl.hardware import Bill, Rental
 from protocols.nebulafl.messages import (
     Account,
@@ -36,15 +39,13 @@ from protocols.nebulafl.messages import (
     Measurement,
     MeasureOrder,
     PresentCenters,
-    RunStart,
     SharedModel,
 )
 from protocols.nebulafl.planets import CenterModels, RotationTimer
 from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.training import (
-    Site,
+    Model,
     Trained,
-    Trainings,
     evaluate,
     initial_parameters,
     run_model,
@@ -56,17 +57,7 @@ AUDITOR = "auditor"
 EVALUATION = "evaluation"
 
 
-def check_speaker(actor: Actor, center: str) -> None:
-    """Check that who calls a door is the center that its message names.
-
-    Raises:
-        Refused: naming the caller.
-    """
-    if actor.caller != center:
-        raise Refused(actor.caller, f"speaks to {actor.name} for {center!r}; everybody speaks for itself only")
-
-
-class NebulaCenter(DataCenter):
+class NebulaCenter(ContainerCenter):
     """See the module.
 
     Args:
@@ -81,46 +72,36 @@ class NebulaCenter(DataCenter):
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
         self._config, self._part, self._site = config, part, site
         self.present = list(site.centers)
+        self.model_facts: Model | None = None
         self.reading = ""
         """How the containers' rows are read (`fedactors.data.reading`)."""
 
     async def load(self) -> None:
         """Learn what the containers hold, and build models, hardware and timers."""
         config = self._config
-        self.trainings = Trainings(
-            self,
-            config,
+        self.trainings = self._make_trainings(
             self._part,
-            self._site.run_seed,
             self.peer(AUDITOR, Auditor),
             gap_of=lambda slot: self.models.gap(slot),
             done=self._trained,
             broken=lambda request: self._ask(request.slot),
         )
+        self.timer = RotationTimer(config.rotation_interval, paper_literal=config.paper_literal)
+        self._make_models(np.zeros(0, np.float32))  # what a snapshot is put into
+        if not config.container_processes:
+            self._learned()
+
+    def _learned(self) -> None:
         self.model_facts, self.reading = self.trainings.model, self.trainings.reading.text
-        start_P = initial_parameters(self.model_facts, self._site.run_seed)
+        self._make_models(initial_parameters(self.model_facts, self._site.run_seed))
+
+    def _make_models(self, start_P: Floats) -> None:
+        config = self._config
         planets = [start_P] * config.active_per_center
         self.models = CenterModels(planets, start_P, config.rotation_interval, config.paper_literal, config.planet_rule)
-        self.timer = RotationTimer(config.rotation_interval, paper_literal=config.paper_literal)
-
-    async def open(self) -> None:
-        """Go on with what a snapshot left."""
-        if self.trainings.began_at is not None:
-            self._go_on()
-
-    @remote(caller=DRIVER)
-    async def begin_run(self, start: RunStart) -> None:
-        """Let every planet train and the masters rotate.
-
-        Told again (this center was away), nothing happens unless it never began.
-        """
-        if self.trainings.began_at is None:
-            self.trainings.began_at = start.time
-            self._go_on()
 
     def _go_on(self) -> None:
-        self.trainings.open()
-        self.trainings.start_outages(self._lose_container, self.trainings.regain)
+        super()._go_on()
         for planet in range(len(self.models.planets)):
             if planet not in self.trainings.scheduler.requests:
                 self._ask(planet)

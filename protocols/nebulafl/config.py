@@ -188,13 +188,15 @@ class NebulaFLConfig:
     """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
     attestation: NamedCode = ""
     """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
+    container_processes: bool = False
+    """Let each container be a process of its own, which alone opens its rows; else its center's process does both."""
     together: bool = False
     """For many small models: compute trainings that are under way at the same time in batched calls, on Ray those of a
     center that wait for its processor. Equal to rounding, not to the bit; so is a run that is resumed."""
     device: Device = "cpu"
     """Where models are trained and measured: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Share of a GPU that each center's process, and the auditor's, asks Ray for."""
+    """Share of a GPU that each process that trains or measures asks Ray for: centers, or containers, and auditor."""
     place_by_label: bool = False
     """Ray: ask for the label ``dc-<center>`` on the host of each center."""
     secure_sums: bool = False
@@ -235,6 +237,8 @@ class NebulaFLConfig:
             raise ValueError(
                 f"outages: {self.outages!r} is not allowed: write center/number@from-to, separated by spaces"
             ) from None
+        if self.container_processes and self.algorithm == "fedhkt":
+            raise ValueError("container_processes: true is not allowed with algorithm=fedhkt: its centers count labels")
         if self.secure_sums:
             self._check_secure_sums()
         if self.ablation in ("random", "random-resource") and self.resource_policy not in ("nebulafl", "random"):

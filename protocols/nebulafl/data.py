@@ -26,8 +26,7 @@ from fedactors.learning.own_models import check_model
 from fedactors.network.links import HostCapacity
 from fedactors.validation import first_line, party_name, read_tree, shown
 from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig, path_of
-from protocols.nebulafl.hardware import Catalogue, HardwareType
-from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
+from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
 
 # --- rows ---
 
@@ -113,6 +112,8 @@ def _at_sites(config: NebulaFLConfig, data: HorizontalData, centers: tuple[str, 
             f"num_centers: {config.num_centers} is not allowed: over a federation the centers are the sites "
             f"{', '.join(data.parties)}, and the first ones of the catalogue are {', '.join(centers)}"
         )
+    if config.container_processes:
+        raise BadInput("container_processes: true is not allowed over a federation: a site is one container already")
     return _of_files(config, replace(data, centers=data.parties), data.name)
 
 

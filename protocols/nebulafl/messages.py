@@ -148,6 +148,39 @@ class ClusterLogits:
     counts: Integers
 
 
+# --- between a center and containers that are processes of their own ---
+
+
+@message(reveals="how many samples a container holds, and of an own table its columns and what fills their gaps")
+class ContainerFacts:
+    """Samples, the shape of one, and how rows are read (`fedactors.data.reading.Reading.text`)."""
+
+    num_samples: int
+    shape: tuple[int, ...]
+    reading: str
+
+
+@message(reveals="the center's model, and that this container is wanted")
+class ContainerOrder:
+    """Train this model, the `turn`-th in this container, for `seconds` of its hardware; parameters (P)."""
+
+    number: int
+    turn: int
+    seconds: float
+    rate_factor: float
+    parameters: Floats
+
+
+@message(reveals="one container's trained model and its losses, to its own center")
+class ContainerResult:
+    """What came of the center's training with this number; parameters (P)."""
+
+    number: int
+    num_samples: int
+    loss_rms: float
+    parameters: Floats
+
+
 # --- what the auditor is told of hardware ---
 
 
@@ -266,6 +299,8 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
     survives = config.on_party_loss != "stop"
     if survives:
         found += [PresentCenters, CenterNews]
+    if config.container_processes:
+        found += [ContainerFacts, ContainerOrder, ContainerResult, *([ContainerNews] if survives else [])]
     if config.algorithm == "nebulafl":
         return (*found, MasterModel, *([SharedModel] if config.ablation == "aggregation" else []))
     found += [SharedModel, Progress, Columns]
@@ -273,7 +308,7 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
         answer = ClusterLogits if config.algorithm == "fedhkt" else RoundResult
         return (*found, RoundOrder, *((RoundDone, TotalWeight, *MESSAGES) if config.secure_sums else (answer,)))
     found += [CenterFacts, TrainingOrder, TrainingResult]
-    if config.outages:
+    if config.outages and ContainerNews not in found:
         found.append(ContainerNews)
     if config.algorithm == "fedsa" or config.on_party_loss == "restart":
         found.append(Withdrawal)
@@ -302,7 +337,9 @@ def protections(config: NebulaFLConfig) -> tuple[Protection, ...]:
 def shapes(config: NebulaFLConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:
     """Return the shapes of the array fields; P, C, G and K depend on the data."""
     models = (MasterModel, SharedModel, TrainingOrder, TrainingResult, RoundOrder, RoundResult)
-    found: dict[str, dict[str, tuple[int | str, ...]]] = {cls.__name__: {"parameters": ("P",)} for cls in models}
+    found: dict[str, dict[str, tuple[int | str, ...]]] = {
+        cls.__name__: {"parameters": ("P",)} for cls in (*models, ContainerOrder, ContainerResult)
+    }
     found["CenterFacts"] = {"sizes": ("C",), "seconds": ("C",)}
     found["ClusterLogits"] = {"logits": ("G", config.num_proxy, "K"), "counts": ("G", "K")}
     return found

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData
+from fedactors.data.horizontal import HorizontalData, HorizontalPart
 from fedactors.errors import PartyLost
 from fedactors.learning.flat_training import num_parameters
 from fedactors.learning.metrics import Split, of_split
@@ -30,18 +30,20 @@ from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange
 from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.summing import UNMASKING
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from protocols.nebulafl.containers import Container, Site
 from protocols.nebulafl.data import center_part, containers_of, exchange_name, read_catalogue, read_network
 from protocols.nebulafl.hardware import Catalogue
 from protocols.nebulafl.messages import (
     Account,
     AccountOrder,
     CenterNews,
+    ContainerNews,
     Measurement,
     MeasureOrder,
     PresentCenters,
     RunStart,
 )
-from protocols.nebulafl.training import TRAINING, Site, make_module, run_model
+from protocols.nebulafl.training import TRAINING, make_module, run_model
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class State(RunState):
     rent: float = 0.0
     """Dollars for hardware that are on the run's price already."""
     gone: list[str] = field(default_factory=list)
-    """Centers that were lost for good."""
+    """Centers, and containers that are processes of their own, that were lost for good."""
     curve: list[list[float]] = field(default_factory=list)
     """The values of `CURVE` at each measurement."""
     bills: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -140,6 +142,8 @@ def measured_split(config: NebulaFLConfig) -> Split:
 def actors(config: NebulaFLConfig) -> dict[str, type]:
     """Return the kinds of actors of a run."""
     found: dict[str, type] = {"data center": OrderCenter, "auditor": Auditor}
+    if config.container_processes:
+        found["container"] = Container
     if config.algorithm in BY_CENTER:
         found["exchange"] = RoundExchange
     elif config.algorithm != "nebulafl":
@@ -159,6 +163,9 @@ class Federation:
     ) -> None:
         self.config, self._runtime, self._state = config, runtime, state
         self.away: list[str] = []
+        """Whose processes are gone: centers, and containers that have one."""
+        self.containers: dict[str, tuple[str, int]] = {}
+        """Center and number of each container that is a process of its own, by name."""
         self._returns = 0
         self._news = asyncio.Event()
         self._rotates = config.algorithm == "nebulafl"
@@ -172,16 +179,19 @@ class Federation:
         )
         self.centers: dict[str, NebulaCenter | OrderCenter] = {}
         for place, name in enumerate(names):
-            if name in state.gone:
-                continue
-            resources = Resources(
+            trains = Resources(
                 num_gpus=config.num_gpus,
                 labels={f"dc-{name}": 0.001} if config.place_by_label else {},
                 # the center itself lets its hardware; a training that was given up may still hold a core
                 simulated_cores=units[name] + 2 * sizes[place],
             )
+            resources, part = trains, center_part(config, data, place)
+            if config.container_processes:
+                self._spawn_containers(name, part, trains)
+                resources, part = replace(trains, num_gpus=0.0), replace(part, clients=(), validation=())
+            if name in state.gone:
+                continue
             site = self._site(place, names, sizes)
-            part = center_part(config, data, place)
             self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, site, resources=resources)
         self._exchange: Any = None
         if self._rotates and "exchange" in kinds:
@@ -189,8 +199,15 @@ class Federation:
         elif "exchange" in kinds:
             site = self._site(-1, names, sizes)
             self._exchange = runtime.spawn(kinds["exchange"], self._exchange_name, config, data.part(), site)
-        may_go = config.on_party_loss != "stop"
-        runtime.on_loss(lambda name: "continue" if may_go and name in names else "stop", self._lost)
+        may_go, losable = config.on_party_loss != "stop", {*names, *self.containers}
+        runtime.on_loss(lambda name: "continue" if may_go and name in losable else "stop", self._lost)
+
+    def _spawn_containers(self, center: str, part: HorizontalPart, resources: Resources) -> None:
+        for number, source in enumerate(part.clients):
+            name, own = f"{center}/{number}", replace(part, clients=(source,), validation=())
+            self.containers[name] = (center, number)
+            if name not in self._state.gone:
+                self._runtime.spawn(Container, name, self.config, own, self._runtime.seed, resources=resources)
 
     def _site(self, place: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> Site:
         run_seed = self._runtime.seed
@@ -247,6 +264,9 @@ class Federation:
 
     async def _lost(self, name: str) -> None:
         """Bill a center, close the ring without it, and bring it back if that is wanted."""
+        if name in self.containers:
+            await self._lost_container(name)
+            return
         self.away.append(name)
         news = CenterNews(name, False, self._runtime.clock.now())
         await self.auditor.center_lost(news)
@@ -260,9 +280,9 @@ class Federation:
         if self.config.on_party_loss == "continue":
             self._state.gone = sorted(self.away)
             return
-        _log.warning("%s: a fresh process takes its place after %g s", name, self.config.restart_seconds)
-        await self._runtime.clock.sleep(self.config.restart_seconds)
-        await self._runtime.respawn(name)
+        await self._brought_back(name)
+        while any(self.containers.get(one, ("",))[0] == name for one in self.away):
+            await self._return_after(self._returns)
         if self._rotates:
             await self.auditor.center_back(await self.centers[name].report())
         await self.centers[name].begin_run(RunStart(self._state.began_at))
@@ -270,9 +290,35 @@ class Federation:
         await self._tell_present()
         if not self._rotates:
             await self._exchange.center_news(CenterNews(name, True, self._runtime.clock.now()))
+        self._tell_returned()
+
+    def _tell_returned(self) -> None:
         self._returns += 1
         self._news.set()
         self._news = asyncio.Event()
+
+    async def _lost_container(self, name: str) -> None:
+        """Let its center train elsewhere, and bring it back if that is wanted."""
+        self.away.append(name)
+        await self._tell_of(name, present=False)
+        if self.config.on_party_loss == "continue":
+            self._state.gone = sorted(self.away)
+            return
+        await self._brought_back(name)
+        self.away.remove(name)
+        await self._tell_of(name, present=True)
+        self._tell_returned()
+
+    async def _tell_of(self, container: str, *, present: bool) -> None:
+        """Tell a center of one of its containers; one that is away is told when it is back."""
+        center, number = self.containers[container]
+        if center not in self.away:
+            await self.centers[center].container_news(ContainerNews(center, number, present, -1))
+
+    async def _brought_back(self, name: str) -> None:
+        _log.warning("%s: a fresh process takes its place after %g s", name, self.config.restart_seconds)
+        await self._runtime.clock.sleep(self.config.restart_seconds)
+        await self._runtime.respawn(name)
 
     async def _tell_present(self) -> None:
         news = PresentCenters(tuple(self.present))

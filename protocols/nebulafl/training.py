@@ -1,15 +1,16 @@
 """Trainings: the functions that are handed to `compute` and `begin`, and the trainings under way in a center.
 
     slot --ask--> Scheduler.place --> job (survives a snapshot) --> Scheduler.finish --> done(slot, ...)
+                                  `-> or an order to the container's own process (`containers`), and its answer
                                                                `-> auditor: lease opened, lease closed
 
 A task carries the frame of its rows' source instead of rows: whichever process runs it loads them once. A model is
 named by (name, shape of a sample, classes, normalisation).
 
 **Trust.** There is no trusted execution environment here. A container is the boundary that the protocol is written
-against: only trained models, counts and times leave it. But it is an object in its center's process, so that whoever
-controls the center's host can read its rows. A deployment with enclaves puts its check in the attestation hook: a
-container that fails is never handed a model.
+against: only trained models, counts and times leave it. But it is an object in its center's process, or a process
+beside it on the center's machines, so that whoever controls those can read its rows. A deployment with enclaves puts
+its check in the attestation hook: a container that fails is never handed a model.
 
 Shapes: P length of the flat vector, N samples, K classes.
 """
@@ -17,7 +18,7 @@ Shapes: P length of the flat vector, N samples, K classes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import nn
 
 from fedactors.actor import Actor
 from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of, weights_of
-from fedactors.data.reading import check_widths, reading_of
+from fedactors.data.reading import Reading, check_widths, read_reading, reading_of
 from fedactors.errors import BadInput
 from fedactors.learning import flat_training
 from fedactors.learning.averaging import LocalTraining
@@ -35,13 +36,12 @@ from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.together import can_be_batched, rows_on, train_clients
 from fedactors.named_code import load_code
-from fedactors.network.codec import plain
-from fedactors.runtime.base import Work, derived_seed
+from fedactors.runtime.base import Job, Work, derived_seed
 from fedactors.runtime.batched import together
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import model_name, read_catalogue
-from protocols.nebulafl.messages import LeaseClosed, LeaseOpened
+from protocols.nebulafl.messages import ContainerOrder, ContainerResult, LeaseClosed, LeaseOpened
 from protocols.nebulafl.scheduler import Assignment, Request, Scheduler
 
 TRAINING = "training"
@@ -185,23 +185,37 @@ def distil(
     return found.parameters
 
 
+def begin_training(
+    actor: Actor,
+    config: NebulaFLConfig,
+    model: Model,
+    container: str,
+    key: bytes,
+    run_seed: int,
+    order: ContainerOrder,
+    public_key: bytes = b"",
+) -> Job:
+    """Let an actor begin a container's training; the container and its turn decide the order of samples."""
+    return actor.begin(
+        job_key(order.number),
+        train_batched if config.together else train,
+        model,
+        order.parameters,
+        key,
+        derived_seed(run_seed, container, f"training {order.turn}"),
+        (config.num_epochs, config.batch_size, config.learning_rate * order.rate_factor, config.momentum),
+        public_key,
+        config.device,
+        work=Work(TRAINING, order.seconds),
+    )
+
+
+def job_key(number: int) -> str:
+    """Return the name of a training as a job."""
+    return f"training-{number:08d}"
+
+
 # --- trainings under way ---
-
-
-@plain
-class Site:
-    """A center's place in the run."""
-
-    place: int
-    """Its number among the centers of the run."""
-    centers: tuple[str, ...]
-    """Names of all centers, in their order."""
-    sizes: tuple[int, ...]
-    """Containers of each center."""
-    exchange: str
-    """Name of the actor that aggregates, or gives the orders of a baseline."""
-    run_seed: int
-    """Seed of the run, of which the first model and the order of samples are made."""
 
 
 class LeaseBook(Protocol):
@@ -226,7 +240,13 @@ class Trainings:
         gap_of: version gap of a slot that gave none.
         done: called with each training that ended.
         broken: called with the request of each training that has to be done again.
+        order: hands a training to a container that is a process of its own; None: containers are in this process.
     """
+
+    scheduler: Scheduler
+    """From `learn` on, before which nothing can be asked for."""
+    model: Model
+    reading: Reading
 
     def __init__(
         self,
@@ -239,14 +259,36 @@ class Trainings:
         gap_of: Callable[[int], float],
         done: Callable[[Assignment, Request, Trained], None],
         broken: Callable[[Request], None],
+        order: Callable[[str, ContainerOrder], Awaitable[None]] | None,
     ) -> None:
         find_device(config.device)  # one that is not there is told before anything is trained
-        catalogue = read_catalogue(config.catalogue)
         self.labels = [np.asarray(source.labels(), np.int64) for source in part.clients]
-        self.names = [f"{actor.name}/{number}" for number in range(len(part.clients))]
         self.keys = [rows_key(source) for source in part.clients]
-        self.model = run_model(config, part, () if part.shape else self._common_shape())
-        self.reading = reading_of(part)
+        self.names: list[str] = []
+        self.sizes: list[int] = []
+        """Samples of each container."""
+        self.began_at: float | None = None
+        self.stopped = False
+        self.num_done = self.num_restored = 0
+        self._actor, self._config, self._part, self._book = actor, config, part, book
+        self._public_key = rows_key(part.public) if part.public is not None else b""
+        self._run_seed, self._gap_of, self._done, self._broken, self._order = run_seed, gap_of, done, broken, order
+        if order is None:
+            names = [f"{actor.name}/{number}" for number in range(len(part.clients))]
+            keys = {} if part.shape else dict(zip(names, self.keys, strict=True))
+            shapes = {name: rows_of(key)[0].shape[1:] for name, key in keys.items()}
+            self.learn(dict(zip(names, map(len, self.labels), strict=True)), shapes, reading_of(part))
+
+    def learn(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], reading: Reading) -> None:
+        """Learn what the containers hold, by name, and set hardware up for them.
+
+        Raises:
+            BadInput: their tables have different columns.
+        """
+        actor, config, catalogue = self._actor, self._config, read_catalogue(self._config.catalogue)
+        check_widths({name: shape[0] for name, shape in shapes.items() if len(shape) == 1})
+        self.names, self.sizes = list(sizes), list(sizes.values())
+        self.model, self.reading = run_model(config, self._part, next(iter(shapes.values()), ())), reading
         self.scheduler = Scheduler(
             catalogue.types_of(actor.name),
             catalogue.centers[actor.name],
@@ -259,22 +301,6 @@ class Trainings:
             paper_literal=config.paper_literal,
             generator=actor.rng("decisions"),
         )
-        self.began_at: float | None = None
-        self.stopped = False
-        self.num_done = self.num_restored = 0
-        self._actor, self._config, self._run_seed, self._book = actor, config, run_seed, book
-        self._public_key = rows_key(part.public) if part.public is not None else b""
-        self._gap_of, self._done, self._broken = gap_of, done, broken
-
-    def _common_shape(self) -> tuple[int, ...]:
-        shapes = {name: rows_of(key)[0].shape[1:] for name, key in zip(self.names, self.keys, strict=True)}
-        check_widths({name: shape[0] for name, shape in shapes.items()})
-        return shapes[self.names[0]]
-
-    @property
-    def sizes(self) -> list[int]:
-        """Samples of each container."""
-        return [len(labels_N) for labels_N in self.labels]
 
     @property
     def now(self) -> float:
@@ -288,8 +314,8 @@ class Trainings:
         now = self._actor.clock.now()
         for number in self.scheduler.dropped:
             self._actor.background(self._drain(number))
-        for slot, assignment in list(self.scheduler.running.items()):
-            job = self._actor.job(_job_key(assignment.number))
+        for slot, assignment in [] if self._order else list(self.scheduler.running.items()):
+            job = self._actor.job(job_key(assignment.number))
             if job is not None and job.due >= now:
                 self._actor.background(self._train(slot, assignment.number))
             else:
@@ -318,36 +344,48 @@ class Trainings:
     def pump(self) -> None:
         """Start whatever can be started now."""
         for assignment in self.scheduler.place(self._actor.clock.now(), self._gap_of):
-            self._begin(assignment)
-            self._actor.background(self._train(assignment.slot, assignment.number))
+            request, container = self.scheduler.requests[assignment.slot], self.names[assignment.container]
+            order = ContainerOrder(
+                assignment.number, assignment.turn, assignment.seconds, request.rate_factor, request.parameters
+            )
+            if self._order is not None:
+                self._actor.background(self._order(container, order))
+            else:
+                key = self.keys[assignment.container]
+                begin_training(
+                    self._actor, self._config, self.model, container, key, self._run_seed, order, self._public_key
+                )
+                self._actor.background(self._train(assignment.slot, assignment.number))
+            self._let(assignment, container)
 
-    def _begin(self, assignment: Assignment) -> None:
-        request, config = self.scheduler.requests[assignment.slot], self._config
-        container = self.names[assignment.container]
-        self._actor.begin(
-            _job_key(assignment.number),
-            train_batched if config.together else train,
-            self.model,
-            request.parameters,
-            self.keys[assignment.container],
-            derived_seed(self._run_seed, container, f"training {assignment.turn}"),
-            (config.num_epochs, config.batch_size, config.learning_rate * request.rate_factor, config.momentum),
-            self._public_key,
-            config.device,
-            work=Work(TRAINING, assignment.seconds),
-        )
+    def _let(self, assignment: Assignment, container: str) -> None:
         name, number = self._actor.name, assignment.number
         lease = LeaseOpened(name, number, assignment.unit, container, assignment.start, assignment.price)
         self._actor.background(self._book.open_lease(lease))
 
     async def _train(self, slot: int, number: int) -> None:
-        job = self._actor.job(_job_key(number))
+        job = self._actor.job(job_key(number))
         assert job is not None
         trained = await job
         now_running = self.scheduler.running.get(slot)
         if now_running is None or now_running.number != number:
             self.scheduler.dropped.remove(number)
             return
+        self._finish(slot, trained)
+
+    def take(self, container: str, result: ContainerResult) -> None:
+        """Take what a container's own process trained; of a training that was given up nothing is taken."""
+        for slot, assignment in self.scheduler.running.items():
+            if assignment.number == result.number and self.names[assignment.container] == container:
+                self._finish(slot, (result.parameters, result.loss_rms, result.num_samples, None))
+                return
+
+    def begin_again(self) -> None:
+        """Give up what containers' own processes were told by the process whose place this one takes."""
+        for slot in list(self.scheduler.running):
+            self._break(slot)
+
+    def _finish(self, slot: int, trained: Trained) -> None:
         assignment, request = self.scheduler.finish(slot, self._actor.clock.now())
         self._close(assignment, useful=True)
         self.num_done += 1
@@ -355,7 +393,7 @@ class Trainings:
         self.pump()
 
     async def _drain(self, number: int) -> None:
-        job = self._actor.job(_job_key(number))
+        job = self._actor.job(job_key(number))
         if job is not None:
             await job
         self.scheduler.dropped.remove(number)
@@ -366,6 +404,7 @@ class Trainings:
         if given_up is None:
             return None
         self._close(given_up[0], useful=False)
+        self._forget(given_up[0].number)
         self.pump()
         return given_up[1]
 
@@ -377,7 +416,9 @@ class Trainings:
     def withdraw(self, slot: int) -> None:
         """Stop a slot's training, or its wait for one."""
         if slot in self.scheduler.running:
-            self._close(self.scheduler.give_up(slot)[0], useful=False)
+            given_up = self.scheduler.give_up(slot)[0]
+            self._close(given_up, useful=False)
+            self._forget(given_up.number)
         elif slot in self.scheduler.requests:
             self.scheduler.withdraw(slot)
 
@@ -390,11 +431,16 @@ class Trainings:
     def _break(self, slot: int) -> None:
         assignment, request = self.scheduler.give_up(slot)
         self._close(assignment, useful=False)
-        if self._actor.job(_job_key(assignment.number)) is not None:
+        if self._order is None and self._actor.job(job_key(assignment.number)) is not None:
             self._actor.background(self._drain(assignment.number))
         else:
             self.scheduler.dropped.remove(assignment.number)
         self._broken(request)
+
+    def _forget(self, number: int) -> None:
+        """Wait no more for a training that was given up, where its end is the business of another process."""
+        if self._order is not None:
+            self.scheduler.dropped.remove(number)
 
     def _close(self, assignment: Assignment, *, useful: bool) -> None:
         now, actor = self._actor.clock.now(), self._actor
@@ -403,33 +449,14 @@ class Trainings:
             actor.record_span("train", where, assignment.start, now)
         actor.background(self._book.close_lease(LeaseClosed(actor.name, assignment.number, now, useful)))
 
-    # --- outages, for experiments ---
-
-    def start_outages(self, lose: Callable[[int], None], regain: Callable[[int], None]) -> None:
-        """Let the outages of this center's containers happen; they count from the run's first second."""
-        began_at = self.began_at or 0.0
-        for center, number, begin, end in self._config.container_outages():
-            if center == self._actor.name:
-                self._actor.background(self._outage(lose, regain, number, began_at + begin, began_at + end))
-
-    async def _outage(
-        self, lose: Callable[[int], None], regain: Callable[[int], None], number: int, begin: float, end: float
-    ) -> None:
-        clock = self._actor.clock
-        if not self.scheduler.table.lost[number]:
-            if clock.now() > begin:
-                return
-            await clock.sleep_until(begin, key=f"away {number} {begin:g}")
-            lose(number)
-        await clock.sleep_until(end, key=f"back {number} {end:g}")
-        regain(number)
-
     # --- snapshots ---
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
+        known = bool(self.names)  # before they told of themselves there is nothing to keep
         return {
-            "scheduler": self.scheduler.state_dict(),
+            "containers": [self.names, self.sizes, self.model, self.reading.text] if known else [],
+            "scheduler": self.scheduler.state_dict() if known else {},
             "began_at": self.began_at,
             "stopped": self.stopped,
             "num_done": self.num_done,
@@ -437,12 +464,12 @@ class Trainings:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
-        self.scheduler.load_state_dict(state["scheduler"])
+        if state["containers"]:
+            names, sizes, model, reading = state["containers"]
+            shapes = {} if self._part.shape else dict.fromkeys(names, tuple(model[1]))
+            self.learn(dict(zip(names, sizes, strict=True)), shapes, read_reading(reading))
+            self.scheduler.load_state_dict(state["scheduler"])
         self.began_at, self.stopped, self.num_done = state["began_at"], state["stopped"], state["num_done"]
-
-
-def _job_key(number: int) -> str:
-    return f"training-{number:08d}"
 
 
 def attestation_hook(address: str) -> Attestation | None:

@@ -30,6 +30,8 @@ SECONDS = 12.0 * float(os.environ.get("FEDACTORS_FUZZ", "1"))
 """Of spoiling the folders of one protocol."""
 MOST = int(4 * SECONDS)
 """Folders of one protocol: a fast machine does not try what nobody has tried before it."""
+FEWEST = 4
+"""Folders of a protocol that are tried on however busy a machine."""
 LONGEST = 40.0
 """Seconds of processor time of one command; each of them takes less than two with a folder that is sound."""
 MEMORY = 2 << 30
@@ -100,7 +102,7 @@ def test_a_spoilt_run_folder(protocol: str, tmp_path: Path, monkeypatch: pytest.
         prepare(name)
         assert in_a_process_of_its_own(words[name], work) == (0, []), name
     until, tried, bad = time.monotonic() + SECONDS, 0, []
-    while time.monotonic() < until and tried < MOST:
+    while (time.monotonic() < until or tried < FEWEST) and tried < MOST:
         draw = random.Random(f"{SEED} {protocol} {tried}")
         name = draw.choice(["resume"] * 6 + ["export", "predict"] * 2 + list(words))
         prepare(name)
@@ -115,7 +117,6 @@ def test_a_spoilt_run_folder(protocol: str, tmp_path: Path, monkeypatch: pytest.
         if not is_well or not all(line.isprintable() for line in lines):
             told = [f"code {code}, changed {sorted(changed)}", *said[-12:]]
             bad.append(f"{name} {tried - 1}: {how}\n    " + "\n    ".join(told))
-    assert tried > 3
     assert not bad, f"FEDACTORS_FUZZ_SEED={SEED}, {len(bad)} of {tried}:\n" + "\n".join(bad)
 
 

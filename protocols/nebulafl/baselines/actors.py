@@ -21,11 +21,12 @@ from fedactors.parties import surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter
 from fedactors.runtime.base import Work
-from protocols.nebulafl.actors import AUDITOR, Auditor, check_speaker
+from protocols.nebulafl.actors import AUDITOR, Auditor
 from protocols.nebulafl.baselines.by_center import RoundDesk, Start, center_method
 from protocols.nebulafl.baselines.coordinator import Coordinator, Dispatch, Orders
 from protocols.nebulafl.baselines.summing import RoundSums, SummingCenter
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from protocols.nebulafl.containers import ContainerCenter, Site, check_speaker
 from protocols.nebulafl.messages import (
     CenterFacts,
     CenterNews,
@@ -47,9 +48,7 @@ from protocols.nebulafl.messages import (
 from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.training import (
     Model,
-    Site,
     Trained,
-    Trainings,
     distil,
     initial_parameters,
     run_model,
@@ -60,7 +59,7 @@ from protocols.nebulafl.training import (
 DISTILLATION = "distillation"
 
 
-class OrderCenter(SummingCenter):
+class OrderCenter(ContainerCenter, SummingCenter):
     """A center as the baselines use it. In a flat method a slot is a task, else a container.
 
     Args:
@@ -78,36 +77,22 @@ class OrderCenter(SummingCenter):
 
     async def load(self) -> None:
         """Learn what the containers hold, and set hardware up."""
-        self.trainings = Trainings(
-            self,
-            self._config,
+        self.trainings = self._make_trainings(
             self._part,
-            self._site.run_seed,
             self.peer(AUDITOR, Auditor),
             gap_of=lambda slot: 0.0,
             done=self._trained,
             broken=lambda request: self.trainings.ask(request),
         )
-        self.reading = self.trainings.reading.text
+        self.reading = ""
+        if not self._config.container_processes:
+            self._learned()
         self._method = center_method(self._config)
         self._in_rounds = self._config.algorithm in BY_CENTER
         self.desk = RoundDesk(self._method)
 
-    async def open(self) -> None:
-        """Go on with what a snapshot left."""
-        if self.trainings.began_at is not None:
-            self._go_on()
-
-    @remote(caller=DRIVER)
-    async def begin_run(self, start: RunStart) -> None:
-        """Be ready for orders."""
-        if self.trainings.began_at is None:
-            self.trainings.began_at = start.time
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self.trainings.open()
-        self.trainings.start_outages(self._lose_container, self._regain_container)
+    def _learned(self) -> None:
+        self.reading = self.trainings.reading.text
 
     @remote(caller=DATA_CENTER)
     async def columns(self) -> Columns:
@@ -198,7 +183,7 @@ class OrderCenter(SummingCenter):
             self._round_lost(container)
 
     def _regain_container(self, container: int) -> None:
-        self.trainings.regain(container)
+        super()._regain_container(container)
         if not self._in_rounds:
             self._tell(ContainerNews(self.name, container, True, -1))
 

@@ -24,8 +24,9 @@ from fedactors.runtime.base import Work
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.baselines.by_center import center_method
 from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.containers import Site
 from protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundResult, TotalWeight
-from protocols.nebulafl.training import Site, Trainings
+from protocols.nebulafl.training import Trainings
 
 UNMASKING = "unmasking"
 """Kind of work whose units are numbers under masks."""

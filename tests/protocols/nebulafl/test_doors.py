@@ -7,18 +7,19 @@ import pytest
 
 from fedactors.data.horizontal import HorizontalFile, HorizontalPart, HorizontalSource, rows_of
 from fedactors.errors import Refused
-from fedactors.remote import CLIENT, DATA_CENTER, DRIVER, SERVER, doors, remote
+from fedactors.remote import CLIENT, DATA_CENTER, DRIVER, OWN_PARTY, SERVER, doors, remote
 from fedactors.roles import Client, DataCenter, Server
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
+from protocols.nebulafl.containers import Container
 from protocols.nebulafl.messages import CenterNews, LeaseOpened, MasterModel, RunStart, SharedModel, TrainingOrder
 from protocols.nebulafl.run import run
 from tests.protocols.nebulafl.runs import SMALL, changed, own_files
 
-ALL = (NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)
-PEERS_OF_A_RUN = (DRIVER, DATA_CENTER, SERVER)
+ALL = (Container, NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)
+PEERS_OF_A_RUN = (DRIVER, DATA_CENTER, SERVER, OWN_PARTY)
 
 
 @pytest.mark.parametrize("cls", ALL)
@@ -111,8 +112,8 @@ class StrangeServer(Server):
 
 
 def refusal(runtime, cls, method):
+    from protocols.nebulafl.containers import Site
     from protocols.nebulafl.data import center_part, load_data, read_catalogue
-    from protocols.nebulafl.training import Site
 
     config = changed(num_centers=2, num_containers=8)
     data = load_data(config, "digits", 0)

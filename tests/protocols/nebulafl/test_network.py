@@ -5,7 +5,7 @@ from fedactors.network.ledger import CLIENT_SERVER, INTER_DATA_CENTER
 from fedactors.network.links import HostCapacity, SharedTransfers
 from protocols.nebulafl.config import EXAMPLES
 from protocols.nebulafl.data import read_catalogue, read_network
-from protocols.nebulafl.network import InterCenterLink, InterCenterNetwork
+from protocols.nebulafl.hardware import InterCenterLink, InterCenterNetwork
 from tests.protocols.nebulafl.runs import changed, play
 
 

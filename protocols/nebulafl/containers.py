@@ -1,0 +1,202 @@
+"""Containers, the data owners, and what every center does for its own: in its process, or as processes of their own.
+
+    center --ContainerOrder--> container (own process): trains on rows that it alone opens --ContainerResult--> center
+
+An order returns at once: the training is the container's job, which survives a snapshot, and the result a call of its
+own. Who is lost is told by the driver; what it was training is given to another, and a result that nobody waits for
+any more is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from fedactors.actor import Actor
+from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
+from fedactors.data.reading import check_names, read_reading, reading_of
+from fedactors.errors import Refused
+from fedactors.learning.devices import find_device
+from fedactors.network.codec import plain
+from fedactors.parties import surviving_loss
+from fedactors.remote import DRIVER, OWN_PARTY, remote
+from fedactors.roles import Client, DataCenter
+from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.messages import ContainerFacts, ContainerNews, ContainerOrder, ContainerResult, RunStart
+from protocols.nebulafl.training import (
+    LeaseBook,
+    Trainings,
+    begin_training,
+    job_key,
+    run_model,
+    train,
+    train_batched,
+)
+
+
+@plain
+class Site:
+    """A center's place in the run."""
+
+    place: int
+    """Its number among the centers of the run."""
+    centers: tuple[str, ...]
+    """Names of all centers, in their order."""
+    sizes: tuple[int, ...]
+    """Containers of each center."""
+    exchange: str
+    """Name of the actor that aggregates, or gives the orders of a baseline."""
+    run_seed: int
+    """Seed of the run, of which the first model and the order of samples are made."""
+
+
+def check_speaker(actor: Actor, name: str) -> None:
+    """Check that who calls a door is the one for whom it speaks.
+
+    Raises:
+        Refused: naming the caller.
+    """
+    if actor.caller != name:
+        raise Refused(actor.caller, f"speaks to {actor.name} for {name!r}; everybody speaks for itself only")
+
+
+class Container(Client):
+    """A data owner that is a process of its own, of its center's party; only its center may call it.
+
+    Args:
+        config: of the run.
+        part: its rows.
+        run_seed: seed of the run.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("orders",)
+    jobs = (train, train_batched)
+
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, run_seed: int) -> None:
+        self._config, self._part, self._run_seed = config, part, run_seed
+        self.orders: list[int] = []
+        """Numbers of the trainings under way."""
+
+    async def load(self) -> None:
+        """Open the own rows."""
+        find_device(self._config.device)
+        self._key = rows_key(self._part.clients[0])
+        x_NF, _ = rows_of(self._key)
+        self._shape = x_NF.shape[1:]
+        self._facts = ContainerFacts(len(x_NF), self._shape, reading_of(self._part).text)
+        self._model = run_model(self._config, self._part, self._shape)
+
+    async def open(self) -> None:
+        """Go on with what a snapshot left."""
+        for number in list(self.orders):
+            self.background(self._answer(number))
+
+    @remote(caller=OWN_PARTY)
+    async def introduce(self) -> ContainerFacts:
+        """Say what the center must know before the first order."""
+        check_speaker(self, self.party)
+        return self._facts
+
+    @remote(caller=OWN_PARTY)
+    async def train(self, order: ContainerOrder) -> None:
+        """Begin a training; its result is sent when it is there."""
+        check_speaker(self, self.party)
+        begin_training(self, self._config, self._model, self.name, self._key, self._run_seed, order)
+        self.orders.append(order.number)
+        self.background(self._answer(order.number))
+
+    async def _answer(self, number: int) -> None:
+        job = self.job(job_key(number))
+        if job is not None:
+            parameters_P, loss_rms, num_samples, _ = await job
+            result = ContainerResult(number, num_samples, loss_rms, parameters_P)
+            with surviving_loss("its center begins this training again when it is back"):
+                await self.peer(self.party, ContainerCenter).container_trained(result)
+        self.orders.remove(number)
+
+
+class ContainerCenter(DataCenter):
+    """A center and its containers, in its own process or in processes of their own."""
+
+    trainings: Trainings
+    _config: NebulaFLConfig
+    _site: Site
+    _learned: Callable[[], None]
+    """Called when it is known what the containers hold."""
+    _lose_container: Callable[[int], None]
+
+    def _make_trainings(self, part: HorizontalPart, book: LeaseBook, **told: Any) -> Trainings:
+        order = self._order if self._config.container_processes else None
+        return Trainings(self, self._config, part, self._site.run_seed, book, order=order, **told)
+
+    async def open(self) -> None:
+        """Go on with what a snapshot left."""
+        if self.trainings.began_at is not None:
+            self._go_on()
+
+    @remote(caller=DRIVER)
+    async def begin_run(self, start: RunStart) -> None:
+        """Begin; told again (this center was away), only what containers' own processes train is begun anew."""
+        if self.trainings.began_at is None:
+            if self._config.container_processes:
+                await self._meet_containers()
+                self._learned()
+            self.trainings.began_at = start.time
+            self._go_on()
+        elif self._config.container_processes:
+            self.trainings.begin_again()
+
+    def _go_on(self) -> None:
+        self.trainings.open()
+        self._start_outages()
+
+    async def _meet_containers(self) -> None:
+        names = [f"{self.name}/{number}" for number in range(self._site.sizes[self._site.place])]
+        facts = await asyncio.gather(*(self.peer(name, Container).introduce() for name in names))
+        readings = [read_reading(one.reading) for one in facts]
+        check_names({name: one.names for name, one in zip(names, readings, strict=True)})
+        self.trainings.learn(
+            {name: one.num_samples for name, one in zip(names, facts, strict=True)},
+            {name: one.shape for name, one in zip(names, facts, strict=True)},
+            dataclasses.replace(readings[0], csv={k: v for one in readings for k, v in one.csv.items()}),
+        )
+
+    async def _order(self, container: str, order: ContainerOrder) -> None:
+        with surviving_loss("its training is given to another container"):
+            await self.peer(container, Container).train(order)
+
+    @remote(caller=OWN_PARTY)
+    async def container_trained(self, result: ContainerResult) -> None:
+        """Take what a container trained."""
+        self.trainings.take(self.caller, result)
+
+    @remote(caller=DRIVER)
+    async def container_news(self, news: ContainerNews) -> None:
+        """Learn that a container's process is gone, or that a fresh one is there."""
+        if news.present:
+            self._regain_container(news.container)
+        elif not self.trainings.scheduler.table.lost[news.container]:
+            self._lose_container(news.container)
+
+    def _regain_container(self, container: int) -> None:
+        self.trainings.regain(container)
+
+    # --- outages, for experiments ---
+
+    def _start_outages(self) -> None:
+        """Let the outages of this center's containers happen; they count from the run's first second."""
+        began_at = self.trainings.began_at or 0.0
+        for center, number, begin, end in self._config.container_outages():
+            if center == self.name:
+                self.background(self._outage(number, began_at + begin, began_at + end))
+
+    async def _outage(self, number: int, begin: float, end: float) -> None:
+        if not self.trainings.scheduler.table.lost[number]:
+            if self.clock.now() > begin:
+                return
+            await self.clock.sleep_until(begin, key=f"away {number} {begin:g}")
+            self._lose_container(number)
+        await self.clock.sleep_until(end, key=f"back {number} {end:g}")
+        self._regain_container(number)
