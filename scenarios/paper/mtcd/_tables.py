@@ -200,12 +200,12 @@ def reach_table() -> str:
     return table("setting | seeds | iterations to 1e-3 | to 1e-4 | to 1e-5 | to 1e-6", rows)
 
 
-def step_table() -> str:
-    """Return the rounds to 1e-3 for each number of tokens and step size."""
+def step_table(gap: str) -> str:
+    """Return the rounds to a gap, ``0.001`` or ``0.01``, for each number of tokens and step size."""
     found: dict[str, dict[float, float]] = {}
     for name, row in summaries("step-sizes").items():
         tokens, _, step = name.partition("-tokens-")
-        found.setdefault(tokens, {})[float(step)] = mean_of(row, "rounds_to_0.001")
+        found.setdefault(tokens, {})[float(step)] = mean_of(row, f"rounds_to_{gap}")
     steps = sorted({step for line in found.values() for step in line})
     rows = []
     for tokens, line in sorted(found.items(), reverse=True):
@@ -215,7 +215,7 @@ def step_table() -> str:
             for step in steps
         ]
         rows.append(["SVFL" if tokens == "40" else f"{int(tokens)} tokens", *cells])
-    return table("rounds to 1e-3 | " + " | ".join(f"{step:g}" for step in steps), rows)
+    return table(f"rounds to {float(gap):g} | " + " | ".join(f"{step:g}" for step in steps), rows)
 
 
 def network_table() -> str:
@@ -274,7 +274,8 @@ TABLES: dict[str, Callable[[], str]] = {
     **{name: functools.partial(semi_table, of) for name, of in COMPARISONS.items()},
     "ranges": range_table,
     "reach": reach_table,
-    "step-sizes": step_table,
+    "step-sizes": functools.partial(step_table, "0.001"),
+    "step-sizes-coarse": functools.partial(step_table, "0.01"),
     "networks": network_table,
     "speed": speed_table,
     "overlap": overlap_table,
@@ -284,6 +285,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "local-steps": lambda: setting_table("local-steps"),
 }
 STUDIES = {
+    "step-sizes-coarse": ("step-sizes",),
     "decentralised": ("decentralised", "dcpa"),
     "ranges": tuple(COMPARISONS),
     "networks": ("networks-table", "networks-views", "networks-quadrants"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from _study import MtcdStudy
 
-STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5)
+STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5, 2.2e-5, 2.8e-5, 4e-5)
 
 
 def main() -> None:
