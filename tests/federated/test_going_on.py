@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,10 +129,22 @@ def test_a_site_that_was_killed_goes_on_exactly(
     assert f"go on with --resume {cut}" in told
     assert 2 <= len(rounds_of(cut)) < 6
     start()
+    earlier = RunFolder.open(cut).config["federation"]["run"]
+    for name, data, file in ((SHOP, "orders", "orders.csv"), (BANK, "customers", "customers.csv")):
+        path = world.path / name / file
+        rows = path.read_text()
+        path.write_text(re.sub(r"\nc7,(-?)", r"\nc7,\g<1>1", rows))  # one cell
+        assert path.read_text() != rows
+        assert resumed(world, cut) == 2
+        (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("fedactors: ")]
+        assert f"{name}: data.{data}: they are others than when run {earlier} began" in line
+        assert str(path) not in line
+        path.write_text(rows)
+    assert any("customers.csv: the file is another" in said for said in world.said[BANK])
     assert resumed(world, cut) == 0, capsys.readouterr().err
     same(last_line(capsys), expected)
     # and each site's own records read as if nobody had cut them
-    (parent, child) = sorted((world.path / SHOP / "runs").iterdir(), key=lambda path: path.stat().st_ctime)
+    (parent, *_, child) = sorted((world.path / SHOP / "runs").iterdir(), key=lambda path: path.stat().st_ctime)
     assert RunFolder.open(child).manifest["parent"] == parent.name
 
 
