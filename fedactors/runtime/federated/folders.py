@@ -12,7 +12,7 @@ import re
 import ssl
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -333,6 +333,33 @@ class SiteFolder:
                 f"{where}.split: {found.split_column!r} is not allowed: sites hold no rows out over a federation"
             )
         return horizontal
+
+    def measure(self, name: str) -> tuple[int, int]:
+        """Read data of this site as a run would, and return how many rows and columns of features they have.
+
+        Raises:
+            BadInput, DataMissing: they cannot be read, or what they say of themselves is wrong.
+        """
+        facts, table = self.task(name), self._table(name)
+        if facts is None:  # another site's data will state the task: only a label's meaning depends on that
+            layout = "graph" if "nodes" in table else "horizontal" if "label" in table else "vertical"
+            facts = TaskFacts(layout=layout, type="regression", classes=1)  # type: ignore[arg-type]
+        try:
+            source = self.source(DataName(site=self.name, name=name), facts)
+        except BadInput:
+            if facts.layout == "relational" or "label" in table:
+                raise
+            facts = TaskFacts(layout="relational", type="regression", classes=1)
+            source = self.source(DataName(site=self.name, name=name), facts)
+        if facts.layout == "relational":
+            found = source.load()
+            return found.num_rows, found.num_columns
+        if facts.layout == "horizontal" and self.task(name) is None:
+            source = replace(source.file, needs_label=False)
+        if facts.layout == "horizontal" and self.task(name) is not None:
+            self.source(DataName(site=self.name, name=name, is_test=True), facts).load()
+        rows, columns = source.load().features.shape
+        return int(rows), int(columns)
 
     def _table(self, name: str) -> dict[str, Any]:
         if name not in self._data:

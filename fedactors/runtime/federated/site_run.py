@@ -250,6 +250,7 @@ class SiteRun:
             "options": {},
             "headline": {"name": self._protocol.headline.name, "mode": self._protocol.headline.mode},
             "config": proposal.config,
+            "site": {"name": self._folder.name, "coordinator": proposal.coordinator, "run": proposal.run},
         }
         self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described, parent=parent)
         self._recorder = FolderRecorder(self._run_folder, parent=parent)
