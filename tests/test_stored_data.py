@@ -181,9 +181,7 @@ def test_a_run_goes_on_with_the_rows_that_it_began_with(
     kind, file, party = OWN[protocol]
     data = tmp_path / kind
     shutil.copytree(own / kind, data)
-    words = {**SMALL, "horizontal": "num_rounds=1 hidden=4", "glasu": f"{SMALL['glasu']} num_clients=2"}[
-        protocol
-    ].split()
+    words = [*SMALL.get(protocol, "num_rounds=1 hidden=4").split(), *(["num_clients=2"] if protocol == "glasu" else [])]
     places = ["--data", str(data / "parties.toml"), "--runtime", "simulated", "--quiet"]
     assert main(["run", protocol, *words, *places, "--out", str(tmp_path / "runs")]) == 0, capsys.readouterr().err
     (made,) = (tmp_path / "runs").iterdir()

@@ -197,12 +197,6 @@ def compare(runs: Sequence[LoadedRun]) -> dict[str, Any]:
     gaps = [gap for entry in differences for gap in entry["metrics"].values()]
     unclaimed = any(gap["difference"] is None for gap in gaps)
     notes = [NO_INTERVAL] if unclaimed else []
-    for run in runs:
-        if isinstance(own := run.config.get("site"), dict):
-            at = f"its coordinator, {own.get('coordinator')}"
-            notes.append(
-                f"{run.name}: the records of the site {own.get('name')} alone; the result is in the folder of {at}"
-            )
     return {"schema_version": 1, "groups": described, "differences": differences, "notes": notes}
 
 

@@ -16,6 +16,7 @@ from fedactors.errors import (
     PartyLost,
     PayloadGone,
     Refused,
+    RowsChangedError,
     Stopped,
 )
 from fedactors.network.codec import decode
@@ -84,6 +85,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "an input": lambda: BadInput(INCOME),
     "a divergence": lambda: Diverged(INCOME),
     "a stop": lambda: Stopped(INCOME, 130),
+    "rows that changed": lambda: RowsChangedError(INCOME),
     "no memory": lambda: MemoryError(INCOME),
     "a note": noted,
     "a cause": lambda: chained(ValueError("a row"), cause=True),

@@ -131,7 +131,7 @@ def test_a_site_that_was_killed_goes_on_exactly(
     start()
     earlier = RunFolder.open(cut).config["federation"]["run"]
     for name, data, file in ((SHOP, "orders", "orders.csv"), (BANK, "customers", "customers.csv")):
-        path = world.path / name / file
+        path, heard = world.path / name / file, len(world.said[BANK])
         rows = path.read_text()
         path.write_text(re.sub(r"\nc7,(-?)", r"\nc7,\g<1>1", rows))  # one cell
         assert path.read_text() != rows
@@ -139,6 +139,11 @@ def test_a_site_that_was_killed_goes_on_exactly(
         (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("fedactors: ")]
         assert f"{name}: data.{data}: they are others than when run {earlier} began" in line
         assert str(path) not in line
+        # and the coordinator's own site knows why the driver went
+        (said,) = [one for one in world.said[BANK][heard:] if "the driver at bank ended it: " in one]
+        assert f"{name}: data.{data}: they are others than when run {earlier} began" in said
+        assert main(["site", "runs", "--folder", str(world.path / BANK), "--format", "json"]) == 0
+        assert said.endswith(last_line(capsys)["runs"][-1]["status"].removeprefix("failed: "))
         path.write_text(rows)
     assert any("customers.csv: the file is another" in said for said in world.said[BANK])
     assert resumed(world, cut) == 0, capsys.readouterr().err
@@ -341,11 +346,12 @@ def test_what_is_wrong_with_a_prediction_is_one_line(
     resume = ("run", "pubsub-vfl", *places, "--resume", str(own), "--quiet")
     assert main(list(resume)) == 2
     assert f"{whose} coordinator, bank" in capsys.readouterr().err
-    assert main(["report", str(own), "--to", str(world.path / "page.html")]) == 0
-    assert (
-        "the records of the site shop alone; the result is in the run folder of its coordinator, bank"
-        in (world.path / "page.html").read_text()
-    )
+    for command in ("report", "compare"):
+        assert main([command, str(own)]) == 2
+        assert (
+            "of the site shop alone; the result is in the run folder of its coordinator, bank"
+            in capsys.readouterr().err
+        )
 
 
 def test_who_asks_for_data_by_a_wrong_name_learns_no_other_names(

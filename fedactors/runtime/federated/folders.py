@@ -7,6 +7,7 @@ key.pem           the site's key; certificate.pem is taken from the federation's
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import ssl
@@ -24,6 +25,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors.data.graph_files import read_files
 from fedactors.data.horizontal import HorizontalFile
 from fedactors.data.own import read_party, read_table, read_task
+from fedactors.data.relational import TableSource
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import AUDIT, AuditLog
 from fedactors.runtime.federated.audit import check as check_log
@@ -335,31 +337,34 @@ class SiteFolder:
         return horizontal
 
     def measure(self, name: str) -> tuple[int, int]:
-        """Read data of this site as a run would, and return how many rows and columns of features they have.
+        """Read data of this site as a run would, and return how many rows and columns they have.
+
+        Columns are those of features; of a table that a query joins, all.
 
         Raises:
             BadInput, DataMissing: they cannot be read, or what they say of themselves is wrong.
         """
-        facts, table = self.task(name), self._table(name)
-        if facts is None:  # another site's data will state the task: only a label's meaning depends on that
-            layout = "graph" if "nodes" in table else "horizontal" if "label" in table else "vertical"
-            facts = TaskFacts(layout=layout, type="regression", classes=1)  # type: ignore[arg-type]
-        try:
-            source = self.source(DataName(site=self.name, name=name), facts)
-        except BadInput:
-            if facts.layout == "relational" or "label" in table:
-                raise
-            facts = TaskFacts(layout="relational", type="regression", classes=1)
-            source = self.source(DataName(site=self.name, name=name), facts)
-        if facts.layout == "relational":
-            found = source.load()
-            return found.num_rows, found.num_columns
-        if facts.layout == "horizontal" and self.task(name) is None:
-            source = replace(source.file, needs_label=False)
-        if facts.layout == "horizontal" and self.task(name) is not None:
-            self.source(DataName(site=self.name, name=name, is_test=True), facts).load()
-        rows, columns = source.load().features.shape
+        asked, facts = DataName(site=self.name, name=name), self.task(name)
+        source = self.source(asked, facts or self._task_of_others(asked))
+        if isinstance(source, HorizontalFile):
+            if facts is None:
+                source = replace(source.file, needs_label=False)  # what labels mean, others say
+            else:
+                self.source(replace(asked, is_test=True), facts).load()
+        found = source.load()
+        rows, columns = found.shape if isinstance(source, TableSource) else found.features.shape
         return int(rows), int(columns)
+
+    def _task_of_others(self, asked: DataName) -> TaskFacts:
+        """Return of what layout data are that state no task, as another site's will."""
+        table = self._table(asked.name)
+        facts = TaskFacts(layout="relational", type="regression", classes=1)
+        if "nodes" in table or "label" in table:
+            return replace(facts, layout="graph" if "nodes" in table else "horizontal")
+        with contextlib.suppress(BadInput):
+            if self.source(asked, facts).kind not in ("csv", "parquet") or "id" not in table:
+                return facts
+        return replace(facts, layout="vertical")
 
     def _table(self, name: str) -> dict[str, Any]:
         if name not in self._data:
