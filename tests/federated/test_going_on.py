@@ -91,6 +91,12 @@ def after_rounds(world: World, count: int, act: Callable[[], None]) -> threading
     return thread
 
 
+def wait_for(look: Callable[[], Any], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not look() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 def resumed(world: World, run: Path, protocol: str = "pubsub-vfl") -> int:
     file = str(world.path / BANK / "federation.toml")
     answering = world.answer()
@@ -137,11 +143,12 @@ def test_a_site_that_was_killed_goes_on_exactly(
         assert path.read_text() != rows
         assert resumed(world, cut) == 2
         (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("fedactors: ")]
-        assert f"{name}: data.{data}: they are others than when run {earlier} began" in line
+        assert f"{name}: data.{data}: the rows are others, or read otherwise, than when run {earlier} began" in line
         assert str(path) not in line
         # and the coordinator's own site knows why the driver went
+        wait_for(lambda: [one for one in world.said[BANK][heard:] if "the driver at bank" in one])
         (said,) = [one for one in world.said[BANK][heard:] if "the driver at bank ended it: " in one]
-        assert f"{name}: data.{data}: they are others than when run {earlier} began" in said
+        assert f"{name}: data.{data}: the rows are others, or read otherwise, than when run {earlier} began" in said
         assert main(["site", "runs", "--folder", str(world.path / BANK), "--format", "json"]) == 0
         assert said.endswith(last_line(capsys)["runs"][-1]["status"].removeprefix("failed: "))
         path.write_text(rows)

@@ -230,8 +230,10 @@ class SiteRun:
         except RowsChangedError as error:
             name, earlier = self._folder.name, self.proposal.earlier
             self._tell("error", f"run {self.proposal.run}: {error}")
-            data = self.proposal.data.get(name)
-            raise RowsChangedError(f"{name}: data.{data}: they are others than when run {earlier} began") from error
+            which = f"{name}: data.{self.proposal.data.get(name)}"
+            raise RowsChangedError(
+                f"{which}: the rows are others, or read otherwise, than when run {earlier} began"
+            ) from error
 
     def _open_records(self) -> None:
         proposal, parent = self.proposal, None if self._goes_on is None else self._goes_on.folder
