@@ -91,12 +91,6 @@ def after_rounds(world: World, count: int, act: Callable[[], None]) -> threading
     return thread
 
 
-def wait_for(look: Callable[[], Any], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not look() and time.monotonic() < end:
-        time.sleep(0.05)
-
-
 def resumed(world: World, run: Path, protocol: str = "pubsub-vfl") -> int:
     file = str(world.path / BANK / "federation.toml")
     answering = world.answer()
@@ -146,7 +140,9 @@ def test_a_site_that_was_killed_goes_on_exactly(
         assert f"{name}: data.{data}: the rows are others, or read otherwise, than when run {earlier} began" in line
         assert str(path) not in line
         # and the coordinator's own site knows why the driver went
-        wait_for(lambda: [one for one in world.said[BANK][heard:] if "the driver at bank" in one])
+        end = time.monotonic() + 30
+        while not any("the driver at" in one for one in world.said[BANK][heard:]) and time.monotonic() < end:
+            time.sleep(0.05)
         (said,) = [one for one in world.said[BANK][heard:] if "the driver at bank ended it: " in one]
         assert f"{name}: data.{data}: the rows are others, or read otherwise, than when run {earlier} began" in said
         assert main(["site", "runs", "--folder", str(world.path / BANK), "--format", "json"]) == 0
