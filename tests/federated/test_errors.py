@@ -206,8 +206,10 @@ def test_a_value_in_an_error_stays_at_its_site(
 
 @pytest.mark.slow
 def test_of_what_the_driver_fails_with_its_kind_is_told(lasting: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "27182.8182"
+
     async def settle(self: Any) -> None:
-        raise ValueError(INCOME)
+        raise ValueError(secret)
 
     monkeypatch.setattr(FederatedRuntime, "settle", settle)
     heard = len(lasting.said[SHOP])
@@ -218,7 +220,7 @@ def test_of_what_the_driver_fails_with_its_kind_is_told(lasting: World, monkeypa
     kind = "the driver at bank ended it: bank: ValueError; the log of the site bank says more"
     assert any(said.endswith(kind) for said in lasting.said[SHOP][heard:]), lasting.said[SHOP][heard:]
     shop = lasting.path / SHOP
-    assert [f for f in shop.rglob("*") if f.is_file() and INCOME.encode() in f.read_bytes()] == []
+    assert [f for f in shop.rglob("*") if f.is_file() and secret.encode() in f.read_bytes()] == []
 
 
 @pytest.mark.slow
