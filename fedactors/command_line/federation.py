@@ -316,7 +316,7 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     task = shown["task"]
     skipped = () if task["layout"] == "vertical" else _ROWS
     said = ", ".join(f"{name}={value}" for name, value in task.items() if value and name not in skipped)
-    say(f"task: {said}; stated by {next(iter(shown['data']))}, which has the label")
+    say(f"task: {said}; stated by {next(iter(shown['data']))}")
     seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())
     say(f"whoever is nobody's data: {seats or 'at ' + shown['coordinator']}")
     if shown["shared_seed"] is not None:
