@@ -48,6 +48,8 @@ class Actor:
     jobs: ClassVar[tuple[Callable[..., Any], ...]] = ()
     __doors__: ClassVar[Doors]
     _context: Context
+    _files: tuple[tuple[str, bytes], ...] = ()
+    """Path and digest of each of its party's own files, as they were when it loaded; see `fedactors.data.own_files`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -23,6 +23,10 @@ class Diverged(BadInput):
     """Training has left all reason; the message names the setting to change, the round, and what was measured."""
 
 
+class RowsChangedError(BadInput):
+    """A party's rows are others than when the run began, so a resumed run would train on the wrong ones."""
+
+
 class DataMissing(FedactorsError):
     """Data that the run needs is not on this machine; the message says how to get it."""
 

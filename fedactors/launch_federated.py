@@ -166,6 +166,11 @@ def _run_of(folder: RunFolder) -> str:
     Raises:
         BadInput: it was not over a federation.
     """
+    if isinstance(own := folder.config.get("site"), dict):
+        raise BadInput(
+            f"{folder.path}: these are the records of the site {own.get('name')} alone: the run goes on, and predicts, "
+            f"from the run folder of its coordinator, {own.get('coordinator')}"
+        )
     found = (folder.config.get("federation") or {}).get("run")
     if not isinstance(found, str):
         raise BadInput(f"{folder.path}: this run was not over a federation")

@@ -12,8 +12,7 @@ import pytest
 
 from fedactors.command_line.main import main
 from fedactors.config import build
-from fedactors.data.held_tables import RowsChangedError
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import BadInput, Refused, RowsChangedError
 from fedactors.joining.rows import MAPPER, Places, RowHolder
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol

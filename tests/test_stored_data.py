@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import re
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedactors.command_line.main import main
 from fedactors.command_line.options import RunOptions
+from fedactors.data.own import load_own
+from fedactors.data.own_files import digests_of_files
+from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 from fedactors.launch import _way_on
 from fedactors.records.run_folder import RunFolder
 from fedactors.stored_data import data_to_audit, data_to_resume
-from tests.bad_inputs.world import CATALOGUE, NETWORK, RELATIONAL, SMALL
+from tests.bad_inputs.world import CATALOGUE, NETWORK, RELATIONAL, SMALL, write_files
 
 FILES = {
     "parties.toml": RELATIONAL,
@@ -150,3 +157,79 @@ def test_a_run_keeps_what_its_files_hold_and_a_folder_names_none(
     rewrite(made, config={**config, name: str(tmp_path / "pipe")})
     for command in (again, ["predict", str(made), "--data", "digits"], ["export", str(made)]):
         assert f"config.json: {name}: '{tmp_path}/pipe' is not opened" in line(capsys, *command)
+
+
+OWN = {
+    "pubsub-vfl": ("vertical", "shop.csv", "shop"),
+    "horizontal": ("horizontal", "a.csv", "a"),
+    "glasu": ("graph", "bank.npz", "bank"),
+}
+"""By protocol its own data, one of their files, and whose it is."""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own")
+    write_files(root)
+    return root
+
+
+@pytest.mark.parametrize("protocol", OWN)
+def test_a_run_goes_on_with_the_rows_that_it_began_with(
+    protocol: str, own: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kind, file, party = OWN[protocol]
+    data = tmp_path / kind
+    shutil.copytree(own / kind, data)
+    words = [*SMALL.get(protocol, "num_rounds=1 hidden=4").split(), *(["num_clients=2"] if protocol == "glasu" else [])]
+    places = ["--data", str(data / "parties.toml"), "--runtime", "simulated", "--quiet"]
+    assert main(["run", protocol, *words, *places, "--out", str(tmp_path / "runs")]) == 0, capsys.readouterr().err
+    (made,) = (tmp_path / "runs").iterdir()
+    again = ["run", protocol, "--resume", str(made), *places, "--out", str(tmp_path / "on")]
+    before = (data / file).read_bytes()
+    changed(data / file)
+    said = line(capsys, *again)
+    assert re.search(
+        rf"{party}\S*: {data / file}: the file is another, or read otherwise, than when the run began", said
+    )
+    assert not (tmp_path / "on").exists() or not list((tmp_path / "on").iterdir())
+    (data / file).write_bytes(before)
+    assert main(again) == 0
+
+
+def changed(file: Path) -> None:
+    """Change one value of somebody's own file."""
+    if file.suffix == ".npz":
+        arrays = dict(np.load(file))
+        arrays["features"][3, 0] += 0.5
+        np.savez(file, **arrays)
+        return
+    head, first, *rest = file.read_text().splitlines()
+    cells = first.split(",")
+    cells[1] = str(float(cells[1]) + 0.5)
+    file.write_text("\n".join([head, ",".join(cells), *rest, ""]))
+
+
+def test_a_digest_is_of_what_is_read_and_how_and_not_of_where_it_lies(own: Path, tmp_path: Path) -> None:
+    data = load_own(own / "vertical/parties.toml")
+    (tmp_path / "elsewhere.csv").write_bytes((own / "vertical/shop.csv").read_bytes())
+    source = data.part("shop").source
+    assert isinstance(source, FileSource)
+
+    def digest(one: object) -> bytes:
+        ((_, found),) = digests_of_files({"part": [one]})
+        return found
+
+    assert digest(data.part("shop")) == digest(source)
+    assert digest(source) == digest(dataclasses.replace(source, path=str(tmp_path / "elsewhere.csv")))
+    others = [dataclasses.replace(source, features=("visits",)), dataclasses.replace(source, id_column="visits")]
+    others += [dataclasses.replace(source, path=str(tmp_path / "nowhere.csv"))]
+    (tmp_path / "folder").mkdir()
+    for name in ("a", "b"):  # the same content, by another name
+        (tmp_path / "folder" / name).write_bytes(b"x")
+        others.append(dataclasses.replace(source, path=str(tmp_path / "folder")))
+        digests = [digest(one) for one in (source, *others)]
+        assert len(set(digests)) == len(digests)
+        (tmp_path / "folder" / name).unlink()
+        others.pop()
+    assert digests_of_files([source, {"x": (source, 3)}]) == digests_of_files([source]) * 2

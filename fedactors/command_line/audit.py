@@ -34,6 +34,12 @@ def audit_command(args: argparse.Namespace) -> int:
     if args.words and not args.replay:
         raise BadInput(f"{args.words[0]}: settings are for --replay, which may run smaller than the run did")
     folder = RunFolder.open(args.run)
+    if isinstance(known := folder.config.get("federation"), dict):
+        run = known.get("run")
+        raise BadInput(
+            f"audit: {folder.path}: each site keeps its own account of the run; in its folder: fedactors audit "
+            f"runs/*-{run}-0, and fedactors site audit {run} for what crossed"
+        )
     ledger = check_run(folder)
     replays = _replays(folder, args) if args.replay else []
     attacks = _attacks(folder, args) if args.attacks else []

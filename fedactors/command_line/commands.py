@@ -343,8 +343,11 @@ def export_command(args: argparse.Namespace) -> int:
     from fedactors.serving import NoPart
 
     protocol, config, folder, checkpoint, states = _trained(args)
-    if folder.config.get("federation"):
-        raise BadInput(f"export: {folder.path}: the parts of the model are at the sites: export each there")
+    if isinstance(known := folder.config.get("federation"), dict):
+        raise BadInput(
+            f"export: {folder.path}: the parts of the model are at the sites: each exports its own, in its site's "
+            f"folder: fedactors export runs/*-{known.get('run')}-0"
+        )
     if protocol.export is None:
         raise BadInput(f"export: {protocol.name} cannot export")
     parties = sorted({name.partition("/")[0] for name in states})

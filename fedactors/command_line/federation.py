@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedactors.command_line.site_operations import audit, check, renew, status, stop
+from fedactors.command_line.options import Parser
+from fedactors.command_line.site_operations import audit, check, one_run, renew, status, stop
 from fedactors.command_line.terminal import print_json, print_table, say
 from fedactors.errors import BadInput, Stopped
 from fedactors.validation import path_of, writing
@@ -17,11 +19,32 @@ if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
     from fedactors.runtime.federated.proposal import Proposal
 
-SITE_ACTIONS = (
-    *("init", "start", "status", "check", "renew"),
-    *("pending", "show", "approve", "reject", "stop", "runs", "budget", "audit"),
-)
-FEDERATION_ACTIONS = ("init", "admit", "demo")
+SITE_ACTIONS = {
+    "init": "NAME: make a folder for a site: its key, site.toml, and a request for a certificate (.csr), which goes to "
+    "whoever organises the federation",
+    "start": "run the site's process, which answers other sites and hosts this site's actors, until it is stopped: "
+    "Ctrl-C, or SIGTERM",
+    "status": "say what the site's process does; exit code 3 where none runs",
+    "check": "read all data that site.toml names, and dial every other site: is it reached, has it the same code, is "
+    "the clock right? Exit code 2: own data cannot be read; 3: a site cannot be worked with",
+    "renew": "make the site's next key, and a request for a certificate, for fedactors federation admit --renew",
+    "pending": "list what was proposed and waits for this site's answer",
+    "show": "RUN: show what a proposed run is and all that it would let out of this site, before you approve or reject "
+    "it; the beginning of the run's id is enough",
+    "approve": "RUN: let this very run begin here; the beginning of its id is enough",
+    "reject": "RUN: do not let it begin; the beginning of its id is enough",
+    "stop": "RUN: stop a run that is under way, for all sites",
+    "runs": "list all runs that were ever proposed here, and how each ended",
+    "budget": "show the privacy budget of the data here, and what runs have taken of it",
+    "audit": "[RUN]: check the site's signed log and show it, or hold it against another site's",
+}
+"""What each does."""
+FEDERATION_ACTIONS = {
+    "init": "FOLDER: make a federation: a small certificate authority, and federation.toml, which every site gets",
+    "admit": "FOLDER REQUEST: sign a site's request and put the site into federation.toml; ask the site, in a way that "
+    "nobody else writes to, whether the request is its own",
+    "demo": "[FOLDER]: make three sites on this machine and train between them, showing every command",
+}
 _AUTHORITY_KEY = "authority.pem"
 _OF_SITE = {
     "name": "a word",
@@ -49,6 +72,32 @@ _OF_FEDERATION = {
     "seat": "--seat",
 }
 _FEDERATION_TAKES = {"admit": tuple(_OF_FEDERATION)}
+
+
+def help_of(parser: Parser, words: Sequence[str]) -> Parser | None:
+    """Return what prints the help of the one action that the words of a command name; None: they name none.
+
+    Args:
+        parser: of the command.
+        words: the first is the command.
+    """
+    about = {"site": SITE_ACTIONS, "federation": FEDERATION_ACTIONS}.get(words[0], {})
+    action = next((word for word in words[1:] if word in about), None)
+    if action is None:
+        return None
+    takes = _SITE_TAKES if words[0] == "site" else _FEDERATION_TAKES
+    what, colon, text = about[action].partition(": ")
+    is_bare = not (colon and what.strip("[]").replace(" ", "").isupper())
+    made = Parser(
+        prog=" ".join([parser.prog, action, *([] if is_bare else [what])]),
+        description=about[action] if is_bare else text,
+        epilog=parser.epilog,
+        usage="%(prog)s [flags]",
+    )
+    for one in parser._actions:
+        if one.option_strings and (one.dest in takes.get(action, ()) or one.dest in ("folder", "format")):
+            made._add_action(one)
+    return made
 
 
 def _refuse_others(args: argparse.Namespace, known: dict[str, str], takes: dict[str, tuple[str, ...]]) -> None:
@@ -167,7 +216,7 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.runtime.federated.proposal import kept_proposals
 
     ended = {
-        line["run"]: line["status"]
+        line["run"]: line["status"] + (f": {line['why']}" if line["status"] != "finished" and line.get("why") else "")
         for line in read(folder.path / AUDIT)
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
@@ -212,12 +261,12 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 
 def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.runtime.federated.proposal import check_proposal, decide, kept_proposals
+    from fedactors.runtime.federated.proposal import check_proposal, decide, decision, kept_proposals
 
     known = kept_proposals(folder)
     run = _need(args.name, "RUN")
-    if run not in known:
-        raise BadInput(f"run: {run[:40]!r} was not proposed to {folder.name} (known: {', '.join(known) or 'none'})")
+    waiting = ", ".join(one for one, asked in known.items() if decision(folder, asked) is None)
+    run = one_run(run, known, f"was not proposed to {folder.name} (waiting for its answer: {waiting or 'none'})")
     proposal = known[run]
     if args.action == "show":
         shown = describe(folder, proposal)
@@ -225,6 +274,8 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
             print_json(shown)
         else:
             _print_proposal(shown)
+            if decision(folder, proposal) is None:
+                say(f"\nto answer: fedactors site approve {run}, or fedactors site reject {run} --why TEXT")
         return 0
     approved = args.action == "approve"
     if approved:
@@ -262,11 +313,17 @@ def _print_proposal(shown: dict[str, Any]) -> None:
         say(f"it {what} run {shown['earlier']}, from checkpoint {shown['number']}")
     say(f"source {shown['source']}, the same as here")
     say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
+    task = shown["task"]
+    skipped = () if task["layout"] == "vertical" else _ROWS
+    said = ", ".join(f"{name}={value}" for name, value in task.items() if value and name not in skipped)
+    say(f"task: {said}; stated by {next(iter(shown['data']))}")
     seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())
     say(f"whoever is nobody's data: {seats or 'at ' + shown['coordinator']}")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
-    say("\nsettings: " + ", ".join(f"{name}={value}" for name, value in shown["config"].items()) + "\n")
+    # what the task says is no setting of a run of own data
+    settings = ", ".join(f"{name}={value}" for name, value in shown["config"].items() if name not in task)
+    say(f"\nsettings: {settings}\n")
     for one in shown["protections"]:
         say(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")
     for is_control, heading in ((False, "Between parties"), (True, "What the coordinator's driver learns")):
@@ -276,6 +333,10 @@ def _print_proposal(shown: dict[str, Any]) -> None:
                 shapes = ", ".join(f"{f['name']} {f['shape']}" for f in entry["fields"] if f["shape"])
                 say(f"{entry['message']}: {entry['sender']} -> {entry['receiver']}")
                 say(f"  reveals: {entry['reveals']}{f'  ({shapes})' if shapes else ''}")
+
+
+_ROWS = ("alignment", "split")
+"""What a task says of vertical rows alone."""
 
 
 def federation_command(args: argparse.Namespace) -> int:
@@ -333,6 +394,8 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
     flag = "relay" if args.relay is not None else "address"
     if known is None or getattr(args, flag) is not None:
         host, port = parse_address(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
+        if host in ("0.0.0.0", "::", "[::]"):
+            raise BadInput(f"--{flag}: {host} is not allowed: nobody can dial it; give the host's name, or its address")
         is_relayed = flag == "relay"
     else:
         host, port, is_relayed = known.host, known.port, known.is_relayed

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from fedactors import __version__
 from fedactors.command_line.completion import SHELLS, VARIABLE, print_candidates
-from fedactors.command_line.federation import FEDERATION_ACTIONS, SITE_ACTIONS
+from fedactors.command_line.federation import FEDERATION_ACTIONS, SITE_ACTIONS, help_of
 from fedactors.command_line.options import (
     Parser,
     add_federation_flags,
@@ -54,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] in commands:
             asks = bool({"-h", "--help"} & set(words))
             commands[words[0]].explained = _protocol_of(commands[words[0]], words[1:]) if asks else None
+            if asks and (one := help_of(commands[words[0]], words)) is not None:
+                one.print_help()
+                return 0
             args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
         else:
             args = parser.parse_args(words)
@@ -102,10 +105,15 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     add_federation_flags(run)
 
     site = add("site", "an organisation's own process: make it, start it, answer what others propose to run")
-    site.add_argument("action", choices=SITE_ACTIONS, help="init NAME, start, status, check, pending, show RUN, ...")
+    site.add_argument("action", choices=SITE_ACTIONS, help="fedactors site ACTION --help says what it does")
     site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
     site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
-    site.add_argument("--listen", metavar="HOST:PORT", help="init: where other sites dial this one")
+    site.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="init: address and port of this host that the site listens at, 0.0.0.0:7443 for all of its addresses; the "
+        "firewall must let the other sites in; the name that they dial is federation admit --address",
+    )
     site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
     site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
     site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
@@ -120,7 +128,11 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     federation.add_argument("name", nargs="?", metavar="FOLDER", help="of whoever organises it; its name is the name")
     federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
-    federation.add_argument("--address", metavar="HOST:PORT", help="admit: where the others dial the site")
+    federation.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="admit: name or address, and port, by which the others dial the site: bank.example:7443; not 0.0.0.0",
+    )
     federation.add_argument("--relay", metavar="HOST:PORT", help="admit: nobody can dial the site; it is called there")
     federation.add_argument("--renew", action="store_true", help="admit: the site has a new key (fedactors site renew)")
     federation.add_argument(
@@ -207,7 +219,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         "--to",
         default="predictions.parquet",
         metavar="FILE",
-        help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet)",
+        help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet); over "
+        "a federation a name: the file is predictions/RUN/NAME in the folder of that party's site",
     )
     predict.add_argument(
         "--federation",

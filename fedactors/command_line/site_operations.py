@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from fedactors.command_line.terminal import print_json, print_table, say
-from fedactors.errors import BadInput, CallTimeout, PartyLost, Refused
+from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
 from fedactors.validation import one_line, path_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def check(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.runtime.federated.reach import check_site, installed
 
     own = installed()
+    data = [_read(folder, name) for name in folder.names()]
 
     async def ask() -> list[dict[str, Any]]:
         others = [one for name, one in folder.federation.members.items() if name != folder.name]
@@ -53,18 +55,32 @@ def check(folder: SiteFolder, args: argparse.Namespace) -> int:
         return [await check_site(folder, one, own, Limits(call=60.0)) for one in others]
 
     found = asyncio.run(ask())
-    code = PartyLost.exit_code if any(one["problem"] for one in found) else 0
+    code = PartyLost.exit_code if any(one["problem"] or one["other_code"] for one in found) else 0
+    code = BadInput.exit_code if any(one["problem"] for one in data) else code
     if args.format == "json":
-        print_json({"site": folder.name, "sites": found})
+        print_json({"site": folder.name, "data": data, "sites": found})
         return code
+    for one in data:
+        size = f"{one['rows']} rows, {one['columns']} columns"
+        say(f"data.{one['name']}: {one['problem'] or size}")
     names = ("address", "version", "round_trip_ms", "mb_per_second", "clock_seconds", "certificate_until")
     print_table(["site", *names], [[one["site"], *(_shown(one[name]) for name in names)] for one in found])
     for one in found:
         if one["problem"]:
             say(f"{one['site']}: {one['problem']}")
         elif one["other_code"]:
-            say(f"{one['site']}: has other code for {', '.join(one['other_code'])}")
+            differ = ", ".join(one["other_code"])
+            say(f"{one['site']}: has other code for {differ}: install the same wheel at both, start both sites again")
     return code
+
+
+def _read(folder: SiteFolder, name: str) -> dict[str, Any]:
+    """Return how many rows and columns data of the site's own have, or what is wrong with them, JSON-ready."""
+    try:
+        rows, columns = folder.measure(name)
+    except FedactorsError as error:
+        return {"name": name, "rows": None, "columns": None, "problem": str(error)}
+    return {"name": name, "rows": rows, "columns": columns, "problem": None}
 
 
 def renew(folder: SiteFolder, args: argparse.Namespace) -> int:
@@ -83,6 +99,20 @@ def renew(folder: SiteFolder, args: argparse.Namespace) -> int:
     return 0
 
 
+def one_run(given: str, known: Collection[str], otherwise: str) -> str:
+    """Return the run whose id begins like that.
+
+    Raises:
+        BadInput: several do, or none; `otherwise` says then what is wrong.
+    """
+    found = [given] if given in known else [run for run in known if given and run.startswith(given)]
+    if len(found) > 1:
+        raise BadInput(f"run: {given!r} is the beginning of {', '.join(found)}: give more of it")
+    if not found:
+        raise BadInput(f"run: {given[:40]!r} {otherwise}")
+    return found[0]
+
+
 def audit(folder: SiteFolder, args: argparse.Namespace) -> int:
     """Check the site's log and show it, or compare it with another site's; the exit code says whether they agree."""
     from fedactors.runtime.federated.crossings import compare, read_others
@@ -90,6 +120,9 @@ def audit(folder: SiteFolder, args: argparse.Namespace) -> int:
     lines = folder.log()
     logs = {folder.name: lines}
     runs = []
+    if args.name is not None:
+        known = {line["run"] for line in lines if line.get("run")}
+        args.name = one_run(args.name, known, f"is not in the log of {folder.name}")
     if args.against is not None:
         other, others = read_others(folder, path_of(args.against, "--against"))
         logs[other] = others
@@ -130,8 +163,8 @@ def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
     about = found["run"] or {}
     if not args.name:
         raise BadInput("RUN: missing")
-    if about.get("run") != args.name or found["doing"] == "stopped":
-        raise BadInput(f"run: {args.name[:40]!r} is not under way at {folder.name}, which is {found['doing']}")
+    under_way = {about["run"]} if about and found["doing"] != "stopped" else ()
+    args.name = one_run(args.name, under_way, f"is not under way at {folder.name}, which is {found['doing']}")
     if about["stage"] == "proposed":
         raise BadInput(f"run: {args.name} waits for an answer: fedactors site reject {args.name}")
     why = one_line(args.why or "")

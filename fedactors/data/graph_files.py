@@ -62,6 +62,11 @@ class GraphFiles:
     nodes: str
     file: str
 
+    @property
+    def own_files(self) -> tuple[str, ...]:
+        """What it reads."""
+        return (self.file, self.nodes)
+
     def load(self) -> GraphBlock:
         """Load and check what the client holds.
 

@@ -139,10 +139,6 @@ def _source_name(query: RelationalQuery, table: str, partition: int) -> str:
 # --- a holder's own rows -------------------------------------------------------------------------------------------
 
 
-class RowsChangedError(BadInput):
-    """A table's rows are others than when the run began, so a resumed run would train on the wrong ones."""
-
-
 @dataclass(frozen=True)
 class OwnRows:
     """The rows of one client in the order of this run."""

@@ -41,6 +41,11 @@ class EdgeFile:
     """File of sparse features."""
     csv: CsvFormat = CsvFormat()
 
+    @property
+    def own_files(self) -> tuple[str, ...]:
+        """What it reads."""
+        return (self.path,) if self.sparse is None else (self.path, self.sparse)
+
     def load(self, ids_N: Sequence[str]) -> tuple[tuple[Index, Index], int, int]:
         """Read the edges.
 

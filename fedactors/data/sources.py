@@ -118,6 +118,11 @@ class FileSource:
     """What becomes of rows to train on that have no label: kept ones have the label -1, and may be in no part."""
 
     @property
+    def own_files(self) -> tuple[str, ...]:
+        """What it reads."""
+        return (self.path,)
+
+    @property
     def weighted_by(self) -> str:
         """What says that rows do not count alike, as it stands in the description; empty: nothing does."""
         if self.weight is not None:

@@ -11,7 +11,6 @@ F features.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -31,7 +30,6 @@ from fedactors.data.alignment import (
 )
 from fedactors.data.blocks import PARTS, PartyBlock, Split, prepare
 from fedactors.data.client_graphs import GraphBlock, NewGraph
-from fedactors.data.held_tables import RowsChangedError
 from fedactors.data.node_tables import GraphTables, GraphTablesPart, node_parts
 from fedactors.data.predictions import Listing
 from fedactors.data.preprocessing import Preprocessing
@@ -111,14 +109,13 @@ class NodeHolder(Client):
         run_seed: seed of the run, for the split.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("rows", "parts", "labels", "fingerprint", "preprocessing", "vocabulary")
+    state: ClassVar[tuple[str, ...]] = ("rows", "parts", "labels", "preprocessing", "vocabulary")
 
     def __init__(self, part: GraphTablesPart, run_seed: int) -> None:
         self._part, self._run_seed = part, run_seed
         self.rows: Index | None = None
         self.parts: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.labels: NodeLabels | None = None
-        self.fingerprint = b""
         self.preprocessing: dict[str, Any] | None = None
         self.vocabulary: tuple[str, ...] = ()
 
@@ -127,16 +124,9 @@ class NodeHolder(Client):
         self._block: PartyBlock = self._part.read()
 
     async def open(self) -> None:
-        """After a resume, place the nodes again.
-
-        Raises:
-            RowsChangedError: they are others than when the run began.
-        """
+        """After a resume, place the nodes again."""
         if self.rows is not None:
-            before = self.fingerprint
             self._place()
-            if self.fingerprint != before:
-                raise RowsChangedError(f"{self.name}: nodes, edges or features are others than when the run began")
 
     @property
     def label_party(self) -> str:
@@ -206,10 +196,6 @@ class NodeHolder(Client):
         self.preprocessing = fitted.as_dict()
         self._features = np.concatenate([fitted.finish(block.features[rows]).astype(np.float32), sparse], axis=1)
         (self._indptr, self._indices), num_edges, num_lost = part.edges.load(ids)
-        seen = hashlib.sha256("\n".join(ids).encode())
-        for array in (self._features, self._indptr, self._indices):
-            seen.update(np.ascontiguousarray(array).tobytes())
-        self.fingerprint = seen.digest()
         return num_edges, num_lost
 
     @remote(caller=OWN_PARTY)

@@ -30,7 +30,6 @@ from fedactors.data.catalogue import Task
 from fedactors.data.files import Column
 from fedactors.data.held_tables import (
     OwnRows,
-    RowsChangedError,
     Schemas,
     Seat,
     held_partitions,
@@ -43,7 +42,7 @@ from fedactors.data.preprocessing import COLUMNS, FittedColumn
 from fedactors.data.sources import FileSource, HeldSource
 from fedactors.data.table_columns import column_of, dropped_for
 from fedactors.data.table_mapping import EmptyJoinError, partners_of
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, RowsChangedError
 from fedactors.joining.owners import COSTS, JoinMember, agree_on_plan, ask_each, collect_keys
 from fedactors.network.codec import message, plain
 from fedactors.remote import DRIVER, OWN_PARTY, SERVER, remote

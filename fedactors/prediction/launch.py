@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedactors.records.states import FoundStates
 from fedactors.records.storage import local_path
 from fedactors.runtime.addresses import check_reachable
 from fedactors.serving import StoredState
+from fedactors.validation import without_controls
 
 
 def predict(
@@ -92,6 +94,7 @@ def _predict_federated(
     # what each site wrote then is known here by its digest
     found = {name: StoredState(actor=name, frame=digest) for name, digest in checkpoint.actors.items()}
     runtime, made = prepared.make(None), protocol.predict
+    runtime.tell = lambda text: print(without_controls(text), file=sys.stderr, flush=True)
     assert made is not None
     asked = Application(stored=found, to=to)
     outcomes = tuple(runtime.execute(lambda: made(config, prepared.data, runtime, asked)))

@@ -114,6 +114,10 @@ class Summary:
 
 def read_summary(folder: RunFolder) -> Summary:
     """Read the summary of a finished run; ``run`` is the folder as it was opened."""
+    if isinstance(own := folder.config.get("site"), dict):
+        whose = f"the records of the site {own.get('name')} alone"
+        at = f"in the run folder of its coordinator, {own.get('coordinator')}"
+        raise BadInput(f"{folder.path}: {whose}; the result is {at}")
     if folder.listed(SUMMARY) is None:
         raise BadInput(f"{folder.path}: the run has no summary (status: {folder.status})")
     values = folder.read_json(SUMMARY, schemas.SummaryFile)

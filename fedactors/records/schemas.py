@@ -142,6 +142,8 @@ class Config:
     config: Tree | None = None
     federation: Tree | None = None
     """Of a run over a federation: the id that its sites know it by."""
+    site: Tree | None = None
+    """Of a site's own records of such a run: its name, the coordinator's, and that id."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -20,12 +20,20 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedactors.errors import BadInput, Deadlock, FedactorsError, PartyFailed, Refused, is_out_of_memory
+from fedactors.errors import (
+    BadInput,
+    Deadlock,
+    FedactorsError,
+    PartyFailed,
+    Refused,
+    RowsChangedError,
+    is_out_of_memory,
+)
 from fedactors.network.codec import CodecError
 from fedactors.network.fields import Check, UnknownAnnotation, check_of, in_words, wrong_in
 from fedactors.runtime import snapshot
@@ -60,14 +68,25 @@ def restore(owner: Any, frame: bytes, name: str, folder: str = "") -> Mapping[st
         folder: where the checkpoint lies, if it lies in files.
 
     Raises:
+        RowsChangedError: the actor has loaded other files of its party than those that the run began with.
         BadInput: the frame is damaged, or does not fit the actor.
     """
     what = snapshot.checkpoint_of(name, folder)
     content = snapshot.unseal(frame, what)
     with snapshot.intact(what):
+        _check_files(owner, content.get("files", ()), name)
         check(owner, dict(content["state"]), what)
         snapshot.apply(owner, content["state"], what)
     return content  # type: ignore[no-any-return]
+
+
+def _check_files(owner: Any, digests: Sequence[bytes], name: str) -> None:
+    found = getattr(owner, "_files", ())
+    if len(digests) != len(found):
+        raise RowsChangedError(f"{name}: reads {len(found)} files, and {len(digests)} when the run began")
+    for (path, now), before in zip(found, digests, strict=True):
+        if now != before:
+            raise RowsChangedError(f"{name}: {path}: the file is another, or read otherwise, than when the run began")
 
 
 @contextlib.contextmanager

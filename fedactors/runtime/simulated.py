@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from fedactors.data.own_files import digests_of_files
 from fedactors.errors import Deadlock, FedactorsError, PartyLost, Stopped
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
@@ -126,6 +127,7 @@ class SimulatedRuntime(Runtime):
         for number, context in enumerate(contexts, start=1):
             self.tell(f"loading: {number:,} of {len(contexts):,}")
             frame = context.states.begin(None if state is None else state.actors.get(context.name))
+            context.actor._files = digests_of_files((context.casting.args, context.casting.kwargs))
             await self._in_context(context, context.actor.load)
             if state is not None and frame is not None:
                 context.restore(frame, state.folder)

@@ -12,7 +12,7 @@ import importlib
 import sys
 import zlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,13 @@ def apply(owner: Any, state: Mapping[str, Any], what: str = "a checkpoint") -> N
             current.set_state(importlib.import_module("torch").from_numpy(content.copy()))
         else:
             setattr(owner, name, unpack(packed))
+
+
+def seal_actor(actor: Any, jobs: Sequence[Any] = (), timers: Mapping[str, float] | None = None) -> bytes:
+    """Return an actor's frame: its state, the digests of the files that it read, work in flight and keyed timers."""
+    digests = tuple(digest for _, digest in actor._files)
+    state = capture(actor, actor.state)
+    return seal({"state": state, "files": digests, "jobs": list(jobs), "timers": dict(sorted((timers or {}).items()))})
 
 
 def _same_kind(generator: np.random.Generator, packed_state: tuple[str, Any]) -> bool:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.held_tables import OwnRows, RowsChangedError, Schemas, Seat, meaning_of, read_rows
+from fedactors.data.held_tables import OwnRows, Schemas, Seat, meaning_of, read_rows
 from fedactors.data.partitions import RelationalQuery
 from fedactors.data.table_columns import dropped_for
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import BadInput, Refused, RowsChangedError
 from fedactors.joining.owners import JoinMember
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.laws import shown

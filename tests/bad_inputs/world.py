@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 
 from fedactors.command_line.main import main
@@ -109,8 +110,8 @@ def small(protocol: str, *leaving: str) -> str:
     return " ".join(word for word in SMALL[protocol].split() if word.partition("=")[0] not in leaving)
 
 
-def build(root: Path) -> None:
-    """Write everything."""
+def write_files(root: Path) -> None:
+    """Write sound files of every layout."""
     for name in ("vertical", "horizontal", "relational", "graph", "market", "profiles"):
         (root / name).mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -138,6 +139,11 @@ def build(root: Path) -> None:
     (root / "graph/parties.toml").write_text(GRAPH)
     (root / "market/catalogue.toml").write_text(CATALOGUE)
     (root / "market/network.toml").write_text(NETWORK)
+
+
+def build(root: Path) -> None:
+    """Write everything."""
+    write_files(root)
     assert "market" in EXAMPLES
     for protocol in SMALL:
         train(protocol, root / "finished" / protocol)

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fedactors.command_line.federation import FEDERATION_ACTIONS, SITE_ACTIONS
 from fedactors.command_line.main import main
+from fedactors.command_line.site_operations import one_run
 from fedactors.errors import BadInput
+from fedactors.runtime.federated import reach
 from fedactors.runtime.federated.audit import AUDIT, check
 from fedactors.runtime.federated.folders import SiteFolder, quoted, read_federation
 from fedactors.runtime.federated.proposal import decide, decision, keep_proposal, make_proposal
@@ -30,6 +33,8 @@ def proposed(world: World) -> str:
     protocol = find_protocol("pubsub-vfl")
     config = build(protocol.Config, {"on_party_loss": "stop"})
     settings = spell_infinities(as_dict(config))
+    site = world.path / BANK / "site.toml"
+    site.write_text(site.read_text().replace('alignment = "already-aligned"', 'alignment = "psi"'))
     made = make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None)
     keep_proposal(world.folder(SHOP), made)
     return made.run
@@ -46,6 +51,17 @@ def test_a_person_sees_what_would_leave_and_answers_once(quiet: World, capsys: p
     assert "yours: orders" in shown
     assert "Embedding: passive parties' workers" in shown
     assert "TEST" not in shown
+    assert "task: layout=vertical, type=binary, classes=2, alignment=psi, split=random; stated by bank" in shown
+    (settings,) = [line for line in shown.splitlines() if line.startswith("settings: ")]
+    assert "alignment=" not in settings  # of named data: the task says it
+    assert f"to answer: fedactors site approve {run}, or fedactors site reject {run}" in shown
+    other = proposed(quiet)
+    assert main(["site", "show", run[:-1], *place]) == 0
+    assert f"run {run}: bank proposes" in capsys.readouterr().out
+    assert main(["site", "approve", "", *place]) == main(["site", "approve", "g", *place]) == 2
+    assert other in capsys.readouterr().err.splitlines()[-1], "what waits is listed"
+    assert main(["site", "reject", other[:15], *place]) == 0
+    capsys.readouterr()
     assert main(["site", "show", run, *place, "--format", "json"]) == 0
     entry = json.loads(capsys.readouterr().out)
     assert entry["data"] == {"bank": "customers", "shop": "orders"}
@@ -79,7 +95,18 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         (("site", "init", "x", "--listen", "nowhere"), "--listen: 'nowhere' is not allowed: give HOST:PORT"),
         (("site", "start", "--folder", "."), "holds no site.toml"),
         (("site", "show", "--folder", "SHOP"), "RUN: missing"),
-        (("site", "show", "0123", "--folder", "SHOP"), "run: '0123' was not proposed to shop"),
+        (
+            ("site", "show", "0123", "--folder", "SHOP"),
+            "run: '0123' was not proposed to shop (waiting for its answer: ",
+        ),
+        (
+            ("federation", "admit", "CREDIT", "SHOP/shop.csr", "--renew", "--address", "0.0.0.0:1"),
+            "--address: 0.0.0.0 is not allowed: nobody can dial it",
+        ),
+        (
+            ("run", "pubsub-vfl", "--federation", "BANK/federation.toml", "--data", "bank=customers,labor=orders"),
+            "'labor' is no site of credit (its sites: bank, shop)",
+        ),
         (("federation", "admit", "CREDIT", "SHOP/shop.csr", "--address", "h:1"), "shop is in the federation already"),
         (("federation", "admit", "CREDIT", "SHOP/site.toml", "--address", "h:1"), "this is no certificate request"),
         (("run", "pubsub-vfl", "--federation", "BANK/federation.toml"), "--data: missing"),
@@ -97,7 +124,7 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         ),
         (
             ("run", "pubsub-vfl", "--federation", "SHOP/federation.toml", "--data", "bank=customers,shop=orders"),
-            "orders of shop state no task: the site whose do starts the run",
+            "orders of shop has no label and no task: the site that has the label",
         ),
         (
             ("run", "glasu", "--federation", "BANK/federation.toml", "--data", "bank=customers,shop=orders"),
@@ -286,3 +313,70 @@ def test_what_an_action_does_not_take_is_refused(
     assert main(words.split()) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_beginning_of_a_run_is_enough_if_it_is_the_beginning_of_one() -> None:
+    known = ["3fa0", "3fb1", "77"]
+    assert one_run("3fa", known, "no") == "3fa0"
+    assert one_run("77", [*known, "770"], "no") == "77", "a whole id is that run's, whatever else begins like it"
+    with pytest.raises(BadInput, match=r"^run: '3f' is the beginning of 3fa0, 3fb1: give more of it$"):
+        one_run("3f", known, "no")
+    for given in ("", "4", "3fa00", "*"):
+        with pytest.raises(BadInput, match=r"is not here$"):
+            one_run(given, known, "is not here")
+
+
+@pytest.mark.parametrize("command", ["site", "federation"])
+def test_each_action_has_a_help_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    actions = {"site": SITE_ACTIONS, "federation": FEDERATION_ACTIONS}[command]
+    told = {}
+    for action in actions:
+        assert main([command, action, "--help"]) == 0
+        told[action] = " ".join(capsys.readouterr().out.split())
+        assert told[action].startswith(f"usage: fedactors {command} {action} ")
+        assert "pending,show" not in told[action]
+    assert len(set(told.values())) == len(actions)
+    if command == "site":
+        assert "--why" in told["reject"]
+        assert "--why" not in told["show"]
+        assert "show RUN [flags]" in told["show"]
+        assert "0.0.0.0:7443" in told["init"]
+        assert "firewall" in told["init"]
+    else:
+        assert "not 0.0.0.0" in told["admit"]
+
+
+def test_a_site_reads_its_own_data_before_anybody_asks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = World(tmp_path)
+
+    async def reached(*args: object) -> dict[str, object]:
+        names = ("address", "version", "round_trip_ms", "mb_per_second", "clock_seconds", "certificate_until")
+        return {"site": SHOP, "problem": None, "other_code": other, **dict.fromkeys(names)}
+
+    other: list[str] = []
+    monkeypatch.setattr(reach, "check_site", reached)
+    sizes = {}
+    for name in (BANK, SHOP):
+        assert main(["site", "check", "--folder", str(tmp_path / name), "--format", "json"]) == 0
+        found = json.loads(capsys.readouterr().out.splitlines()[-1])["data"]
+        sizes |= {entry["name"]: (entry["rows"], entry["columns"]) for entry in found}
+    assert sizes["customers"] == sizes["orders"] == (160, 2)
+    assert sizes["patients"] == sizes["cases"] == (60, 4)
+    assert sizes["clients"] == (160, 4)
+    assert sizes["people"] == sizes["buyers"] == (60, 2)
+    place = ("site", "check", "--folder", str(tmp_path / SHOP))
+    other.append("pubsub-vfl")
+    assert main(list(place)) == 3
+    said = capsys.readouterr().out
+    assert "shop: has other code for pubsub-vfl: install the same wheel at both" in said
+    assert "data.orders: 160 rows, 2 columns" in said
+    file = tmp_path / SHOP / "orders.csv"
+    rows = file.read_text()
+    for wrong, problem in ((rows.replace(",", ",?", 3), "'?"), (None, "orders.csv is not a file")):
+        file.write_text(wrong) if wrong is not None else file.unlink()
+        assert main(list(place)) == 2
+        (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("data.orders: ")]
+        assert problem in line
+    assert made.names

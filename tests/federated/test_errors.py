@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,11 +17,13 @@ from fedactors.errors import (
     PartyLost,
     PayloadGone,
     Refused,
+    RowsChangedError,
     Stopped,
 )
 from fedactors.network.codec import decode
 from fedactors.runtime.federated.link import Connection
 from fedactors.runtime.federated.pieces import ERROR
+from fedactors.runtime.federated.runtime import FederatedRuntime
 from fedactors.runtime.federated.words import errors_for, raised_by
 from protocols.pubsub_vfl.actors import PassiveWorker
 from tests.federated.mischief import BROKER, LONG, WORKER
@@ -84,6 +87,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "an input": lambda: BadInput(INCOME),
     "a divergence": lambda: Diverged(INCOME),
     "a stop": lambda: Stopped(INCOME, 130),
+    "rows that changed": lambda: RowsChangedError(INCOME),
     "no memory": lambda: MemoryError(INCOME),
     "a note": noted,
     "a cause": lambda: chained(ValueError("a row"), cause=True),
@@ -198,6 +202,25 @@ def test_a_value_in_an_error_stays_at_its_site(
     assert not any(INCOME in line for line in lines)
     bank = lasting.path / BANK
     assert [f for f in bank.rglob("*") if f.is_file() and INCOME.encode() in f.read_bytes()] == []
+
+
+@pytest.mark.slow
+def test_of_what_the_driver_fails_with_its_kind_is_told(lasting: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "27182.8182"
+
+    async def settle(self: Any) -> None:
+        raise ValueError(secret)
+
+    monkeypatch.setattr(FederatedRuntime, "settle", settle)
+    heard = len(lasting.said[SHOP])
+    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 1
+    end = time.monotonic() + 30
+    while not any("the driver at" in said for said in lasting.said[SHOP][heard:]) and time.monotonic() < end:
+        time.sleep(0.05)
+    kind = "the driver at bank ended it: bank: ValueError; the log of the site bank says more"
+    assert any(said.endswith(kind) for said in lasting.said[SHOP][heard:]), lasting.said[SHOP][heard:]
+    shop = lasting.path / SHOP
+    assert [f for f in shop.rglob("*") if f.is_file() and secret.encode() in f.read_bytes()] == []
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,10 +129,30 @@ def test_a_site_that_was_killed_goes_on_exactly(
     assert f"go on with --resume {cut}" in told
     assert 2 <= len(rounds_of(cut)) < 6
     start()
+    earlier = RunFolder.open(cut).config["federation"]["run"]
+    for name, data, file in ((SHOP, "orders", "orders.csv"), (BANK, "customers", "customers.csv")):
+        path, heard = world.path / name / file, len(world.said[BANK])
+        rows = path.read_text()
+        path.write_text(re.sub(r"\nc7,(-?)", r"\nc7,\g<1>1", rows))  # one cell
+        assert path.read_text() != rows
+        assert resumed(world, cut) == 2
+        (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("fedactors: ")]
+        assert f"{name}: data.{data}: the rows are others, or read otherwise, than when run {earlier} began" in line
+        assert str(path) not in line
+        # and the coordinator's own site knows why the driver went
+        end = time.monotonic() + 30
+        while not any("the driver at" in one for one in world.said[BANK][heard:]) and time.monotonic() < end:
+            time.sleep(0.05)
+        (said,) = [one for one in world.said[BANK][heard:] if "the driver at bank ended it: " in one]
+        assert f"{name}: data.{data}: the rows are others, or read otherwise, than when run {earlier} began" in said
+        assert main(["site", "runs", "--folder", str(world.path / BANK), "--format", "json"]) == 0
+        assert said.endswith(last_line(capsys)["runs"][-1]["status"].removeprefix("failed: "))
+        path.write_text(rows)
+    assert any("customers.csv: the file is another" in said for said in world.said[BANK])
     assert resumed(world, cut) == 0, capsys.readouterr().err
     same(last_line(capsys), expected)
     # and each site's own records read as if nobody had cut them
-    (parent, child) = sorted((world.path / SHOP / "runs").iterdir(), key=lambda path: path.stat().st_ctime)
+    (parent, *_, child) = sorted((world.path / SHOP / "runs").iterdir(), key=lambda path: path.stat().st_ctime)
     assert RunFolder.open(child).manifest["parent"] == parent.name
 
 
@@ -259,8 +280,12 @@ def test_new_rows_are_predicted_where_the_parts_of_the_model_are(
     ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, run, other = ended
+    capsys.readouterr()
     assert predicted(world, run, "--data", f"{BANK}=arrivals,{SHOP}=baskets") == 0, capsys.readouterr().err
-    told = last_line(capsys)
+    out, err = capsys.readouterr()
+    told = json.loads(out.splitlines()[-1])
+    asked_run = next(reversed(kept_proposals(world.folder(SHOP))))
+    assert f"waits for bank, shop; at each, fedactors site show {asked_run}, then site approve" in err.splitlines()
     (entry,) = told["predictions"]
     assert (entry["party"], entry["rows"], entry["predicted"]) == (BANK, NEW_ROWS, NEW_ROWS)
     found = list(csv.DictReader((world.path / BANK / entry["to"]).read_text().splitlines()))
@@ -294,7 +319,7 @@ def test_who_says_no_predicts_nothing(ended: tuple[World, Path, Path], capsys: p
     ("words", "said"),
     [
         (("--data", "bank=arrivals"), "give names of bank, shop"),
-        (("--data", "bank=nothing,shop=baskets"), "bank: has no data named 'nothing'"),
+        (("--data", "bank=nothing,shop=baskets"), "bank: has no data named 'nothing' (its data: accounts, arrivals"),
         (("--data", "bank=arrivals,shop=baskets", "--to", "../x.csv"), "a name, for the folder of whoever owns them"),
         (("--data", "bank=arrivals,shop=baskets", "--runtime", "simulated"), "--runtime: is not allowed"),
     ],
@@ -310,7 +335,42 @@ def test_what_is_wrong_with_a_prediction_is_one_line(
     assert main(["predict", str(run), "--data", "bank=arrivals,shop=baskets"]) == 2
     assert "the run was over a federation: give --federation" in capsys.readouterr().err
     assert main(["export", str(run)]) == 2
-    assert "the parts of the model are at the sites" in capsys.readouterr().err
+    known = RunFolder.open(run).config["federation"]["run"]
+    said = capsys.readouterr().err
+    assert "the parts of the model are at the sites: each exports its own, in its site's folder" in said
+    assert f"fedactors export runs/*-{known}-0" in said
+    (own,) = (world.path / SHOP / "runs").glob(f"*-{known}-0")  # which is what a site finds by that
+    assert main(["audit", str(run)]) == 2
+    assert f"fedactors audit runs/*-{known}-0, and fedactors site audit {known}" in capsys.readouterr().err
+    assert main(["audit", str(own)]) == 0
+    assert main(["predict", str(own), *places, "--data", "bank=arrivals,shop=baskets"]) == 2
+    whose = "these are the records of the site shop alone: the run goes on, and predicts, from the run folder of its"
+    assert f"{whose} coordinator, bank" in capsys.readouterr().err
+    resume = ("run", "pubsub-vfl", *places, "--resume", str(own), "--quiet")
+    assert main(list(resume)) == 2
+    assert f"{whose} coordinator, bank" in capsys.readouterr().err
+    for command in ("report", "compare"):
+        assert main([command, str(own)]) == 2
+        assert (
+            "of the site shop alone; the result is in the run folder of its coordinator, bank"
+            in capsys.readouterr().err
+        )
+
+
+def test_who_asks_for_data_by_a_wrong_name_learns_no_other_names(
+    ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, run, _ = ended
+    before = len(world.refusals(SHOP))
+    answering = world.answer(names=(BANK,))
+    places = ("--federation", str(world.path / BANK / "federation.toml"), "--to", "said.csv")
+    assert main(["predict", str(run), *places, "--data", "bank=arrivals,shop=basket"]) == 3
+    answering.join(30)
+    said = capsys.readouterr().err
+    assert "shop: has no data named 'basket'" in said
+    for name in ("baskets", "orders", "buyers", "sales", "cases"):
+        assert f"{name}" not in said.replace("'basket'", "")
+        assert name in world.refusals(SHOP)[before]
 
 
 def test_what_goes_on_from_a_run_is_of_the_same_approval(ended: tuple[World, Path, Path]) -> None:

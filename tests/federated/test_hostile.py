@@ -103,6 +103,24 @@ def await_refusal(world: World, name: str, before: int) -> str:
     return found[-1]
 
 
+def test_what_a_driver_says_as_it_goes_is_a_line_of_the_log(lasting: World) -> None:
+    rogue, said = Rogue(lasting), lasting.said[SHOP]
+    answering = lasting.answer(names=(SHOP,))
+    rogue.say(("propose", (as_tree(rogue.proposal),)), ("fail", ("gone\n\x1b[2Jrun: finished" + "x" * 5000,)))
+    answering.join(30)
+    end = time.monotonic() + 10
+    while "ended it: gone" not in said[-1] and time.monotonic() < end:
+        time.sleep(0.05)
+    assert said[-1].startswith(f"run {rogue.proposal.run}: failed: the driver at bank ended it: gone")
+    written = lasting.audit(SHOP)[-1]
+    assert (written["what"], written["status"]) == ("ended", "failed")
+    for text in (said[-1], written["why"]):
+        assert not {"\n", "\x1b"} & set(text)
+        assert len(text) < 500
+    with pytest.raises(Refused, match="asks for 'fail' before anything is approved"):
+        Rogue(lasting).say(("fail", (3,)))
+
+
 def test_a_site_that_shows_anothers_certificate_is_not_spoken_to(lasting: World) -> None:
     bank = lasting.folder(BANK)
     shop = replace(bank.federation.members[SHOP], port=bank.federation.members[BANK].port)

@@ -7,12 +7,13 @@ key.pem           the site's key; certificate.pem is taken from the federation's
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import ssl
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors.data.graph_files import read_files
 from fedactors.data.horizontal import HorizontalFile
 from fedactors.data.own import read_party, read_table, read_task
+from fedactors.data.relational import TableSource
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.audit import AUDIT, AuditLog
 from fedactors.runtime.federated.audit import check as check_log
@@ -333,6 +335,36 @@ class SiteFolder:
                 f"{where}.split: {found.split_column!r} is not allowed: sites hold no rows out over a federation"
             )
         return horizontal
+
+    def measure(self, name: str) -> tuple[int, int]:
+        """Read data of this site as a run would, and return how many rows and columns they have.
+
+        Columns are those of features; of a table that a query joins, all.
+
+        Raises:
+            BadInput, DataMissing: they cannot be read, or what they say of themselves is wrong.
+        """
+        asked, facts = DataName(site=self.name, name=name), self.task(name)
+        source = self.source(asked, facts or self._task_of_others(asked))
+        if isinstance(source, HorizontalFile):
+            if facts is None:
+                source = replace(source.file, needs_label=False)  # what labels mean, others say
+            else:
+                self.source(replace(asked, is_test=True), facts).load()
+        found = source.load()
+        rows, columns = found.shape if isinstance(source, TableSource) else found.features.shape
+        return int(rows), int(columns)
+
+    def _task_of_others(self, asked: DataName) -> TaskFacts:
+        """Return of what layout data are that state no task, as another site's will."""
+        table = self._table(asked.name)
+        facts = TaskFacts(layout="relational", type="regression", classes=1)
+        if "nodes" in table or "label" in table:
+            return replace(facts, layout="graph" if "nodes" in table else "horizontal")
+        with contextlib.suppress(BadInput):
+            if self.source(asked, facts).kind not in ("csv", "parquet") or "id" not in table:
+                return facts
+        return replace(facts, layout="vertical")
 
     def _table(self, name: str) -> dict[str, Any]:
         if name not in self._data:

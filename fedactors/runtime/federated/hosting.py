@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedactors.data.own_files import digests_of_files
 from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.network.codec import encode_parts, freeze, measure, type_name
 from fedactors.remote import Door, current_caller
@@ -50,6 +51,7 @@ class SiteContext(HostedContext):
     ) -> None:
         super().__init__(casting, seed, False, clock, keep_rows=True)
         self.loaded = asyncio.Event()
+        self.built_with = casting.args, casting.kwargs
         try:
             self.actor = casting.cls(*casting.args, **casting.kwargs)
         except FedactorsError as error:
@@ -209,6 +211,7 @@ class OwnProcess(Household):
 
     async def load(self, earlier: Earlier | None) -> None:
         for context in self.actors.values():
+            context.actor._files = await asyncio.to_thread(digests_of_files, context.built_with)
             with self._code_of(context.name):
                 await context.actor.load()
             if earlier is not None:
@@ -236,10 +239,7 @@ class OwnProcess(Household):
         return found
 
     async def snapshots(self) -> dict[str, bytes]:
-        return {
-            name: snapshot.seal({"state": snapshot.capture(one.actor, one.actor.state), "jobs": [], "timers": {}})
-            for name, one in self.actors.items()
-        }
+        return {name: snapshot.seal_actor(one.actor) for name, one in self.actors.items()}
 
     async def settle(self) -> None:
         pass

@@ -113,7 +113,10 @@ async def _meet(
     except TimeoutError:
         raise PartyLost(member.name, f"its site did not answer at {where} within {limits.handshake:g} s") from None
     except (OSError, EOFError) as error:
-        raise PartyLost(member.name, f"its site does not answer at {where} ({reason(error)})") from None
+        raise PartyLost(
+            member.name,
+            f"its site does not answer at {where} ({reason(error)}): is it started? There: fedactors site start",
+        ) from None
     finally:
         if not is_carried and writer is not None:
             await _close(writer)

@@ -108,7 +108,10 @@ def make_proposal(
         raise BadInput(f"--data: the coordinator {folder.name} brings none: its data state the task")
     task = folder.task(pairs[folder.name])
     if task is None:
-        raise BadInput(f"--data: {pairs[folder.name]} of {folder.name} state no task: the site whose do starts the run")
+        raise BadInput(
+            f"--data: {pairs[folder.name]} of {folder.name} has no label and no task: "
+            "the site that has the label, and says the task in its site.toml, starts the run"
+        )
     made = Proposal(
         run=secrets.token_hex(8),
         federation=folder.federation.name,
@@ -172,7 +175,8 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         raise BadInput(f"{folder.name}: the run is for the federation {shown(proposal.federation)}, not this one")
     for site in (*proposal.data, proposal.coordinator):
         if site not in federation.members:
-            raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name}")
+            known = ", ".join(federation.members)
+            raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name} (its sites: {known})")
     protocol = find_protocol(proposal.protocol)
     layout = proposal.task.layout
     if protocol.actors is None or protocol.load_data is None:

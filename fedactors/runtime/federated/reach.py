@@ -78,7 +78,8 @@ async def check_site(folder: SiteFolder, member: Member, own: dict[str, str], li
     differ = sorted(name for name, digest in own.items() if others.get(name) != digest)
     facts |= {"version": version, "other_code": differ}
     if len(differ) == len(own):
-        facts["problem"] = f"has other code: version {shown(version)}, here {__version__}"
+        which = f"version {shown(version)}, here {__version__}"
+        facts["problem"] = f"has other code: {which}: install the same wheel at both"
     return facts
 
 

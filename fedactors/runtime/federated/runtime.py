@@ -9,6 +9,7 @@ arguments), and each site builds its own from its installed code. What is lost s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -30,12 +31,13 @@ from fedactors.runtime.federated.meeting import dial
 from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.proposal import Proposal, as_tree
 from fedactors.runtime.federated.site_run import log_end
-from fedactors.runtime.federated.words import errors_for
+from fedactors.runtime.federated.words import errors_for, told_abroad
 from fedactors.runtime.hosted import WallClock
 
 T = TypeVar("T")
 _TOTAL = [str, str, str, str, int, int]
 _DIGEST_BYTES = 32
+_LAST_SECONDS = 1.0
 
 
 class FederatedRuntime(Runtime):
@@ -263,20 +265,35 @@ class FederatedRuntime(Runtime):
             if self._failure is None:
                 raise
             why = str(self._failure) if isinstance(self._failure, FedactorsError) else type(self._failure).__name__
+            await self._say_why(self._failure)
             raise self._failure from None
         except BaseExceptionGroup as group:
             error = self._failure or first_error(group)  # what stopped the run, not what broke as it stopped
             why = str(error) if self._failure else type(error).__name__
+            await self._say_why(error)
             raise error from None
-        except FedactorsError as error:
-            why = str(self._failure or error)
-            raise self._failure or error from None
+        except Exception as error:
+            raised = self._failure or error
+            why = str(raised) if isinstance(raised, FedactorsError) else type(raised).__name__
+            await self._say_why(raised)
+            if raised is error:
+                raise
+            raise raised from None
         finally:
             self._is_closing = True
             self._end = self._end or time.perf_counter()
             await asyncio.gather(*(connection.end() for connection in self._sites.values()))
             log_end(self._folder, self._proposal.run, status, self._gate, why, who="driver")
         return result
+
+    async def _say_why(self, error: BaseException) -> None:
+        """Tell the sites, for a second at most, why the run ends: words of the driver's own code are not told."""
+        self._is_closing = True
+        why = str(told_abroad(self._folder.name, error))
+        there = [one for one in self._sites.values() if not one.is_closed]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):
+                await asyncio.gather(*(one.ask(("fail", (why,)), "fail") for one in there), return_exceptions=True)
 
     async def _propose(self) -> None:
         """Connect to all sites of the run and wait until each has approved it."""
@@ -286,8 +303,19 @@ class FederatedRuntime(Runtime):
             ends: dict[str, Any] = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
             ends["tell"] = lambda _, text: self.tell(text)
             self._sites[site] = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
-        self.tell(f"run {proposal.run}: waiting for the approval of {', '.join(self._sites)}")
-        await asyncio.gather(*(c.ask(("propose", (as_tree(proposal),)), "the approval") for c in self._sites.values()))
+        waiting = dict.fromkeys(self._sites)
+
+        async def ask(site: str) -> None:
+            await self._sites[site].ask(("propose", (as_tree(proposal),)), "the approval")
+            del waiting[site]
+            if waiting:
+                tell()
+
+        def tell() -> None:
+            self.tell(f"waits for {', '.join(waiting)}; at each, fedactors site show {proposal.run}, then site approve")
+
+        tell()
+        await asyncio.gather(*map(ask, self._sites))
 
     def _lost(self, connection: Connection, why: str) -> None:
         if self._is_closing:

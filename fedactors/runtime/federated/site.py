@@ -32,9 +32,11 @@ from fedactors.runtime.federated.relayed import Called
 from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, Life, SiteRun
 from fedactors.runtime.federated.strangers import Strangers
 from fedactors.runtime.federated.words import errors_for
+from fedactors.validation import one_line, shown
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
+_LONGEST_WHY = 300
 
 
 class SiteProcess:
@@ -71,6 +73,8 @@ class SiteProcess:
         self._links: WeakValueDictionary[tuple[str, str], Connection] = WeakValueDictionary()
         self._asked: str | None = None
         """The run whose driver is connected; one at a time."""
+        self._why = ""
+        """What its driver said before it went."""
 
     async def start(self) -> None:
         """Listen, or wait to be called through a relay, until `stop`.
@@ -166,7 +170,7 @@ class SiteProcess:
                 before.give_up("its driver came back without the run")
             if self._asked is not None:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
-            self._asked = hello.run
+            self._asked, self._why = hello.run, ""
             serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
             ends = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
             return {**ends, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
@@ -188,7 +192,8 @@ class SiteProcess:
         waiting, run = self._waiting, self.run
         if run is not None:
             stopped = asked_to_stop(self.folder, run.proposal.run)
-            gone = ("failed", f"the driver at {connection.peer} is gone: {why}")
+            said = f"ended it: {self._why}" if self._why else f"is gone: {why}"
+            gone = ("failed", f"the driver at {connection.peer} {said}")
             run.end(*(gone if stopped is None else ("stopped", stopped)))
         self.run = self._driving = self._asked = self._waiting = self._proposed = None
         self._show()
@@ -204,6 +209,9 @@ class SiteProcess:
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
             raise self._note(Refused(peer, "sends what is no request"))
         verb, args = found
+        if verb == "fail" and [type(part) for part in args] == [str]:
+            self._why = one_line(args[0], _LONGEST_WHY)
+            return None
         if verb == "propose":
             await self._consider(peer, run, args)
             return None
@@ -247,6 +255,7 @@ class SiteProcess:
                 raise BadInput(
                     f"proposal: {proposal.coordinator[:60]!r} is not allowed as its coordinator: {peer} asks"
                 )
+            self._check_name(peer, proposal.data.get(self.folder.name))
             protocol, config = check_proposal(proposal, self.folder)
             keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
@@ -269,6 +278,12 @@ class SiteProcess:
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
         self._show()
+
+    def _check_name(self, peer: str, name: str | None) -> None:
+        """Tell whoever asks for data by a wrong name no other names: these are for the own log."""
+        if name is not None and name not in self.folder.names():
+            self._refused(peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}")
+            raise BadInput(f"{self.folder.name}: has no data named {shown(name)}")
 
     async def _stop_when_asked(self, run: SiteRun) -> None:
         """Stop a run as soon as this site's person asks for that, whatever its driver does."""

@@ -15,11 +15,11 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedactors.errors import PartyLost, Refused
+from fedactors.errors import PartyLost, Refused, RowsChangedError
 from fedactors.inspection import COUNTED, describe_protections
 from fedactors.network.codec import Parts
 from fedactors.network.ledger import Ledger
@@ -143,13 +143,15 @@ class SiteRun:
             case "connect", ():
                 await self._connect()
             case "load", ():
-                await self.actors.load(self._goes_on)
+                with self._same_rows():
+                    await self.actors.load(self._goes_on)
                 self.life = Life.LOADED
             case "open", ():
                 self._spending.open()
                 self.life, start = Life.OPEN, time.time()
                 self._tasks = [asyncio.get_running_loop().create_task(self._spending.watch())]
-                await self.actors.open(start)
+                with self._same_rows():
+                    await self.actors.open(start)
             case "watch", ():
                 raise await asyncio.shield(self.failure)
             case "call", (receiver, method, value):
@@ -216,6 +218,23 @@ class SiteRun:
         await self.actors.cast(own, self._seed, clock)
         self.life = Life.PREPARED
 
+    @contextlib.contextmanager
+    def _same_rows(self) -> Iterator[None]:
+        """Say by the data's name that they are others than those of the run that this one goes on from.
+
+        Raises:
+            RowsChangedError: without the words of the actor's code, or of a path, which are for the own log.
+        """
+        try:
+            yield
+        except RowsChangedError as error:
+            name, earlier = self._folder.name, self.proposal.earlier
+            self._tell("error", f"run {self.proposal.run}: {error}")
+            which = f"{name}: data.{self.proposal.data.get(name)}"
+            raise RowsChangedError(
+                f"{which}: the rows are others, or read otherwise, than when run {earlier} began"
+            ) from error
+
     def _open_records(self) -> None:
         proposal, parent = self.proposal, None if self._goes_on is None else self._goes_on.folder
         if proposal.purpose == "predict":
@@ -233,6 +252,7 @@ class SiteRun:
             "options": {},
             "headline": {"name": self._protocol.headline.name, "mode": self._protocol.headline.mode},
             "config": proposal.config,
+            "site": {"name": self._folder.name, "coordinator": proposal.coordinator, "run": proposal.run},
         }
         self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described, parent=parent)
         self._recorder = FolderRecorder(self._run_folder, parent=parent)

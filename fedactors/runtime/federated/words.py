@@ -10,11 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 
-from fedactors.errors import CallTimeout, FedactorsError, PartyError, PartyFailed, PartyLost, PayloadGone, Refused
+from fedactors.errors import (
+    CallTimeout,
+    FedactorsError,
+    PartyError,
+    PartyFailed,
+    PartyLost,
+    PayloadGone,
+    Refused,
+    RowsChangedError,
+)
 from fedactors.network.codec import Parts
 from fedactors.runtime.failures import as_party_error, encode_error, kind_of
 
-_OWN = (Refused, PartyLost, CallTimeout, PayloadGone)
+_OWN = (Refused, PartyLost, CallTimeout, PayloadGone, RowsChangedError)
 """Errors whose text, unless an actor's code raised them, is the runtime's own and quotes nobody's data."""
 _PLACE = "_fedactors_place"
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import ray
 
+from fedactors.data.own_files import digests_of_files
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import HEADER_BYTES, Parts, decode, encode_parts, measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
@@ -276,6 +277,7 @@ class ActorProcess:
 
         async def work() -> None:
             frame = self._states.begin(state)
+            self._actor._files = digests_of_files((self._casting.args, self._casting.kwargs))
             await self._actor.load()
             if frame is not None:
                 restored.restore(self._actor, frame, self._casting.name, self._settings.checkpoint)
@@ -309,7 +311,7 @@ class ActorProcess:
     async def snapshot(self, driver: bytes) -> tuple[bytes, bytes | None]:
         """Return the actor's state as a sealed frame, or where it is kept; and an encoded error or None."""
         self._check_driver(driver, Life.LOADED)
-        frame = snapshot.seal({"state": snapshot.capture(self._actor, self._actor.state), "jobs": [], "timers": {}})
+        frame = snapshot.seal_actor(self._actor)
         try:
             return self._states.keep(frame), None
         except FedactorsError as error:

@@ -169,9 +169,7 @@ class SimulatedContext(Context):
             (j.key, j.function.__name__, j.args, (j.work.kind, j.work.units), j.due)
             for j in sorted(self.jobs.values(), key=lambda j: j.key)
         ]
-        state = snapshot.capture(self.actor, self.actor.state)
-        frame = snapshot.seal({"state": state, "jobs": jobs, "timers": dict(sorted(self.timers.items()))})
-        return self.states.keep(frame)
+        return self.states.keep(snapshot.seal_actor(self.actor, jobs, self.timers))
 
     def restore(self, frame: bytes, folder: str) -> None:
         """Load a sealed frame into the actor and take up its work in flight again; `folder`: where it lies."""

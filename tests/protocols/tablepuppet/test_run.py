@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from fedactors.config import build
-from fedactors.data.held_tables import RowsChangedError
 from fedactors.data.partitions import RelationalPartition
 from fedactors.data.relational import TableSource
 from fedactors.data.relational import in_memory as rows_in_memory
-from fedactors.errors import PartyLost, Refused
+from fedactors.errors import PartyLost, Refused, RowsChangedError
 from fedactors.inspection import describe_predictions
 from fedactors.joining import owners as joining
 from fedactors.joining.owners import HashSecret
