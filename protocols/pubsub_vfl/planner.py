@@ -181,6 +181,9 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
         raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
     if not isinstance(values["phases"], Sequence) or not values["phases"]:
         raise BadInput(f"profile: phases: {values['phases']!r} is not allowed: a list of tables of scale and exponent")
+    phases = tuple(_law("phases", law) for law in values["phases"])
+    if not any(law.scale for law in phases):
+        raise BadInput("profile: phases: every scale is 0: a batch takes some time")
     cores = _number("cores", values["cores"], is_positive=True)
     if not cores.is_integer():
         raise BadInput(f"profile: cores: {values['cores']!r} is not allowed: it must be a whole number")
@@ -192,7 +195,7 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
     return PartyProfile(
         role=values["role"],
         cores=int(cores),
-        phases=tuple(_law("phases", law) for law in values["phases"]),
+        phases=phases,
         memory_base=_number("memory_base", values["memory_base"]),
         memory_per_batch=memory,
         memory_available=_number("memory_available", values["memory_available"], is_endless=True),
@@ -257,6 +260,8 @@ def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -
         name: [_number(name, each[name], is_positive=name != "latency") for each in profiles if name in each]
         for name in _OF_THE_LINK
     }
+    if min(stated["num_rows"], default=1) < 1:
+        raise BadInput(f"profile: num_rows: {min(stated['num_rows']):g} is not allowed: it must be 1 or more")
     return Problem(
         active=active[0],
         passive=weakest(passive),
@@ -330,7 +335,14 @@ def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict
     """Return the best setting for the profiles of one active and one or more passive parties; see `problem_of`.
 
     `predicted_epoch_seconds` is that of the setting returned, `given_epoch_seconds` that of `config` as it stands.
+
+    Raises:
+        BadInput: also of settings whose epochs are not worked out.
     """
+    if config.algorithm != "pubsub-vfl":
+        raise BadInput(f"algorithm: {config.algorithm!r} is not planned for: pubsub-vfl is")
+    if config.local_updates:
+        raise BadInput(f"local_updates: {config.local_updates} is not allowed: local updates are not planned for")
     problem = problem_of(config, profiles)
     found: dict[str, Any] = {"replay": [asdict(made) for made in choose(config, problem)[:_SHOWN]]}
     for objective, workers in (("pipeline", WORKER_STEPS), ("epoch", WORKERS), ("literal", WORKERS)):

@@ -105,7 +105,7 @@ def test_protocols_give_the_numbers_of_the_simulation(hosts, name, settings):
 
 def test_own_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sent(hosts, tmp_path):
     rng = np.random.default_rng(0)
-    x, ids = rng.normal(size=(80, 4)), np.arange(80)
+    x, ids = rng.normal(size=(400, 4)), np.arange(400)
     label = (x.sum(1) > 0).astype(int)
     secret = tmp_path / "of-the-parties"
     secret.mkdir()

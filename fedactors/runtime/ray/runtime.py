@@ -82,7 +82,7 @@ class RayRuntime(Runtime):
         costs: CostModel | None = None,
         scale: float = 1.0,
         emulate: bool = False,
-        start_timeout: float = 180.0,
+        start_timeout: float = 300.0,
         lease: float = LEASE_SECONDS,
         call_timeout: float = 3600.0,
         use_sockets: bool = True,

@@ -1,6 +1,6 @@
 """Writes one party's profile for `fedactors plan pubsub-vfl --profile active.json passive.json` (Figure 8, Table 8).
 
-Each party runs it on its own machine, over its own data; only fitted constants are in the file.
+Each party runs it on its own machine, over its own data; the file holds fitted constants and how many rows train.
 Usage: python scenarios/paper/pubsub_vfl/profile_party.py --data bank --party active --out DIR [key=value ...]
 """
 
@@ -29,7 +29,8 @@ def main() -> None:
     config = build(PubSubVflConfig, parse_words(given.words))
     data = load_data(config, given.data, 0)
     made = profile_party(config, data, given.party, num_cores=given.cores, repetitions=2 if given.smoke else 10)
-    values = {**dataclasses.asdict(made), "num_rows": len(data.load(given.party).ids)}
+    train = (1 - config.test_share) * (1 - config.validation_share)
+    values = {**dataclasses.asdict(made), "num_rows": round(len(data.load(given.party).ids) * train)}
     text = json.dumps(values, indent=1)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)

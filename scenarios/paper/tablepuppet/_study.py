@@ -182,9 +182,9 @@ def compared(row: RunRow, centralised: RunRow) -> RunRow:
     return dataclasses.replace(row, metrics=metrics)
 
 
-def asked(description: str | None) -> Study:
+def asked(description: str | None, seeds: Sequence[int] = range(5)) -> Study:
     """Read the command line of a script of this folder."""
-    given: Study = study_flags(description, "tablepuppet", RESULTS).parse_args(namespace=Study())
+    given: Study = study_flags(description, "tablepuppet", RESULTS, seeds=seeds).parse_args(namespace=Study())
     return given
 
 

@@ -152,7 +152,9 @@ def test_a_link_that_one_party_states_is_the_link():
         ([profile("active", bandwidth=0), profile("passive")], "bandwidth: 0 .* more than 0"),
         ([profile("active", bandwidth=math.nan), profile("passive")], "bandwidth: nan"),
         ([profile("active", num_rows=0), profile("passive")], "num_rows: 0"),
+        ([profile("active", num_rows=0.5), profile("passive", num_rows=9)], "num_rows: 0.5 .* 1 or more"),
         ([profile("active", phases=[]), profile("passive")], "phases: "),
+        ([profile("active", phases=[{"scale": 0, "exponent": 1}]), profile("passive")], "phases: every scale is 0"),
         ([profile("active", phases=[5]), profile("passive")], "phases: 5 .* a table"),
         ([profile("active", phases=[{"scale": -1, "exponent": 1}]), profile("passive")], "phases: scale: -1"),
         ([profile("active", phases=[{"scale": 1, "exponent": 400}]), profile("passive")], "exponent: 400"),
@@ -165,6 +167,14 @@ def test_a_link_that_one_party_states_is_the_link():
 def test_bad_profiles_are_named(profiles, named):
     with pytest.raises(BadInput, match=named):
         plan(config_of(), profiles)
+
+
+@pytest.mark.parametrize(
+    "given", [{"algorithm": "avfl", "num_active_workers": 1, "num_passive_workers": 1}, {"local_updates": 5}]
+)
+def test_settings_whose_epochs_are_not_worked_out_are_refused(given):
+    with pytest.raises(BadInput, match=next(iter(given))):
+        plan(config_of(**given), [profile("active"), profile("passive")])
 
 
 NO_MEMORY = {"memory_base": 0.0, "memory_per_batch": PowerLaw(0.0, 1.0), "memory_available": 1.0, "sync_seconds": 0.0}
