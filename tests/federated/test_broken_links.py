@@ -343,7 +343,8 @@ def test_a_link_that_does_not_come_back_ends_the_run_in_a_line_and_both_sites_ar
     took = time.monotonic() - closed[0]
     thread.join(60)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
-    assert "its site shop was lost: the connection was closed, and it did not come back within 4 s" in line
+    # by the driver's own clock, or by the bank's word, whom the shop told that its driver stayed away
+    assert "its site shop was lost: the connection was closed" in line
     assert 4.0 <= took < 30
     way.is_closed = False
     end = time.monotonic() + 60

@@ -138,7 +138,8 @@ def test_sums_are_recovered_without_one_or_two_of_five(monkeypatch, door, names,
     assert set(calls.values()) == {which}
     assert result.rounds == 3
     assert memory.rounds[-1]["num_members"] == 5 - len(names)
-    assert result.metrics["test/accuracy"] > 0
+    # of three classes after three rounds; masks that are left in a sum make it huge
+    assert result.metrics["test/loss"] < 2
     # no client was ever summed with two companies over the same values
     assert companies
     assert {len(seen) for seen in companies.values()} == {1}
