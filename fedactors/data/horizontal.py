@@ -236,7 +236,8 @@ class HorizontalFile:
         if self.classes:
             unknown = sorted(set(block.class_names) - set(self.classes))
             if unknown:
-                raise BadInput(f"{where}: label {unknown[0]!r} is not allowed: classes are {', '.join(self.classes)}")
+                known = ", ".join(self.classes)
+                raise BadInput(f"{where}: {self.file.label}: label {unknown[0]!r} is not allowed: classes are {known}")
             codes = np.asarray([self.classes.index(name) for name in block.class_names], np.int64)
             labels = codes[labels]
         # One client may well have a single class, so that its labels are not held against `check_block`.

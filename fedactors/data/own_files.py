@@ -41,12 +41,12 @@ def _digests(value: Any) -> Iterator[tuple[str, bytes]]:
 
 def _content(path: Path) -> bytes:
     """Return the SHA-256 of a file, or of a folder's files with their places in it."""
-    if path.is_dir():
-        inside = sorted(one for one in path.rglob("*") if one.is_file())
-        found = b"".join(str(one.relative_to(path)).encode() + b"\0" + _content(one) for one in inside)
-        return hashlib.sha256(found).digest()
     try:
+        if path.is_dir():
+            inside = sorted(one for one in path.rglob("*") if one.is_file())
+            found = b"".join(str(one.relative_to(path)).encode() + b"\0" + _content(one) for one in inside)
+            return hashlib.sha256(found).digest()
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").digest()
-    except OSError:
+    except (OSError, ValueError):  # no file of the system's, by its name either
         return b""
