@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedactors.data.relational import TableSource
+from fedactors.runtime.addresses import free_port
 
 PASSWORD = "s3cret-pw"
 
@@ -43,9 +43,7 @@ def postgres():
 
         setup: list[str | Path] = ["-D", data, "-U", "org", f"--pwfile={secret}", "-A", "scram-sha-256"]
         run(binaries / "initdb", *setup)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
         run(binaries / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start")
         yield "127.0.0.1", port

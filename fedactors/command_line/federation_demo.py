@@ -10,7 +10,6 @@ import io
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from fedactors.command_line.terminal import print_json, print_metrics, print_tab
 from fedactors.errors import BadInput, CallTimeout, PartyFailed
 from fedactors.plugins import discover, resolve_address
 from fedactors.records.progress import format_bytes
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated.crossings import agree, learned
 from fedactors.validation import writing
 
@@ -133,7 +133,7 @@ def _make_sites(folder: Path, quiet: bool) -> None:
     federation = str(folder / FEDERATION)
     _command("federation", "init", federation, quiet=quiet)
     for name in SITES:
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         site = str(folder / name)
         _command("site", "init", name, "--folder", site, "--listen", address, quiet=quiet)
         # nobody's data: where a broker runs, if the protocol has one, is agreed before
@@ -162,12 +162,6 @@ def _write_data(folder: Path) -> None:
     write(folder / BANK / "customers.csv", ("income", income), ("age", age), ("defaulted", (risk > 0).astype(int)))
     write(folder / SHOP / "orders.csv", ("orders", orders), ("returns", returns))
     write(folder / CARRIER / "calls.csv", ("calls", calls), ("minutes", minutes))
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _start(site: Path, quiet: bool) -> subprocess.Popen[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import re
 import socket
 
@@ -12,6 +13,9 @@ from fedactors.errors import BadInput
 from fedactors.validation import shown
 
 CONNECT_SECONDS = 10.0
+# between the ports of Ray's processes (to 19,999) and those that Linux gives to whoever connects (from 32,768)
+_FREE_PORTS = range(20_000, 32_768)
+_TRIES = 1_000
 _RETRY_SECONDS = 0.2
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -43,6 +47,21 @@ def check_reachable(address: str) -> None:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"address: nobody answers at {address!r} ({reason})") from None
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port at which nobody listens, and which this machine gives to no connection in the meantime.
+
+    What a system gives for port 0 is one of those that any process which connects somewhere may get a moment later.
+
+    Raises:
+        BadInput: none of a thousand ports can be had.
+    """
+    for port in random.SystemRandom().sample(_FREE_PORTS, _TRIES):
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind((host, port))
+            return port
+    raise BadInput(f"address: no port of {host} is free between {_FREE_PORTS[0]} and {_FREE_PORTS[-1]}")
 
 
 def uses_tls() -> bool:

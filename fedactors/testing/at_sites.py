@@ -11,7 +11,6 @@ import io
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import psutil
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.inspection import describe_messages
 from fedactors.plugins import find_protocol, resolve_address
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated.audit import AUDIT, check
 from fedactors.runtime.federated.crossings import compare
 from fedactors.runtime.federated.folders import SiteFolder
@@ -68,7 +68,7 @@ class Sites:
         federation = str(folder / "federation")
         _type("federation", "init", federation)
         for name in names:
-            home, address = str(folder / name), f"127.0.0.1:{_free_port()}"
+            home, address = str(folder / name), f"127.0.0.1:{free_port()}"
             _type("site", "init", name, "--folder", home, "--listen", address)
             _type("federation", "admit", federation, f"{home}/{name}.csr", "--address", address)
         for name in names:
@@ -279,12 +279,6 @@ def _type(*words: str) -> None:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _last(text: str) -> str:

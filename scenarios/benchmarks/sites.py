@@ -31,6 +31,7 @@ import psutil
 
 from fedactors.command_line.main import main as fedactors
 from fedactors.config import build
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.pieces import Limits
 from fedactors.runtime.federated.reach import check_site, installed
@@ -48,13 +49,6 @@ def command(*words: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         if code := fedactors(list(words)):
             raise SystemExit(code)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def make_sites(folder: Path) -> None:

@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import ray
 
+from fedactors.runtime.addresses import free_port
 from tests import forked_workers
 
 ROOT = Path(__file__).parents[2]
@@ -73,9 +73,7 @@ class Place:
             self._start_cluster()
 
     def _start_cluster(self) -> None:
-        with socket.socket() as taken:
-            taken.bind(("", 0))
-            port = taken.getsockname()[1]
+        port = free_port()
         self._workers = self._open.enter_context(forked_workers.server())
         words = [sys.executable, "-m", "tests.campaign.head", "start", "--head"]
         words += [f"--port={port}", "--num-cpus=8", "--object-store-memory=200000000", "--include-dashboard=false"]

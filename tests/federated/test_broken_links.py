@@ -16,6 +16,7 @@ import pytest
 
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import encode_parts
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated.crossings import agree
 from fedactors.runtime.federated.folders import Member
 from fedactors.runtime.federated.greeting import NEW, Hello
@@ -29,7 +30,7 @@ from tests.federated.mischief import LONG, in_mid_run
 from tests.federated.test_going_on import MANY, same
 from tests.federated.test_runs import SMALL, federated, last_line, last_run, simulated
 from tests.federated.ways import Way, on_a_way
-from tests.federated.world import BANK, LIMITS, SHOP, World, free_port
+from tests.federated.world import BANK, LIMITS, SHOP, World
 
 HELLO = Hello("credit", "calls", "0" * 16, "")
 

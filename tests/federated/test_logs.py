@@ -188,7 +188,12 @@ def test_two_sites_hold_their_logs_of_a_run_against_each_other(kept: World, caps
     assert main(["site", "audit", run, "--folder", str(kept.path / BANK), "--against", str(other)]) == 3
     assert f"run {run}: DO NOT AGREE" in capsys.readouterr().out
     assert main(["site", "audit", "f" * 16, "--folder", str(kept.path / BANK), "--against", str(theirs)]) == 2
-    assert "is not in the logs of both bank and shop" in capsys.readouterr().err
+    assert f"{'f' * 16!r} is not in the log of bank" in capsys.readouterr().err
+    # a log that knows nothing of a run that finished here does not agree with this one
+    other.unlink()
+    AuditLog(other, kept.path / SHOP / "key.pem").add("started", site=SHOP)
+    assert main(["site", "audit", run, "--folder", str(kept.path / BANK), "--against", str(other)]) == 3
+    assert "shop's log has no end of it, and bank's says that it finished" in capsys.readouterr().out
 
 
 @pytest.mark.slow

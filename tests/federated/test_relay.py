@@ -21,6 +21,7 @@ import pytest
 from fedactors.command_line.main import main
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import encode_parts
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated import identity
 from fedactors.runtime.federated.crossings import agree
 from fedactors.runtime.federated.folders import Member, SiteFolder, federation_text
@@ -32,7 +33,7 @@ from fedactors.runtime.federated.relayed import ANSWER, DIAL, WAIT, signed_words
 from fedactors.runtime.federated.words import errors_for
 from tests.federated.test_going_on import MANY, after_rounds, resumed, rounds_of, runs, same
 from tests.federated.test_runs import SMALL, federated, last_line, last_run, simulated
-from tests.federated.world import BANK, LIMITS, SHOP, World, free_port
+from tests.federated.world import BANK, LIMITS, SHOP, World
 
 pytestmark = pytest.mark.slow
 TIGHT = RelayLimits(handshake=1.0, silence=3.0, connections=12, per_site=6, strangers=4, block=16 * 1024)

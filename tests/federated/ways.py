@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.federated.world import BANK, SHOP, World, free_port
+from fedactors.runtime.addresses import free_port
+from tests.federated.world import BANK, SHOP, World
 
 BLOCK = 65536
 

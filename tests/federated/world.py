@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ import numpy as np
 
 from fedactors.command_line.main import main
 from fedactors.errors import BadInput
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated.audit import AUDIT, check
 from fedactors.runtime.federated.folders import SITE, SiteFolder
 from fedactors.runtime.federated.pieces import Limits
@@ -34,12 +34,6 @@ SQL_OF_THREE = (
     "SELECT accounts.bad, accounts.income, accounts.age, sales.orders, stays.visits "
     "FROM accounts JOIN sales ON accounts.id = sales.id JOIN stays ON accounts.id = stays.id"
 )
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def write_data(folder: Path) -> None:

@@ -47,9 +47,7 @@ def test_addresses_are_validated(address: str, text: str) -> None:
 
 
 def test_nobody_answers() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = addresses.free_port()
     with pytest.raises(BadInput, match=f"address: nobody answers at '127.0.0.1:{port}'"):
         addresses.check_reachable(f"127.0.0.1:{port}")
 
@@ -172,9 +170,7 @@ def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = addresses.free_port()
     words = f"start --head --port {port} --node-ip-address 127.0.0.1 --include-dashboard=false --num-cpus 1 --block"
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     command = [str(Path(sys.executable).with_name("ray")), *words.split(), "--temp-dir", str(folder / "ray")]
