@@ -3,11 +3,13 @@
 #   PYTHON       the interpreter for .venv (3.11 or newer; default: python3.11, else python3)
 #   WHEEL_INDEX  an additional index of wheels, for example one with CPU builds of torch
 #   TESTS        what to test (default: everything)
+#   FLAGS        what else pytest is told
 #   WORKERS      how many processes test at a time (default: 3, for two cores: tests on Ray wait half of their time)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WHEEL_INDEX ?=
 TESTS ?=
+FLAGS ?=
 WORKERS ?= 3
 # another set of rows for `make replay` each time, unless a seed is given
 DRAWN := $(if $(DRAW_SEED),--draw-seed $(DRAW_SEED))
@@ -33,14 +35,14 @@ demo: $(VENV)/.installed
 	@$(BIN)/python scenarios/demo.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk" $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk" $(FLAGS) $(TESTS)
 
 # `make fuzz` tries twenty times as much as a test run; FEDACTORS_FUZZ_SEED=7 picks other folders
 fuzz: $(VENV)/.installed-dev
 	FEDACTORS_FUZZ=$${FEDACTORS_FUZZ:-20} $(BIN)/python -m pytest -q --numprocesses logical tests/fuzz
 
 walks: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m walk $(or $(TESTS),$(WALKS))
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m walk $(FLAGS) $(or $(TESTS),$(WALKS))
 
 replay: $(VENV)/.installed-dev
 	$(BIN)/python -m scenarios.replay --rows 3 --within 20 $(DRAWN)
