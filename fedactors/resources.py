@@ -15,8 +15,9 @@ class Resources:
 
     A label is a custom Ray resource, such as ``{"dc-oregon": 1}`` for hosts started with
     ``ray start --resources='{"dc-oregon": 1}'``; asking for a small share (0.001) places an actor there without
-    using the label up. In the simulated runtime the actor's computes queue for `simulated_cores` cores, `num_cpus` of
-    them by default; an actor that schedules rented hardware by itself states as many as it may ever use.
+    using the label up. In the simulated runtime, and on Ray where costs are emulated, the actor's computes queue for
+    `simulated_cores` cores, `num_cpus` of them by default; an actor that schedules rented hardware by itself states as
+    many as it may ever use.
     """
 
     num_cpus: float = 0.0
@@ -32,6 +33,11 @@ class Resources:
         for name, value in self.labels.items():
             if value <= 0:
                 raise BadInput(f"labels: {name}={value} is not allowed: it must be more than 0")
+
+    @property
+    def num_cores(self) -> int:
+        """How many computes of the actor take their stated time at once."""
+        return max(1, int(self.num_cpus if self.simulated_cores is None else self.simulated_cores))
 
     def demand(self) -> dict[str, float]:
         """Return what is asked in Ray's names, without the zeros."""

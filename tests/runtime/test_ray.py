@@ -306,3 +306,13 @@ def test_links_and_costs_can_be_emulated_at_a_scale() -> None:
     (talked, worked), _ = play(drive, network=network, costs=Costs({"step": (1.0, 0.5)}), scale=0.1)
     assert talked >= 2 * 0.05
     assert worked >= 0.2
+
+
+def test_emulated_computes_of_an_actor_queue_for_its_core_as_in_simulation() -> None:
+    async def drive(runtime: RayRuntime, a: Any, b: Any) -> float:
+        start = runtime.clock.now()
+        await asyncio.gather(*(a.work("step", 2.0) for _ in range(4)))
+        return runtime.clock.now() - start
+
+    took, _ = play(drive, costs=Costs({"step": (1.0, 0.5)}), scale=0.1)
+    assert took >= 4 * 2.0

@@ -34,7 +34,7 @@ from fedactors.records.states import OwnStates
 from fedactors.records.temporary import make_folder, start_of
 from fedactors.remote import DRIVER, current_caller
 from fedactors.runtime import restored, snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader
+from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader, queue_for_core
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, encode_error, error_bytes
 from fedactors.runtime.hosted import HostedContext, WallClock
 from fedactors.runtime.ray.accounts import Drained
@@ -65,6 +65,7 @@ class RayContext(HostedContext):
         self._cpu_before = 0.0
         self._outside_reported = 0.0
         self._settings = settings
+        self._free_at = [0.0] * casting.resources.num_cores
         self._store = PayloadStore()
         self._reader = PayloadReader()
         # a compute in the loop's own thread would also delay the emulated links
@@ -123,11 +124,13 @@ class RayContext(HostedContext):
         self.ledger.record(self.clock.now(), self.name, receiver, kind, ERROR_ROW, error_bytes(error))
 
     async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
-        start = self.clock.now()
-        result = await super()._compute(function, args, work)
         costs = self._settings.costs
-        if costs is not None:
-            await self.clock.sleep(max(0.0, costs.seconds(self.name, work) - (self.clock.now() - start)))
+        if costs is None:
+            return await super()._compute(function, args, work)
+        # as in simulation: of several computes at once each core does one, however little the arithmetic here takes
+        _, due = queue_for_core(self._free_at, self.clock.now(), costs.seconds(self.name, work))
+        result = await super()._compute(function, args, work)
+        await self.clock.sleep(max(0.0, due - self.clock.now()))
         return result
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedactors.runtime.base import CostModel, MissingCost, Work
+from fedactors.runtime.base import CostModel, MissingCost, Work, queue_for_core
 from fedactors.runtime.batched import Batches, computed, is_marked
 from fedactors.runtime.simulation.pool import Pool
 
@@ -43,9 +42,7 @@ class Cores:
         free_at = self.free_at.get(group)
         if free_at is None:
             free_at = self.free_at[group] = [0.0] * self._count(group)
-        start = max(self._runtime.loop.time(), free_at[0])
-        due = start + seconds
-        heapq.heapreplace(free_at, due)
+        start, due = queue_for_core(free_at, self._runtime.loop.time(), seconds)
         self.busy_seconds += seconds
         self._runtime.record_span(actor, "compute", work.kind, start, due)
         return due, self.run(function, args)
@@ -72,5 +69,4 @@ class Cores:
     def _count(self, group: str) -> int:
         if group in self._shared:
             return self._shared[group]
-        asked = self._runtime.resources_of(group)
-        return max(1, int(asked.num_cpus if asked.simulated_cores is None else asked.simulated_cores))
+        return self._runtime.resources_of(group).num_cores
