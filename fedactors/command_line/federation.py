@@ -13,7 +13,7 @@ from fedactors.command_line.options import Parser
 from fedactors.command_line.site_operations import audit, check, one_run, renew, status, stop
 from fedactors.command_line.terminal import print_json, print_table, say
 from fedactors.errors import BadInput, Stopped
-from fedactors.validation import one_line, path_of, writing
+from fedactors.validation import one_line, party_name, path_of, writing
 
 if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
@@ -141,7 +141,7 @@ def _init_site(args: argparse.Namespace) -> int:
     from fedactors.runtime.federated.folders import SITE, parse_address, quoted
     from fedactors.runtime.federated.identity import check_name, make_key, make_request
 
-    name = check_name(_need(args.name, "NAME"), "site")
+    name = party_name(check_name(_need(args.name, "NAME"), "site"), "site")
     if args.relay is not None and args.listen is not None:
         raise BadInput("--relay: is not allowed with --listen: a site that is called through a relay listens nowhere")
     flag = "listen" if args.relay is None else "relay"

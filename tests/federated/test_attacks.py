@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgpack
+import numpy as np
 import pytest
 
 from fedactors.command_line.federation import _print_proposal
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
-from fedactors.network.codec import encode_parts
+from fedactors.network.codec import MAGIC, encode, encode_parts
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated import runtime
 from fedactors.runtime.federated.folders import SITE
 from fedactors.runtime.federated.greeting import Hello
+from fedactors.runtime.federated.hosting import OwnProcess
 from fedactors.runtime.federated.meeting import dial
+from fedactors.runtime.federated.pieces import framed
 from fedactors.runtime.federated.policy import in_all, spent
 from fedactors.runtime.federated.proposal import Proposal, as_tree, decide, kept_proposals, read_proposal
 from fedactors.runtime.federated.reach import CHECK_BYTES, CHECKING
+from fedactors.runtime.federated.relay import Relay
 from fedactors.runtime.federated.runtime import FederatedRuntime
+from fedactors.runtime.federated.site_run import SiteRun
 from fedactors.runtime.federated.strangers import LINES_PER_MINUTE
 from fedactors.runtime.federated.words import errors_for
-from tests.federated.mischief import WORKER, Rogue
+from protocols.pubsub_vfl.messages import Embedding
+from tests.federated.mischief import BROKER, WORKER, Rogue, in_mid_run
 from tests.federated.test_policy import BUDGET, NOISED
 from tests.federated.test_runs import federated
 from tests.federated.world import BANK, LIMITS, SHOP, World
@@ -39,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The shop's orders have a budget; its person answers."""
     made = World(tmp_path_factory.mktemp("attacks"))
     file = made.path / SHOP / SITE
-    file.write_text(file.read_text().replace('"orders.csv"\nid = "id"\n', BUDGET, 1) + BASKETS)
+    file.write_text(file.read_text().replace('"orders.csv"\nid = "id"\n', BUDGET.replace("60.0", "200.0"), 1) + BASKETS)
     made.start(BANK, QUICK)
     made.start(SHOP, QUICK)
     yield made
@@ -118,6 +128,50 @@ def _why_not(work: Any) -> BaseException:
     except FedactorsError as error:
         return error
     raise AssertionError("it was let through")
+
+
+def test_a_step_does_not_outlive_the_driver_that_asked_for_it() -> None:
+    """Else it would open connections, or an actor's loops, of a run that has ended."""
+    done: list[int] = []
+
+    async def step() -> None:
+        await asyncio.sleep(0.02)
+        done.append(1)
+
+    async def work() -> None:
+        run = SiteRun.__new__(SiteRun)
+        run.failure = asyncio.get_running_loop().create_future()
+        await run.unless_it_fails(step())
+        task = asyncio.ensure_future(run.unless_it_fails(step()))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(work())
+    assert done == [1]
+
+
+# --- a payload ------------------------------------------------------------------------------------------------------
+
+
+@slow
+def test_a_payload_is_for_the_reader_that_its_owner_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """An actor that the asking site does host, and a payload that there is: for another actor of the same site."""
+    asked: list[Any] = []
+
+    def ask(run: SiteRun) -> None:
+        assert isinstance(run.actors, OwnProcess)
+        context = run.actors.actors[WORKER]
+        ref = context.put(Embedding(1, 1, 1, 0.0, np.ones((2, 2), np.float32)), frozenset({f"{BANK}/worker-0"}))
+        body = memoryview(encode((BROKER, WORKER, ref.key)))
+        asked.append(asyncio.ensure_future(run._serve_payload(BANK)(body)))
+
+    thread = in_mid_run(world, SHOP, ask)
+    assert federated(world, ("num_epochs=100000", *NOISED[1:]), "--budget", "shop=20:1e-4") in (2, 3)
+    thread.join(60)
+    assert "broker: asks for a payload of shop/worker-0 that is for bank/worker-0" in capsys.readouterr().err
+    assert isinstance(asked[0].exception(), Refused)
+    assert is_free(world)
 
 
 # --- one run, told in two ways --------------------------------------------------------------------------------------
@@ -295,4 +349,27 @@ def test_a_site_that_is_refused_again_and_again_fills_no_log(world: World) -> No
 def test_an_honest_run_goes_through_after_all_of_it(world: World) -> None:
     assert is_free(world)
     assert federated(world, NOISED, "--budget", "shop=20:1e-4") == 0, world.said
-    assert in_all(spent(world.folder(SHOP).log())["orders"]).epsilon < 60
+    assert in_all(spent(world.folder(SHOP).log())["orders"]).epsilon < 200
+
+
+def test_a_frame_that_would_end_who_reads_it_ends_a_connection(tmp_path: Path) -> None:
+    """It comes from anybody on the network, to a relay, before it is known who that is."""
+    made = World(tmp_path)
+    said: list[str] = []
+    within: list[Any] = []
+    for _ in range(200):
+        within = [msgpack.ExtType(2, msgpack.packb(("a:b", within)))]
+    header = msgpack.packb((msgpack.packb(within[0]), ()))
+    deep = struct.pack("<4sI", MAGIC, len(header)) + header
+
+    async def work() -> bytes:
+        relay = Relay(made.path / "credit" / "federation.toml", tell=lambda line: said.append(line["text"]))
+        async with await relay.start("127.0.0.1", port := free_port()):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(framed([deep]))
+            found = await reader.read()
+            writer.close()
+            return found
+
+    assert asyncio.run(work())
+    assert any("does not decode: messages within messages, deeper than 32" in line for line in said), said

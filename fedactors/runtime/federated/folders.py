@@ -34,7 +34,7 @@ from fedactors.runtime.federated.credentials import KEY, Credentials, stamp
 from fedactors.runtime.federated.identity import SITE_NAME, as_pem, check_name, fingerprint, read_certificate
 from fedactors.runtime.federated.named_data import DataName, TaskFacts
 from fedactors.runtime.federated.policy import Amount, Policy
-from fedactors.validation import read_tree, shown
+from fedactors.validation import party_name, read_tree, shown
 
 FEDERATION, SITE = "federation.toml", "site.toml"
 EMBEDDED = "embedded"
@@ -160,7 +160,9 @@ def _federation_of(tree: Any, path: Path) -> Federation:
         previous = None
         if entry.previous is not None:
             previous = read_certificate(entry.previous, f"{path}: sites.{name}.previous")
-        members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
+        check_name(name, f"{path}: sites")
+        # called like an actor that is nobody's data, it would host that
+        members[party_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
     for party, site in found.seats.items():
         if site not in members or party in members or not SITE_NAME.fullmatch(party) or party == "driver":
             raise BadInput(f"{path}: seats.{party}: {site!r} is not allowed: a party that is no site, and a site")

@@ -186,11 +186,13 @@ class SiteRun:
         """Do a step that may take long, and raise as soon as the run has failed."""
         task = asyncio.get_running_loop().create_task(work)
         both: set[asyncio.Future[Any]] = {task, self.failure}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        task.cancel()
-        raise self.failure.result()
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise self.failure.result()
+        finally:
+            task.cancel()  # also where its driver is gone: nobody would end what it goes on to open
 
     async def _prepare(self, castings: Any) -> None:
         proposal, me = self.proposal, self._folder.name
