@@ -13,6 +13,7 @@ from fedactors.command_line.federation import FEDERATION_ACTIONS, SITE_ACTIONS
 from fedactors.command_line.main import main
 from fedactors.command_line.site_operations import one_run
 from fedactors.errors import BadInput
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated import reach
 from fedactors.runtime.federated.audit import AUDIT, check
 from fedactors.runtime.federated.folders import SiteFolder, quoted, read_federation
@@ -385,6 +386,21 @@ def test_a_site_reads_its_own_data_before_anybody_asks(
         (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("data.orders: ")]
         assert problem in line
     assert made.names
+
+
+@pytest.mark.slow
+def test_a_site_listens_and_is_dialled_at_an_address_of_ipv6(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which stands in brackets, as everywhere."""
+    addresses = {BANK: f"[::1]:{free_port()}", SHOP: f"127.0.0.1:{free_port()}"}
+    made = World(tmp_path, addresses=addresses)
+    assert addresses[BANK] in (tmp_path / SHOP / "federation.toml").read_text()
+    made.start(BANK)
+    try:
+        assert main(["site", "check", "--folder", str(tmp_path / SHOP)]) == 0, capsys.readouterr().out
+    finally:
+        made.stop()
 
 
 def test_new_rows_are_checked_by_the_rules_of_those_that_were_trained_on(

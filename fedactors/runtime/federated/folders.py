@@ -128,7 +128,7 @@ def _checked(kind: type[Any], path: Path, tree: Any) -> Any:
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``.
+    """Return host and port of ``HOST:PORT``; an IPv6 address stands in brackets, which are none of the host.
 
     Raises:
         BadInput: it is something else.
@@ -137,7 +137,7 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
     if not (colon and is_port and _HOST.fullmatch(host)):
         raise BadInput(f"{field}: {shown(text)} is not allowed: give HOST:PORT")
-    return host, int(port)
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
 
 
 def read_federation(path: Path) -> Federation:
@@ -185,7 +185,8 @@ def federation_text(made: Federation) -> str:
     """
     lines = [f"name = {quoted(made.name)}", f"authority = {quoted(made.authority)}", ""]
     for site, member in made.members.items():
-        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{member.host}:{member.port}')}"]
+        host = f"[{member.host}]" if ":" in member.host else member.host
+        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{host}:{member.port}')}"]
         lines += [f"certificate = {quoted(as_pem(member.certificate))}"]
         lines += ["relay = true"] if member.is_relayed else []
         lines += [] if member.previous is None else [f"previous = {quoted(as_pem(member.previous))}"]
