@@ -386,10 +386,10 @@ class SiteRun:
         """Wait until the run is open here.
 
         Raises:
-            PartyLost: it is over: what would leave now, nobody would count.
+            PartyLost: it is over, and what would leave now nobody would count.
         """
         await self._is_open.wait()
-        if self.life is not Life.OPEN:
+        if self.life is not Life.OPEN and self._spending.is_counted:  # else a last word of another site may be late
             raise PartyLost(actor, "the run is over at its site")
 
     def _serve_payload(self, peer: str) -> Serve:
