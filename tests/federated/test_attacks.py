@@ -271,6 +271,44 @@ def test_a_proposal_that_is_too_deep_is_none() -> None:
         deep = deep[0]
 
 
+# --- two coordinators, and a run that there was ---------------------------------------------------------------------
+
+
+@slow
+def test_a_site_takes_one_driver_at_a_time_and_each_run_once(world: World) -> None:
+    rogue, other = Rogue(world), Rogue(world)
+    tree = {**as_tree(rogue.proposal), "data": {BANK: "customers", SHOP: "baskets"}}
+    held, done = threading.Event(), threading.Event()
+
+    async def hold(one: Any) -> None:
+        await one()
+        held.set()
+        await asyncio.to_thread(done.wait, 20)
+
+    thread = threading.Thread(target=lambda: knocking(world, Hello("credit", "driver", "c" * 16, ""), hold))
+    thread.start()
+    held.wait(20)
+    try:
+        for asked in (other, rogue):
+            with pytest.raises(Refused, match=r"while c{16} is under way or waits: one at a time"):
+                asked.say(("propose", (tree,)))
+    finally:
+        done.set()
+        thread.join(30)
+    assert is_free(world)
+    answering = world.answer(names=(SHOP,))
+    rogue.say(("propose", (tree,)), ("fail", ("that is all",)))
+    answering.join(30)
+    assert is_free(world)
+    for again in (tree, {**tree, "config": {**tree["config"], "num_epochs": 1}}):  # by the approval that there was
+        with pytest.raises(Refused, match="proposes what cannot be: the run was proposed before"):
+            rogue.say(("propose", (again,)))
+    assert world.processes[SHOP].run is None
+    with pytest.raises(Refused, match="asks for 'prepare' before anything is approved"):
+        rogue.say(("prepare", ((),)))
+    assert any("one at a time" in line for line in world.refusals(SHOP))
+
+
 # --- a site of the federation that wants others to have no site -----------------------------------------------------
 
 
