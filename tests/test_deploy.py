@@ -34,6 +34,29 @@ def test_the_image_has_the_wheel_of_this_version_and_nothing_else_of_the_reposit
     assert supported.startswith(">=3.11")
 
 
+def test_the_image_serves_a_site_whose_folder_is_a_volume():
+    """No builder is needed to see that the site's user owns the place, and that the page's commands are ours."""
+    text = (DEPLOY / "Dockerfile").read_text()
+    made = re.search(
+        r"useradd .*--uid 1000 (\w+).*?install --directory --owner \1 --group \1 --mode 700 /site$", text, re.M | re.S
+    )
+    assert made is not None
+    assert made.end() < text.index(f"USER {made.group(1)}"), "made by root, for the user"
+    said = re.sub(r"\\\n#?\s*", "", text)
+    words = re.findall(rf"fedactors(?::{re.escape(VERSION)})? (site .*--folder /site.*)$", said, re.M)
+    asked = [_parsers()[0].parse_args(line.split()) for line in words]
+    assert [(args.action, args.folder) for args in asked] == [
+        ("init", "/site"),
+        ("start", "/site"),
+        ("pending", "/site"),
+    ]
+    assert asked[1].format == "json"
+    start = next(line for line in said.splitlines() if "site start" in line)
+    assert f"--publish {asked[0].listen.rpartition(':')[2]}:" in start
+    for line in words:
+        assert line in re.sub(r"\\\n\s*", "", PAGE), line
+
+
 def test_the_unit_starts_a_site_and_systemd_takes_it(tmp_path):
     text = (DEPLOY / "fedactors-site.service").read_text()
     command = re.search(r"^ExecStart=(\S+) (.*)$", text, re.M)

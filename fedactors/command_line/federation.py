@@ -13,7 +13,7 @@ from fedactors.command_line.options import Parser
 from fedactors.command_line.site_operations import audit, check, one_run, renew, status, stop
 from fedactors.command_line.terminal import print_json, print_table, say
 from fedactors.errors import BadInput, Stopped
-from fedactors.validation import path_of, writing
+from fedactors.validation import one_line, party_name, path_of, writing
 
 if TYPE_CHECKING:
     from fedactors.runtime.federated.folders import SiteFolder
@@ -141,7 +141,7 @@ def _init_site(args: argparse.Namespace) -> int:
     from fedactors.runtime.federated.folders import SITE, parse_address, quoted
     from fedactors.runtime.federated.identity import check_name, make_key, make_request
 
-    name = check_name(_need(args.name, "NAME"), "site")
+    name = party_name(check_name(_need(args.name, "NAME"), "site"), "site")
     if args.relay is not None and args.listen is not None:
         raise BadInput("--relay: is not allowed with --listen: a site that is called through a relay listens nowhere")
     flag = "listen" if args.relay is None else "relay"
@@ -315,14 +315,15 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     task = shown["task"]
     skipped = () if task["layout"] == "vertical" else _ROWS
-    said = ", ".join(f"{name}={value}" for name, value in task.items() if value and name not in skipped)
+    # others wrote it: no value may look like a line of ours
+    said = ", ".join(f"{name}={_word(value)}" for name, value in task.items() if value and name not in skipped)
     say(f"task: {said}; stated by {next(iter(shown['data']))}")
     seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())
     say(f"whoever is nobody's data: {seats or 'at ' + shown['coordinator']}")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
     # what the task says is no setting of a run of own data
-    settings = ", ".join(f"{name}={value}" for name, value in shown["config"].items() if name not in task)
+    settings = ", ".join(f"{name}={_word(value)}" for name, value in shown["config"].items() if name not in task)
     say(f"\nsettings: {settings}\n")
     for one in shown["protections"]:
         say(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")
@@ -335,6 +336,11 @@ def _print_proposal(shown: dict[str, Any]) -> None:
                 say(f"  reveals: {entry['reveals']}{f'  ({shapes})' if shapes else ''}")
 
 
+def _word(value: Any) -> str:
+    return one_line(str(value), _LONGEST_WORD)
+
+
+_LONGEST_WORD = 1000
 _ROWS = ("alignment", "split")
 """What a task says of vertical rows alone."""
 

@@ -61,7 +61,7 @@ def check(folder: SiteFolder, args: argparse.Namespace) -> int:
         print_json({"site": folder.name, "data": data, "sites": found})
         return code
     for one in data:
-        size = f"{one['rows']} rows, {one['columns']} columns"
+        size = f"{one['rows']} rows, {one['columns']} columns{f'; {odd}' if (odd := one['odd']) else ''}"
         say(f"data.{one['name']}: {one['problem'] or size}")
     names = ("address", "version", "round_trip_ms", "mb_per_second", "clock_seconds", "certificate_until")
     print_table(["site", *names], [[one["site"], *(_shown(one[name]) for name in names)] for one in found])
@@ -77,10 +77,10 @@ def check(folder: SiteFolder, args: argparse.Namespace) -> int:
 def _read(folder: SiteFolder, name: str) -> dict[str, Any]:
     """Return how many rows and columns data of the site's own have, or what is wrong with them, JSON-ready."""
     try:
-        rows, columns = folder.measure(name)
+        rows, columns, odd = folder.measure(name)
     except FedactorsError as error:
-        return {"name": name, "rows": None, "columns": None, "problem": str(error)}
-    return {"name": name, "rows": rows, "columns": columns, "problem": None}
+        return {"name": name, "rows": None, "columns": None, "odd": None, "problem": str(error)}
+    return {"name": name, "rows": rows, "columns": columns, "odd": odd or None, "problem": None}
 
 
 def renew(folder: SiteFolder, args: argparse.Namespace) -> int:

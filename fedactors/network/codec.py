@@ -9,6 +9,7 @@ arrays of plain dtypes, and dataclasses marked by `message` in modules that are 
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 import sys
 from collections.abc import Callable
@@ -43,6 +44,17 @@ _MALFORMED = (
     msgpack.exceptions.UnpackException,
 )
 """What foreign bytes can make msgpack or numpy raise."""
+
+
+_DEEPEST = 32
+"""Messages within messages: each takes some 50 kB of the process's stack, which no limit of Python's counts."""
+_MOST_ITEMS = 1 << 24
+"""That a frame may hold: a byte may stand for a hundred of memory. A mapping or a sequence counts as four more, a
+message or an array as eight."""
+_SMALL_BYTES = 1 << 20
+"""Of a frame's values, up to which nothing is counted."""
+_MOST_DIMENSIONS, _LONGEST_DTYPE, _MOST_EMPTY = 32, 40, 1 << 28
+"""Of an array: sizes, characters of its dtype, and rows (or what its sizes make) where it has no content."""
 
 
 class CodecError(FedactorsError):
@@ -340,20 +352,31 @@ def decode(frame: bytes | memoryview, arguments: bool = False) -> Any:
     start = _PREFIX.size + length
     data_start = start + (-start) % _ALIGN
 
+    depth = num_items = 0
+
+    def count(found: Any) -> Any:
+        nonlocal num_items
+        num_items += 4 + len(found)
+        if num_items > _MOST_ITEMS:
+            raise CodecError(f"a frame of more than {_MOST_ITEMS} values")
+        return found
+
+    hooks: dict[str, Any] = {"use_list": False, "strict_map_key": False}
+    if length > _SMALL_BYTES:
+        hooks |= {"list_hook": count, "object_hook": count, "max_array_len": _MOST_ITEMS, "max_map_len": _MOST_ITEMS}
+
     def ext_hook(code: int, data: bytes) -> Any:
+        nonlocal depth, num_items
+        num_items += 8
         if code == _ARRAY:
             index, dtype, shape = msgpack.unpackb(data, use_list=False)
-            kind = np.dtype(dtype)
-            if kind.kind not in _PLAIN_KINDS:
-                raise CodecError(f"an array of dtype {dtype} may not be received")
-            count = 1
-            for size in shape:
-                count *= size
-            if count == 0:
-                return np.empty(shape, kind)
-            return np.frombuffer(view, kind, count, data_start + offsets[index]).reshape(shape)
+            return _array(view, data_start + offsets[index], dtype, shape)
         if code == _MESSAGE:
-            name, values = msgpack.unpackb(data, ext_hook=ext_hook, use_list=False, strict_map_key=False)
+            depth += 1
+            if depth > _DEEPEST:
+                raise CodecError(f"messages within messages, deeper than {_DEEPEST}")
+            name, values = msgpack.unpackb(data, ext_hook=ext_hook, **hooks)
+            depth -= 1
             return _make_message(name, values, arguments)
         if code == _BIG_INT:
             return int.from_bytes(data, "little", signed=True)
@@ -361,9 +384,23 @@ def decode(frame: bytes | memoryview, arguments: bool = False) -> Any:
 
     try:
         tree, offsets = msgpack.unpackb(view[_PREFIX.size : start], use_list=False)
-        return msgpack.unpackb(tree, ext_hook=ext_hook, use_list=False, strict_map_key=False)
+        return msgpack.unpackb(tree, ext_hook=ext_hook, **hooks)
     except _MALFORMED as error:
         raise CodecError(f"a frame that does not decode: {error}") from None
+
+
+def _array(view: memoryview, at: int, dtype: Any, shape: Any) -> np.ndarray:
+    """Return the array of these facts whose content begins at `at`; what the facts say costs nothing yet."""
+    if type(dtype) is not str or len(dtype) > _LONGEST_DTYPE or len(shape) > _MOST_DIMENSIONS:
+        raise CodecError("an array of no dtype, or of too many dimensions")
+    kind = np.dtype(dtype)
+    if kind.kind not in _PLAIN_KINDS:
+        raise CodecError(f"an array of dtype {dtype} may not be received")
+    if (count := math.prod(shape)) != 0:
+        return np.frombuffer(view, kind, count, at).reshape(shape)
+    if math.prod(size for size in shape if size) > _MOST_EMPTY:
+        raise CodecError(f"an array of no content and sizes {shape}")
+    return np.empty(shape, kind)
 
 
 def _make_message(name: str, values: tuple[Any, ...], arguments: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fedactors.command_line.federation import FEDERATION_ACTIONS, SITE_ACTIONS
 from fedactors.command_line.main import main
 from fedactors.command_line.site_operations import one_run
 from fedactors.errors import BadInput
+from fedactors.runtime.addresses import free_port
 from fedactors.runtime.federated import reach
 from fedactors.runtime.federated.audit import AUDIT, check
 from fedactors.runtime.federated.folders import SiteFolder, quoted, read_federation
@@ -92,6 +94,10 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
         (("site", "init", "x"), "--listen: missing"),
         (("site", "init", "../x", "--listen", "h:1"), "site: '../x' is not allowed"),
         (("site", "init", "driver", "--listen", "h:1"), "site: 'driver' is not allowed"),
+        (
+            ("site", "init", "broker", "--listen", "h:1"),
+            "site: 'broker' is not allowed as the name of a party: auditor",
+        ),
         (("site", "init", "x", "--listen", "nowhere"), "--listen: 'nowhere' is not allowed: give HOST:PORT"),
         (("site", "start", "--folder", "."), "holds no site.toml"),
         (("site", "show", "--folder", "SHOP"), "RUN: missing"),
@@ -380,3 +386,55 @@ def test_a_site_reads_its_own_data_before_anybody_asks(
         (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("data.orders: ")]
         assert problem in line
     assert made.names
+
+
+@pytest.mark.slow
+def test_a_site_listens_and_is_dialled_at_an_address_of_ipv6(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which stands in brackets, as everywhere."""
+    addresses = {BANK: f"[::1]:{free_port()}", SHOP: f"127.0.0.1:{free_port()}"}
+    made = World(tmp_path, addresses=addresses)
+    assert addresses[BANK] in (tmp_path / SHOP / "federation.toml").read_text()
+    made.start(BANK)
+    try:
+        assert main(["site", "check", "--folder", str(tmp_path / SHOP)]) == 0, capsys.readouterr().out
+    finally:
+        made.stop()
+
+
+def test_new_rows_are_checked_by_the_rules_of_those_that_were_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no rules of their own, as the tutorial says; a row that stands twice hinders a training only."""
+    made, site = World(tmp_path), tmp_path / SHOP
+
+    async def reached(*args: object) -> dict[str, object]:
+        names = ("address", "version", "round_trip_ms", "mb_per_second", "clock_seconds", "certificate_until")
+        return {"site": BANK, "problem": None, "other_code": [], **dict.fromkeys(names)}
+
+    monkeypatch.setattr(reach, "check_site", reached)
+    (site / "kinds.csv").write_text("id;kind\na;new\nb;\nc;old\n")
+    (site / "later.csv").write_text("id;kind\nx;old\ny;new\ny;new\n")
+    (site / "wrong.csv").write_text("id;sort\nx;old\n")
+    rules = 'csv = { separator = ";" }\n[data.kinds.columns]\nkind = { type = "text", missing = "indicator" }\n'
+    names = [f'[data.{name}]\npath = "{name}.csv"\nid = "id"\n' for name in ("kinds", "later", "wrong")]
+    file = site / "site.toml"
+    file.write_text(f"{file.read_text()}{names[0]}{rules}{names[1]}{names[2]}")
+    assert main(["site", "check", "--folder", str(site)]) == 2
+    said = capsys.readouterr().out
+    assert "data.kinds: 3 rows, 3 columns\n" in said
+    assert re.search(r"^data.later: 3 rows, \d columns; read as data.kinds are, like rows to predict$", said, re.M), (
+        said
+    )
+    assert "data.wrong: shop: " in said, "what is wrong with it, not with others' rules"
+    with (site / "orders.csv").open("a") as orders:
+        orders.write("c7,1.0,2.0\n")
+    assert main(["site", "check", "--folder", str(site), "--format", "json"]) == 2
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["data"]}
+    assert found["orders"]["rows"] == 161
+    assert found["orders"]["odd"].endswith("1 ids occur more than once, the first is c7; keep one row of each")
+    customers = tmp_path / BANK / "customers.csv"
+    customers.write_text(f"{customers.read_text()}c7,1.0,2.0,1\n")
+    with pytest.raises(BadInput, match="1 ids occur more than once"):
+        made.folder(BANK).measure("customers")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import enum
 import struct
+import subprocess
+import sys
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
+import msgpack
 import numpy as np
 import pytest
 import torch
@@ -369,3 +373,55 @@ def test_a_number_rides_in_the_header_whatever_its_kind(number: Any) -> None:
 
 def test_a_large_integer_counts_in_full_also_as_a_field_of_its_own() -> None:
     assert measure(Nine(1 << 80_000, *NINE[1:8], None)) == 10_001
+
+
+def hostile(tree: bytes, offsets: tuple[int, ...] = (0,)) -> bytes:
+    header = msgpack.packb((tree, offsets))
+    return struct.pack("<4sI", MAGIC, len(header)) + header + bytes(128)
+
+
+def array_of(dtype: object, *shape: int) -> bytes:
+    return bytes(msgpack.packb(msgpack.ExtType(1, msgpack.packb((0, dtype, shape)))))
+
+
+def test_messages_nest_so_deep_and_no_deeper() -> None:
+    """Two hundred in each other, two kilobytes, took more of the stack than a process has, and ended it."""
+    nested = b""
+    for _ in range(200):
+        within = [msgpack.ExtType(2, nested)] if nested else []
+        nested = msgpack.packb(("tests.network.test_codec:Pair", within))
+    script = "import sys; from fedactors.network.codec import decode; decode(sys.stdin.buffer.read())"
+    frame = hostile(msgpack.packb(msgpack.ExtType(2, nested)))
+    done = subprocess.run([sys.executable, "-c", script], input=frame, capture_output=True, timeout=60)
+    assert (done.returncode, b"messages within messages, deeper than 32" in done.stderr) == (1, True), done
+    sent: Any = Pair(Numbers("x", np.zeros(1)), None)
+    for _ in range(5):
+        sent = Pair(sent, None)
+    assert decode(encode(sent)).left.left.left.left.left.left.sender == "x"
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        (array_of("|u1", *[2**63] * 40_000), "too many dimensions"),  # their product took seconds
+        (array_of("i4," * 100_000, 1), "no dtype"),
+        (array_of(None, 1), "no dtype"),
+        (array_of("<f4", 2**40, 0), "no content and sizes"),  # whoever makes something for each row
+        (array_of("<f4", 2**20, 0, 2**20), "no content and sizes"),
+        (b"\xdd" + struct.pack(">I", 1 << 22) + b"\x80" * (1 << 22), "more than 16777216 values"),
+        (b"\xdd" + struct.pack(">I", 1 << 22) + b"\x91\xc0" * (1 << 22), "more than 16777216 values"),
+        (b"\xdd" + struct.pack(">I", 1 << 25) + b"\xc0" * (1 << 25), "exceeds max_array_len"),
+    ],
+    ids=["sizes", "a long dtype", "no dtype", "rows of nothing", "nothing of nothing", "mappings", "tuples", "nils"],
+)
+def test_what_costs_much_more_than_it_weighs_is_refused_soon(tree: bytes, said: str) -> None:
+    frame, begun = hostile(tree), time.process_time()
+    with pytest.raises(CodecError, match=said):
+        decode(frame)
+    assert time.process_time() - begun < 3.0
+
+
+def test_a_large_frame_of_many_values_comes_back() -> None:
+    sent = {"rows": tuple(range(1 << 20)), "of": Numbers("x" * (1 << 20), np.zeros((0, 1 << 20)))}
+    got = decode(encode(sent))
+    assert (got["rows"], got["of"].values.shape) == (sent["rows"], (0, 1 << 20))

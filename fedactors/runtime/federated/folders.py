@@ -22,18 +22,19 @@ from cryptography import x509
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from fedactors.data.blocks import PartyBlock, check_block, check_ids
 from fedactors.data.graph_files import read_files
 from fedactors.data.horizontal import HorizontalFile
 from fedactors.data.own import read_party, read_table, read_task
 from fedactors.data.relational import TableSource
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, FedactorsError
 from fedactors.runtime.federated.audit import AUDIT, AuditLog
 from fedactors.runtime.federated.audit import check as check_log
 from fedactors.runtime.federated.credentials import KEY, Credentials, stamp
 from fedactors.runtime.federated.identity import SITE_NAME, as_pem, check_name, fingerprint, read_certificate
 from fedactors.runtime.federated.named_data import DataName, TaskFacts
 from fedactors.runtime.federated.policy import Amount, Policy
-from fedactors.validation import read_tree, shown
+from fedactors.validation import party_name, read_tree, shown
 
 FEDERATION, SITE = "federation.toml", "site.toml"
 EMBEDDED = "embedded"
@@ -41,6 +42,10 @@ EMBEDDED = "embedded"
 _PLAIN_LINES = re.compile(r"(?:[A-Za-z0-9+/= \-]*\n)+")
 _HOST = re.compile(r"[A-Za-z0-9_.:%\[\]\-]{1,253}")
 _STRICT = ConfigDict(extra="forbid", strict=True)
+_OF_OTHERS = TaskFacts(layout="vertical", type="regression", classes=1)
+"""What another site may state of the task."""
+_OF_NEW_ROWS, _RULES = {"path", "id", "csv"}, ("features", "categorical", "columns", "csv")
+"""Keys of rows to predict, and what they have from those of training."""
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -123,7 +128,7 @@ def _checked(kind: type[Any], path: Path, tree: Any) -> Any:
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``.
+    """Return host and port of ``HOST:PORT``; an IPv6 address stands in brackets, which are none of the host.
 
     Raises:
         BadInput: it is something else.
@@ -132,7 +137,7 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
     if not (colon and is_port and _HOST.fullmatch(host)):
         raise BadInput(f"{field}: {shown(text)} is not allowed: give HOST:PORT")
-    return host, int(port)
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
 
 
 def read_federation(path: Path) -> Federation:
@@ -155,7 +160,9 @@ def _federation_of(tree: Any, path: Path) -> Federation:
         previous = None
         if entry.previous is not None:
             previous = read_certificate(entry.previous, f"{path}: sites.{name}.previous")
-        members[check_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
+        check_name(name, f"{path}: sites")
+        # called like an actor that is nobody's data, it would host that
+        members[party_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
     for party, site in found.seats.items():
         if site not in members or party in members or not SITE_NAME.fullmatch(party) or party == "driver":
             raise BadInput(f"{path}: seats.{party}: {site!r} is not allowed: a party that is no site, and a site")
@@ -178,7 +185,8 @@ def federation_text(made: Federation) -> str:
     """
     lines = [f"name = {quoted(made.name)}", f"authority = {quoted(made.authority)}", ""]
     for site, member in made.members.items():
-        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{member.host}:{member.port}')}"]
+        host = f"[{member.host}]" if ":" in member.host else member.host
+        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{host}:{member.port}')}"]
         lines += [f"certificate = {quoted(as_pem(member.certificate))}"]
         lines += ["relay = true"] if member.is_relayed else []
         lines += [] if member.previous is None else [f"previous = {quoted(as_pem(member.previous))}"]
@@ -305,13 +313,13 @@ class SiteFolder:
         given = self._table(name).get("budget")
         return None if given is None else _checked(Amount, self.path / SITE, given)
 
-    def source(self, asked: DataName, facts: TaskFacts) -> Any:
-        """Return where the rows of data of this site are, in a run of this task.
+    def source(self, asked: DataName, facts: TaskFacts, table: Mapping[str, Any] | None = None) -> Any:
+        """Return where the rows of data of this site are, in a run of this task; `table`: not as site.toml says.
 
         Raises:
             BadInput: no such data, or what they say of themselves is wrong.
         """
-        table = dict(self._table(asked.name))
+        table = dict(self._table(asked.name) if table is None else table)
         task = table.pop("task", {})
         table.pop("budget", None)
         file, where = self.path / SITE, f"data.{asked.name}"
@@ -336,29 +344,51 @@ class SiteFolder:
             )
         return horizontal
 
-    def measure(self, name: str) -> tuple[int, int]:
-        """Read data of this site as a run would, and return how many rows and columns they have.
+    def measure(self, name: str) -> tuple[int, int, str]:
+        """Read data of this site as a run would, and return how many rows and columns they have, and what is odd.
 
-        Columns are those of features; of a table that a query joins, all.
+        Columns are those of features; of a table that a query joins, all. That ids stand in several rows is odd: rows
+        to predict may, and nobody says here which rows are to be trained on.
 
         Raises:
             BadInput, DataMissing: they cannot be read, or what they say of themselves is wrong.
         """
         asked, facts = DataName(site=self.name, name=name), self.task(name)
-        source = self.source(asked, facts or self._task_of_others(asked))
+        try:
+            return self._measured(asked, facts, self.source(asked, facts or self._task_of_others(asked)))
+        except BadInput:
+            # rows to predict have no rules of their own: a run reads them as it read those that it was trained on
+            if facts is None and set(table := self._table(name)) <= _OF_NEW_ROWS:
+                for other in self.names():
+                    rules = {key: value for key, value in self._table(other).items() if key in _RULES}
+                    with contextlib.suppress(FedactorsError):
+                        if rules and other != name:
+                            source = self.source(asked, _OF_OTHERS, {**rules, **table})
+                            rows, columns, _ = self._measured(asked, None, source)
+                            return rows, columns, f"read as data.{other} are, like rows to predict"
+            raise
+
+    def _measured(self, asked: DataName, facts: TaskFacts | None, source: Any) -> tuple[int, int, str]:
         if isinstance(source, HorizontalFile):
             if facts is None:
                 source = replace(source.file, needs_label=False)  # what labels mean, others say
             else:
                 self.source(replace(asked, is_test=True), facts).load()
-        found = source.load()
+        found, odd = source.load(), ""
         rows, columns = found.shape if isinstance(source, TableSource) else found.features.shape
-        return int(rows), int(columns)
+        if facts is not None and facts.layout == "vertical":  # which has the label, and is trained on
+            check_block(found, self.name, facts.type, facts.classes)
+        elif isinstance(found, PartyBlock):
+            try:
+                check_ids(found.ids, "no run trains on them")
+            except BadInput as error:
+                odd = str(error)
+        return int(rows), int(columns), odd
 
     def _task_of_others(self, asked: DataName) -> TaskFacts:
         """Return of what layout data are that state no task, as another site's will."""
         table = self._table(asked.name)
-        facts = TaskFacts(layout="relational", type="regression", classes=1)
+        facts = replace(_OF_OTHERS, layout="relational")
         if "nodes" in table or "label" in table:
             return replace(facts, layout="graph" if "nodes" in table else "horizontal")
         with contextlib.suppress(BadInput):

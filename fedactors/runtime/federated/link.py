@@ -351,9 +351,9 @@ class Connection:
 
     # --- the end ---
 
-    def give_up(self, why: str) -> None:
-        """End a link for which nobody waits any longer."""
-        self._end(why)
+    def give_up(self, why: str, *, is_refused: bool = False) -> None:
+        """End a link for which nobody waits any longer; of one that is refused the other side is told why."""
+        self._end(why, is_refused)
 
     def _end(self, why: str, is_refused: bool = False) -> None:
         if self.is_closed:

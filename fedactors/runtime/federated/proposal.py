@@ -60,8 +60,8 @@ class Proposal:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it."""
-        return hashlib.sha256(json.dumps(as_tree(self), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of all of it, the order of the sites too."""
+        return hashlib.sha256(json.dumps([as_tree(self), list(self.data)], sort_keys=True).encode()).hexdigest()
 
     def site_of(self, actor: str, seats: Mapping[str, str]) -> str:
         """Return the site that hosts an actor: its party's own, its seat, or the coordinator's."""
@@ -147,7 +147,7 @@ def read_proposal(tree: Any) -> Proposal:
     """
     try:
         made: Proposal = TypeAdapter(Proposal).validate_json(json.dumps(tree))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         if not isinstance(error, ValidationError):
             raise BadInput(f"proposal: {first_line(error)}") from None
         first = error.errors(include_url=False)[0]

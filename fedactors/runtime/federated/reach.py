@@ -6,6 +6,7 @@ It belongs to no run, needs nobody's approval, and tells every site of the feder
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from dataclasses import replace
 from typing import Any
@@ -26,8 +27,11 @@ from fedactors.validation import one_line, shown
 CHECKING = "check"
 _MIB = 1 << 20
 _NUM_CALLS, _NUM_MIB = 20, 16
+CHECK_BYTES = _NUM_MIB * _MIB
+"""Of a message at most; twice as many may be under way."""
 
 
+@functools.cache  # a process goes on with the code that it has loaded
 def installed() -> dict[str, str]:
     """Return the digest of each protocol's code that is installed here, by its name."""
     return {one.name: source_digest(one.protocol) for one in discover() if one.protocol is not None}

@@ -27,7 +27,7 @@ from fedactors.runtime.federated.proposal import (
     keep_proposal,
     read_proposal,
 )
-from fedactors.runtime.federated.reach import CHECKING, answer_checks
+from fedactors.runtime.federated.reach import CHECK_BYTES, CHECKING, answer_checks
 from fedactors.runtime.federated.relayed import Called
 from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, Life, SiteRun
 from fedactors.runtime.federated.strangers import Strangers
@@ -37,6 +37,8 @@ from fedactors.validation import one_line, shown
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
 _LONGEST_WHY = 300
+_MOST_CHECKS = 4
+"""Connections of one site for a check."""
 
 
 class SiteProcess:
@@ -71,6 +73,7 @@ class SiteProcess:
         self._waiting: Proposal | None = None
         self._proposed: Proposal | None = None
         self._links: WeakValueDictionary[tuple[str, str], Connection] = WeakValueDictionary()
+        self._is_considering = False
         self._asked: str | None = None
         """The run whose driver is connected; one at a time."""
         self._why = ""
@@ -157,8 +160,18 @@ class SiteProcess:
         self._operations.met(connection)
         if said.purpose == DRIVING:
             self._driving = connection
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks.append(asyncio.get_running_loop().create_task(self._expect(connection)))
         elif said.purpose != CHECKING and self.run is not None:
             self.run.joined(peer, said.purpose, connection)
+
+    async def _expect(self, driving: Connection) -> None:
+        """Let a driver go that proposes nothing, or stays when its proposal was refused: others may want to ask."""
+        while not driving.is_closed and self._driving is driving:
+            is_asking = self._is_considering or self.run is not None
+            await asyncio.sleep(2 * self.limits.piece)
+            if not (is_asking or self._is_considering or self.run is not None or driving.is_closed):
+                driving.give_up("is connected as a driver and asks for no run", is_refused=True)
 
     def _refused(self, who: str, why: str) -> None:
         self.folder.audit.add("refused", party=who, why=why)
@@ -172,12 +185,17 @@ class SiteProcess:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
             self._asked, self._why = hello.run, ""
             serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
-            ends = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
-            return {**ends, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
+            driving = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            return {**driving, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
-            ends = {"serve": answer_checks(peer), "lost": lambda *_: None, "errors": errors_for(self.folder.name, peer)}
-            limits = replace(self.limits, away=0.0)
+            errors = errors_for(self.folder.name, peer)
+            ends: dict[str, Any] = {"serve": answer_checks(peer), "lost": lambda *_: None, "errors": errors}
+            before = [one for (who, _), one in self._links.items() if who == peer and one.name == CHECKING]
+            if sum(not one.is_closed for one in before) >= _MOST_CHECKS:
+                raise Refused(peer, f"has {_MOST_CHECKS} connections for a check already")
+            ends["name"] = CHECKING
+            limits = replace(self.limits, away=0.0, message=CHECK_BYTES)
             return {**ends, "limits": limits, "traffic": self._operations.traffic(peer)}
         run = self.run
         if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
@@ -213,7 +231,13 @@ class SiteProcess:
             self._why = one_line(args[0], _LONGEST_WHY)
             return None
         if verb == "propose":
-            await self._consider(peer, run, args)
+            if self._is_considering:
+                raise self._note(Refused(peer, "proposes a second time"))
+            self._is_considering = True
+            try:
+                await self._consider(peer, run, args)
+            finally:
+                self._is_considering = False
             return None
         if (run_here := self.run) is None:
             raise self._note(Refused(peer, f"asks for {verb[:40]!r} before anything is approved"))
@@ -233,7 +257,7 @@ class SiteProcess:
             raise
 
     def _note(self, error: Refused) -> Refused:
-        self._refused(error.party, error.message)
+        self._strangers.refused(error.party, error.message)  # so many lines a minute: a site's driver may go on so
         return error
 
     async def _consider(self, peer: str, run: str, args: tuple[Any, ...]) -> None:
@@ -245,10 +269,7 @@ class SiteProcess:
         if self.run is not None:
             raise self._note(Refused(peer, "proposes a second time"))
         await asyncio.to_thread(_get_ready)
-        try:
-            self.folder.look()
-        except BadInput as error:
-            self._tell("trouble", f"data and policy of before hold: {error}")
+        self._look_anew()
         try:
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
@@ -259,8 +280,7 @@ class SiteProcess:
             protocol, config = check_proposal(proposal, self.folder)
             keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
-            why = "the run was proposed before" if isinstance(error, FileExistsError) else str(error)
-            raise self._note(Refused(peer, f"proposes what cannot be: {why}")) from None
+            raise self._cannot_be(peer, error) from None
         facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
         self.folder.audit.add("proposed", **facts)
         name = self.folder.name
@@ -275,14 +295,33 @@ class SiteProcess:
         self._waiting = None
         if not approved:
             raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
+        self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
+        try:
+            protocol, config = check_proposal(proposal, self.folder)
+        except FedactorsError as error:
+            raise self._cannot_be(peer, error) from None
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
         self._show()
 
+    def _cannot_be(self, peer: str, error: Exception) -> Refused:
+        """Write down why a proposal is refused; what its coordinator is told names no place of this machine."""
+        why = "the run was proposed before" if isinstance(error, FileExistsError) else str(error)
+        self._note(Refused(peer, f"proposes what cannot be: {why}"))
+        return Refused(peer, f"proposes what cannot be: {why.replace(f'{self.folder.path}/', '')}")
+
+    def _look_anew(self) -> None:
+        try:
+            self.folder.look()
+        except BadInput as error:
+            self._tell("trouble", f"data and policy of before hold: {error}")
+
     def _check_name(self, peer: str, name: str | None) -> None:
         """Tell whoever asks for data by a wrong name no other names: these are for the own log."""
         if name is not None and name not in self.folder.names():
-            self._refused(peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}")
+            self._strangers.refused(
+                peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}"
+            )
             raise BadInput(f"{self.folder.name}: has no data named {shown(name)}")
 
     async def _stop_when_asked(self, run: SiteRun) -> None:

@@ -49,6 +49,8 @@ from fedactors.runtime.hosted import ACCOUNT, WallClock
 
 T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
+_MOST_REFUSED = 60
+"""Refusals in one run that are written each for itself; what is more is counted."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -89,7 +91,7 @@ class SiteRun:
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.unawaited = UnawaitedCall(lambda error: self.failed(folder.name, error), lambda _: False)
         self.cast = ""
-        """Digest of who is cast as what: two sites that were told different things do not talk."""
+        """Digest of the proposal and of who is cast as what: two sites that were told different things do not talk."""
         self.gate = Gate(folder.name, proposal.coordinator, {})
         self._folder = folder
         self._protocol = protocol
@@ -111,6 +113,9 @@ class SiteRun:
         self._released: list[Any] = []
         """What predictions recorded of privacy."""
         self._clock = WallClock(time.time())
+        self._is_open = asyncio.Event()
+        """Before which no actor here does what others ask for: nothing leaves that is not on record."""
+        self._num_refused = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._spending = Spending(folder, proposal, self.actors, self._refuse)
         self._cpu_before = time.process_time()
@@ -149,12 +154,15 @@ class SiteRun:
             case "open", ():
                 self._spending.open()
                 self.life, start = Life.OPEN, time.time()
+                self._is_open.set()
                 self._tasks = [asyncio.get_running_loop().create_task(self._spending.watch())]
                 with self._same_rows():
                     await self.actors.open(start)
             case "watch", ():
                 raise await asyncio.shield(self.failure)
             case "call", (receiver, method, value):
+                if self.life is not Life.OPEN:
+                    raise Refused(DRIVER, f"calls an actor, where the run is {self.life.name.lower()}")
                 return await self.serve_call(self.proposal.coordinator, DRIVER, receiver, method, value)
             case "snapshot", (str(label), int(number)):
                 return tuple((await self._snapshot(label, number)).items())
@@ -178,11 +186,13 @@ class SiteRun:
         """Do a step that may take long, and raise as soon as the run has failed."""
         task = asyncio.get_running_loop().create_task(work)
         both: set[asyncio.Future[Any]] = {task, self.failure}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        task.cancel()
-        raise self.failure.result()
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise self.failure.result()
+        finally:
+            task.cancel()  # also where its driver is gone: nobody would end what it goes on to open
 
     async def _prepare(self, castings: Any) -> None:
         proposal, me = self.proposal, self._folder.name
@@ -198,7 +208,9 @@ class SiteRun:
             if party in self._folder.federation.members and party not in proposal.data:
                 raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
         self.gate = Gate(me, proposal.coordinator, book)
-        self.cast = hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
+        # of the proposal too: what the other sites approved is what this one did
+        told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
+        self.cast = hashlib.sha256(repr(told).encode()).hexdigest()
         earlier = None
         if proposal.purpose != "train":
             earlier = self._earlier = kept_states.find(self._folder, proposal.earlier, proposal.number)
@@ -324,7 +336,7 @@ class SiteRun:
         ):
             raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
         if cast != self.cast:
-            raise Refused(peer, "was told of another cast than this site")
+            raise Refused(peer, "was told of another run or cast than this site")
         if (peer, purpose) in self._in:
             raise Refused(peer, f"opens its connection for {purpose} a second time")
         self._in[peer, purpose] = None
@@ -358,6 +370,7 @@ class SiteRun:
             door = self.gate.call_in(peer, sender, receiver, method, value)
         except Refused as error:
             raise self._refuse(error) from None
+        await self._opened(receiver)
         try:
             async with self._spending.measuring if door.name == ACCOUNT else contextlib.nullcontext():
                 reply = await self.actors.serve(receiver, sender, door, value)
@@ -369,6 +382,16 @@ class SiteRun:
             raise self._refuse(error) from None
         return reply
 
+    async def _opened(self, actor: str) -> None:
+        """Wait until the run is open here.
+
+        Raises:
+            PartyLost: it is over, and what would leave now nobody would count.
+        """
+        await self._is_open.wait()
+        if self.life is not Life.OPEN and self._spending.is_counted:  # else a last word of another site may be late
+            raise PartyLost(actor, "the run is over at its site")
+
     def _serve_payload(self, peer: str) -> Serve:
         async def serve(body: memoryview) -> Any:
             reader, owner, key = self._parts(peer, body, 3, "asks for no payload")
@@ -377,6 +400,7 @@ class SiteRun:
                 place = self.gate.book.get(owner) if isinstance(owner, str) else None
                 if place is None or place.site != self._folder.name or not isinstance(key, int):
                     raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
+                await self._opened(owner)
                 value = await self.actors.read(owner, key, reader)
                 self.gate.payload(self.gate.left, place, reader, value)
             except Refused as error:
@@ -404,7 +428,13 @@ class SiteRun:
     # --- what goes wrong ---
 
     def note(self, error: Refused) -> None:
-        """Write down that something was refused, here or by another site, and stop the run."""
+        """Write down that something was refused, here or by another site, and stop the run.
+
+        Whoever goes on with what is refused, the run having failed, fills no disk with it.
+        """
+        self._num_refused += 1
+        if self._num_refused > _MOST_REFUSED:
+            return
         self._folder.audit.add("refused", run=self.proposal.run, party=error.party, why=error.message)
         self._tell("refused", f"refused: {error}")
         self.fail(error)
@@ -456,7 +486,8 @@ class SiteRun:
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
-        log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged)
+        more = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
+        log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged, **more)
         self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
 
 

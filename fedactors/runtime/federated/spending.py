@@ -44,6 +44,11 @@ class Spending:
         self._taken: dict[str, Amount] = {}
         self._is_open = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the run takes of a budget."""
+        return self._announced is not None
+
     def open(self) -> None:
         """Put the run on record, before anything can leave."""
         self._is_open = True
