@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import struct
 import sys
 from collections.abc import Callable
@@ -135,6 +136,7 @@ _HEADER_SCALARS = HEADER_BYTES // SCALAR_BYTES
 _LARGE = 1 << 63
 _NUMBERS = frozenset({int, float, bool})
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
+_ITEMS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 
 def _message_fields(cls: type) -> tuple[str, ...] | None:
@@ -145,7 +147,16 @@ def _message_fields(cls: type) -> tuple[str, ...] | None:
         is_declared = "__message__" in vars(cls)
         names = tuple(f.name for f in dataclasses.fields(cls)) if is_declared else None  # type: ignore[arg-type]
         _FIELDS[cls] = names
+        if names is not None:
+            _ITEMS[cls] = items_of(names)
         return names
+
+
+def items_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what takes the attributes of these names from an object, in one call where there are several."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _argument_fields(cls: type) -> tuple[str, ...] | None:
@@ -186,14 +197,17 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
     if cls is int:
         return value, SCALAR_BYTES if -_LARGE <= value < _LARGE else value.bit_length() // 8 + 1
     if cls is np.ndarray:
-        if value.dtype.kind not in _PLAIN_KINDS:
+        kind = value.dtype.kind
+        if kind not in _PLAIN_KINDS:
             raise CodecError(f"an array of dtype {value.dtype} may not be sent; use a numeric or text dtype")
-        if copy and (not value.flags.c_contiguous or _writable_by_anyone(value)):
-            value = value.copy()
-            value.setflags(write=False)
+        if copy:
+            flags, base = value.flags, value.base
+            if flags.writeable or not flags.c_contiguous or (base is not None and _writable_by_anyone(base)):
+                value = value.copy()
+                value.setflags(write=False)
         size = value.nbytes or _shape_bytes(value)
         # a unit of time is any number of seconds
-        return value, size + SCALAR_BYTES if value.dtype.kind in "mM" else size
+        return value, size + SCALAR_BYTES if kind in "mM" else size
     if cls is bytes or (cls is str and value.isascii()):
         return value, len(value)
     if cls is str:
@@ -211,9 +225,9 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
         return frozen, total
     if isinstance(value, np.generic) and type(value.item()) is not cls:
         return _freeze(value.item(), copy)
-    for kind in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
-        if isinstance(value, kind):
-            return _freeze(kind(value) if kind is not str else str.__str__(value), copy)
+    for plain_kind in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
+        if isinstance(value, plain_kind):
+            return _freeze(plain_kind(value) if plain_kind is not str else str.__str__(value), copy)
     raise CodecError(
         f"a {cls.__module__}.{cls.__qualname__} may not be sent: only plain values, numpy arrays and dataclasses "
         "declared with @message cross a party's boundary"
@@ -226,8 +240,7 @@ def _shape_bytes(empty: np.ndarray) -> int:
     return SCALAR_BYTES * (num_sizes + (empty.dtype.kind in "SU"))  # so does the length of its texts
 
 
-def _writable_by_anyone(array: np.ndarray) -> bool:
-    base: Any = array
+def _writable_by_anyone(base: Any) -> bool:
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
             return True
@@ -238,8 +251,7 @@ def _writable_by_anyone(array: np.ndarray) -> bool:
 def _freeze_message(value: Any, cls: Any, names: tuple[str, ...], copy: bool, free: int) -> tuple[Any, int]:
     total, num_scalars, changed = 0, 0, False
     parts = []
-    for name in names:
-        item = getattr(value, name)
+    for item in _ITEMS[cls](value):
         kind = item.__class__
         if kind is float or kind is bool or (kind is int and -_LARGE <= item < _LARGE):
             num_scalars += 1

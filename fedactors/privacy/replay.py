@@ -426,11 +426,11 @@ class _BoundaryWire(Wire):
             value = self._boundary.cross(sender, receiver, method, value)
         return super().send(sender, receiver, method, value)
 
-    async def _bring_back(self, call: Call, reply: Any) -> Any:
+    def _send_back(self, call: Call, reply: Any) -> tuple[Any, int]:
         party, replier = self._boundary.party, call.receiver.name
         if is_of(replier, party) and not is_of(call.sender, party):
             reply = self._boundary.cross(replier, call.sender, f"reply of {call.door.name}", reply)
-        return await super()._bring_back(call, reply)
+        return super()._send_back(call, reply)
 
 
 class _BoundaryRuntime(SimulatedRuntime):

@@ -37,6 +37,8 @@ from fedactors.runtime.simulation.wire import Wire
 
 T = TypeVar("T")
 _MOST_MOVES_TO_A_CHECKPOINT = 1_000_000
+_OBJECTS_TO_A_SEARCH = 20_000
+"""New objects, beyond those that went, after which Python looks for rubbish: messages under way are many, none is."""
 
 
 class SimulatedRuntime(Runtime):
@@ -184,6 +186,9 @@ class SimulatedRuntime(Runtime):
         self.loop.when_stuck = self._stuck
         self.loop.set_exception_handler(self.unawaited)
         self._wall_start = time.perf_counter()
+        searches = gc.get_threshold()
+        if searches[0]:
+            gc.set_threshold(max(searches[0], _OBJECTS_TO_A_SEARCH), *searches[1:])
         try:
             if resume is not None:
                 self._restore_driver(resume)
@@ -196,6 +201,7 @@ class SimulatedRuntime(Runtime):
                 result: T = self.loop.run_until_complete(self._run_main(main))
             return result
         finally:
+            gc.set_threshold(*searches)
             self._tear_down()
 
     async def _run_main(self, main: Callable[[], Awaitable[T]]) -> T:
@@ -317,6 +323,8 @@ class SimulatedRuntime(Runtime):
         if self._failure is not None:
             return False
         self.wire.plan()
+        if not self._wanted and self._stop_code is None:
+            return False
         legal = not self.wire.calls and not self.num_passing_waits and not self.wire.arrivals
         if self._wanted and legal:
             wanted, self._wanted = self._wanted, []

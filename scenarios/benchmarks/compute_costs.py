@@ -35,6 +35,7 @@ from protocols.pubsub_vfl.data import load_data
 BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SIZES = ((10, 64, 250), (10, 64, 50), (10, 64, 450), (10, 256, 250), (4, 32, 20))
 PAPER = SIZES[0]
+COSTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "data" / "pubsub_vfl" / "cost_model.json"
 
 
 def least_seconds(action: Callable[[], object], repetitions: int) -> float:
@@ -224,7 +225,7 @@ def local_seconds(repetitions: int, active: dict[str, float]) -> dict[str, dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--to", type=Path, default=COSTS)
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--exchange", action="store_true", help="measure only what the exchange itself computes")
     parser.add_argument("--local", action="store_true", help="measure only what cached local updates compute")

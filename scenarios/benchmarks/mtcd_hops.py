@@ -142,7 +142,7 @@ def main() -> None:
             "num_clients": args.clients,
             "num_features": args.clients * args.features,
             "num_samples": args.samples,
-            "num_tokens": args.tokens,
+            "num_tokens": 1 if args.algorithm == "stcd" else args.tokens,
             "num_hops": args.hops,
             "num_local_steps": args.local_steps,
             "num_rounds": args.rounds,

@@ -5,6 +5,7 @@ after the other; as processes of their own, two at once. `digits` is a training 
 count; `fashion-mnist` one of half a second, where arithmetic does. Sides alternate; the median of three counts.
 
 Usage: FEDACTORS_DATA=<data folder> python scenarios/benchmarks/nebulafl_containers.py [--seconds 20]
+       [--repeats 3] [--data digits,fashion-mnist]
 Prints one JSON line a data set: trainings a second of either side, and their ratio.
 """
 
@@ -25,7 +26,6 @@ from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.run import run
 
-REPEATS = 3
 SETTINGS = {"digits": {}, "fashion-mnist": {"num_training": 6000, "num_epochs": 1}}
 
 
@@ -50,10 +50,12 @@ def trainings(name: str, seconds: float, *, alone: bool) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--data", default=",".join(SETTINGS))
     given = parser.parse_args()
-    for name in SETTINGS:
+    for name in given.data.split(","):
         found: dict[bool, list[float]] = {False: [], True: []}
-        for _ in range(REPEATS):
+        for _ in range(given.repeats):
             for alone, each in found.items():
                 each.append(trainings(name, given.seconds, alone=alone))
         inside, own = (statistics.median(each) for each in found.values())

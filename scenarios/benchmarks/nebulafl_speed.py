@@ -1,7 +1,7 @@
 """How fast NebulaFL's simulated runs are: against plain training, against Flower, and the cost of scheduling alone.
 
-    bound      a NebulaFL run on Fashion-MNIST with a pool of two, and the same local trainings back to back in two
-               single-thread processes without any framework; both from process start to exit
+    bound      a NebulaFL run on Fashion-MNIST with a pool of two, and as many of the same local trainings, by the same
+               function, back to back in two single-thread processes; both from process start to exit
     peer       FedAvg as Flower's Ray simulation does it (same kind of split, same model), both from start to exit
     overhead   the linear model: seconds per client task beyond bare training; and thousands of tiny containers
 
@@ -29,7 +29,6 @@ START = time.perf_counter()
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
 
@@ -107,29 +106,22 @@ def bound_config(make: Any) -> Any:
 
 
 def plain_worker(place: int, num_tasks: int) -> None:
-    """Train `num_tasks` containers one after the other, as one would write it without a framework."""
-    import torch
-    from torch import nn
-
-    torch.set_num_threads(1)
-    sys.path.insert(0, str(ROOT))
+    """Train `num_tasks` containers one after the other with the kernel that NebulaFL's containers use, and no more."""
+    from fedactors.learning.flat_training import Sgd, local_training
+    from fedactors.runtime.simulation.pool import one_torch_thread
     from protocols.nebulafl.config import NebulaFLConfig
     from protocols.nebulafl.data import load_data
+    from protocols.nebulafl.training import initial_parameters, make_module, run_model
 
-    data = load_data(bound_config(NebulaFLConfig), "fashion-mnist", 0)
+    one_torch_thread()
+    config = bound_config(NebulaFLConfig)
+    data = load_data(config, "fashion-mnist", 0)
+    model = run_model(config, data)
+    sgd = Sgd(config.num_epochs, config.batch_size, config.learning_rate, config.momentum)
+    start_P = initial_parameters(model, 0)
     for task in range(num_tasks):
         block = data.client((place + 2 * task) % data.num_clients).load()
-        x, y = torch.from_numpy(block.features), torch.from_numpy(block.labels.astype(np.int64))
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
-        )  # fmt: skip
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        for batch in torch.randperm(len(x)).split(50):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
-            optimiser.step()
+        local_training(make_module, model, start_P, block.features, block.labels, seed=task, sgd=sgd)
 
 
 def plain_side(num_tasks: int) -> None:
@@ -277,7 +269,8 @@ def measure_overhead(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["bound", "peer", "overhead", "fedavg", "nebulafl-side", "plain-side"])
+    sides = ["bound", "peer", "overhead", "fedavg", "nebulafl-side", "plain-side"]
+    parser.add_argument("what", nargs="?", default="bound", choices=sides)
     parser.add_argument("numbers", nargs="*", type=int)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--linear", action="store_true")

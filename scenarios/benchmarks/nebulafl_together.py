@@ -86,9 +86,9 @@ def compare(name: str, model: str, containers: int, active: int, seconds: float,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--smoke", action="store_true", help="the first row only")
+    parser.add_argument("--smoke", action="store_true", help="a tenth of the first row")
     args = parser.parse_args()
-    for row in ROWS[:1] if args.smoke else ROWS:
+    for row in [(*ROWS[0][:-1], 20.0)] if args.smoke else ROWS:
         print(json.dumps(compare(*row, args.device)), flush=True)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 current_actor: contextvars.ContextVar[str] = contextvars.ContextVar("current_actor", default="driver")
 """Whose code is running: the sender of a call, and the party by which ties are ordered."""
 
-_Event = tuple[float, str, str, int, asyncio.TimerHandle]
+_Event = tuple[float, str, str, int, "_Timer | Instant"]
 
 
 class _NeverWaits(selectors.BaseSelector):
@@ -44,11 +44,58 @@ class _NeverWaits(selectors.BaseSelector):
         return self._map[fileobj if isinstance(fileobj, int) else fileobj.fileno()]
 
 
-class Instant:
-    """A virtual time to be awaited, by one task and once: its event wakes the task itself.
+class _Handle:
+    """What asyncio's handle is of a callback that is runnable, and no more: a message makes three of them."""
 
-    The least that asyncio asks of a future. A plain future and an event that completes it cost twice as much, and a
-    message or a compute costs little beside them.
+    __slots__ = ("_args", "_callback", "_cancelled", "_context")
+
+    def __init__(self, callback: Any, args: tuple[Any, ...], context: contextvars.Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Never run it."""
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        """Say whether it is never run."""
+        return self._cancelled
+
+
+class _Timer(_Handle):
+    """The same of a callback that an event makes runnable."""
+
+    __slots__ = ("_loop", "_when")
+
+    def __init__(
+        self, loop: VirtualLoop, when: float, callback: Any, args: tuple[Any, ...], context: contextvars.Context | None
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._loop = loop
+        self._when = when
+
+    def when(self) -> float:
+        """Return the time of the event."""
+        return self._when
+
+    def cancel(self) -> None:
+        """Never run it; the loop counts how many such events it still has."""
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = self._args = None
+            self._loop.count_cancelled()
+
+
+class Instant:
+    """A virtual time to be awaited, by one task and once: it is itself the event that wakes the task.
+
+    The least that asyncio asks of a future. A plain future and an event that completes it cost three times as much, and
+    a message or a compute costs little beside them.
 
     Args:
         loop: whose time it is.
@@ -58,14 +105,14 @@ class Instant:
     """
 
     __slots__ = (
+        "_args",
         "_asyncio_future_blocking",
+        "_callback",
         "_cancelled",
         "_context",
-        "_handle",
         "_key",
         "_loop",
         "_party",
-        "_wake",
         "_when",
     )
 
@@ -75,9 +122,7 @@ class Instant:
         self._when = when
         self._party = party
         self._key = key
-        self._handle: asyncio.TimerHandle | None = None
-        self._wake: Any = None
-        self._context: contextvars.Context | None = None
+        self._callback: Any = None
         self._cancelled = False
 
     def __await__(self) -> Any:
@@ -88,58 +133,25 @@ class Instant:
         """Return the loop; asyncio asks for it."""
         return self._loop
 
-    def add_done_callback(self, wake: Any, *, context: contextvars.Context | None = None) -> None:
-        """Take the task's wake-up: it is the event."""
-        self._wake, self._context = wake, context
-        self._handle = self._loop.call_at_keyed(self._when, self._party, self._key, wake, self, context=context)
+    def add_done_callback(self, wake: Any, *, context: contextvars.Context) -> None:
+        """Take the task's wake-up: it is what the event runs."""
+        self._callback, self._args, self._context = wake, (self,), context
+        self._loop.add_event(self._when, self._party, self._key, self)
 
     def cancel(self, msg: Any = None) -> bool:
         """Wake the task now, with a cancellation."""
-        if self._cancelled or self._handle is None:
+        if self._cancelled or self._callback is None:
             return False
-        self._handle.cancel()
         self._cancelled = True
-        self._loop.call_soon(self._wake, self, context=self._context)
+        self._loop.count_cancelled()
+        self._loop.call_soon(self._callback, self, context=self._context)
         return True
 
     def result(self) -> None:
         """Let the task go on, or end it if it was cancelled."""
+        self._callback = self._args = None  # it would hold itself
         if self._cancelled:
             raise asyncio.CancelledError
-
-
-class _Handle(asyncio.Handle):
-    """asyncio's, made without asking the loop whether it debugs."""
-
-    __slots__ = ()
-
-    def __init__(self, callback: Any, args: Any, loop: VirtualLoop, context: contextvars.Context | None) -> None:
-        self._context = contextvars.copy_context() if context is None else context  # type: ignore[attr-defined]
-        self._loop = loop  # type: ignore[attr-defined]
-        self._callback = callback  # type: ignore[attr-defined]
-        self._args = args
-        self._cancelled = False
-        self._repr = None  # type: ignore[attr-defined]
-        self._source_traceback = None  # type: ignore[attr-defined]
-
-
-class _TimerHandle(asyncio.TimerHandle):
-    """asyncio's, made likewise."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, when: float, callback: Any, args: Any, loop: VirtualLoop, context: contextvars.Context | None
-    ) -> None:
-        self._context = contextvars.copy_context() if context is None else context  # type: ignore[attr-defined]
-        self._loop = loop  # type: ignore[attr-defined]
-        self._callback = callback  # type: ignore[attr-defined]
-        self._args = args
-        self._cancelled = False
-        self._repr = None  # type: ignore[attr-defined]
-        self._source_traceback = None  # type: ignore[attr-defined]
-        self._when = when  # type: ignore[attr-defined]
-        self._scheduled = True  # type: ignore[attr-defined]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -176,51 +188,73 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Schedule after `delay` virtual seconds."""
         return self.call_at(self._virtual_time + delay, callback, *args, context=context)
 
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+        """Run a coroutine; without asyncio's checks, likewise."""
+        if self._task_factory is not None:  # type: ignore[attr-defined]
+            return super().create_task(coro, name=name, context=context)
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return asyncio.Future(loop=self)
+
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         """Run `callback` before time moves; without asyncio's checks, which cost as much as a message itself."""
-        handle = _Handle(callback, args, self, context)
+        handle = _Handle(callback, args, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
-        return handle
+        return handle  # type: ignore[return-value]
 
     def call_at_keyed(
         self, when: float, party: str, key: str, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Schedule an event with its place among those of the same time."""
-        handle = _TimerHandle(when, callback, args, self, context)
-        self._sequence += 1
-        heapq.heappush(self._events, (max(when, self._virtual_time), party, key, self._sequence, handle))
-        return handle
+        timer = _Timer(self, when, callback, args, context)
+        self.add_event(when, party, key, timer)
+        return timer  # type: ignore[return-value]
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+    def add_event(self, when: float, party: str, key: str, event: _Timer | Instant) -> None:
+        """Let `event` run at its time, or now if that has passed, in its place among those of the same time."""
+        self._sequence += 1
+        now = self._virtual_time
+        heapq.heappush(self._events, (when if when > now else now, party, key, self._sequence, event))
+
+    def count_cancelled(self) -> None:
+        """Note that an event will not run; when most of many will not, forget them."""
         self._num_cancelled += 1
         if self._num_cancelled > 1000 and self._num_cancelled * 2 > len(self._events):
-            self._events = [event for event in self._events if not event[4].cancelled()]
+            self._events = [event for event in self._events if not event[4]._cancelled]
             heapq.heapify(self._events)
             self._num_cancelled = 0
 
     def _run_once(self) -> None:
-        """Run what is runnable; when nothing is, move the clock. Stands for asyncio's own, which asks the network."""
+        """Run what is runnable; when nothing is, move the clock. Stands for asyncio's own, which asks the network.
+
+        It goes on until the loop is stopped: to return to asyncio after each event costs as much as the event.
+        """
         ready = self._ready  # type: ignore[attr-defined]
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
-            self._move()
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                what = f"Exception in callback {handle._callback!r}"
-                self.call_exception_handler({"message": what, "exception": error, "handle": handle})
+        while True:
+            if not ready and not self._stopping:  # type: ignore[attr-defined]
+                self._move()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    what = f"Exception in callback {handle._callback!r}"
+                    self.call_exception_handler({"message": what, "exception": error, "handle": handle})
+            if self._stopping:  # type: ignore[attr-defined]
+                return
 
     def _move(self) -> None:
         if self.before_time_moves():
             return
         while self._events:
             event = heapq.heappop(self._events)
-            if event[4].cancelled():
+            if event[4]._cancelled:
                 self._num_cancelled -= 1
                 continue
             self._virtual_time = event[0]

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedactors.errors import BadInput, PartyLost
 from fedactors.network.codec import HEADER_BYTES, freeze, type_name
@@ -25,8 +25,28 @@ from fedactors.runtime.simulation.virtual_loop import Instant, finish
 if TYPE_CHECKING:
     from fedactors.runtime.simulated import SimulatedRuntime
 
-Route = tuple[str, Link, bool]
-"""Kind of traffic, link, and whether a host's finite capacity limits it."""
+
+class Route(NamedTuple):
+    """How messages go from one actor to another."""
+
+    kind: str
+    link: Link
+    is_shared: bool
+    """Whether a host's finite capacity limits it."""
+    takes_time: bool
+
+
+@dataclass(slots=True, eq=False)
+class Path:
+    """What every call of one actor to a door of another has in common: neither names nor classes change in a run."""
+
+    door: Door
+    there: Route
+    key: str
+    """Where its arrivals stand among the events of one time."""
+    back: Route | None = None
+    """The route of replies, from the first one on."""
+    key_back: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,11 +59,16 @@ class Call:
     number: int
     sender: str
     receiver: SimulatedContext
-    door: Door
+    path: Path
     message: Any
     reply: asyncio.Future[Any]
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
+
+    @property
+    def door(self) -> Door:
+        """What is called."""
+        return self.path.door
 
 
 class Wire:
@@ -57,13 +82,13 @@ class Wire:
         """Is told of every reply: who replied, to whom, to which method, and what."""
         self._runtime = runtime
         self._num_sent = 0
-        self._admitted: dict[tuple[str, str, str], Door] = {}
-        """Doors by (sender, receiver, method) that were found open: neither names nor classes change in a run."""
         self.reroute()
 
     def reroute(self) -> None:
         """Forget the routes taken so far: the network is another one."""
-        self.routes: dict[tuple[str, str], Route] = {}
+        self._routes: dict[tuple[str, ...], Route] = {}
+        self._paths: dict[tuple[str, str, str], Path] = {}
+        """By (sender, receiver, method), where the door was found open."""
         self._shared = SharedTransfers(self._runtime.network)
         self._shared_timer: asyncio.TimerHandle | None = None
         self._shared_changed = False
@@ -71,15 +96,13 @@ class Wire:
     def send(self, sender: str, receiver: str, method: str, value: Any) -> asyncio.Future[Any]:
         """Send a call: check, freeze and record it now, deliver it after the link's time, reply likewise."""
         runtime = self._runtime
-        route = self.routes.get((sender, receiver)) or self._route(sender, receiver)
+        path = self._paths.get((sender, receiver, method))
+        if path is None or value.__class__ not in path.door.takes:
+            path = self._admit(sender, receiver, method, value)
         context = runtime.contexts[receiver]
-        door = self._admitted.get((sender, receiver, method))
-        if door is None or value.__class__ not in door.takes:
-            door = context.doors.check(method, sender, runtime.role_of(sender), receiver, value)
-            self._admitted[sender, receiver, method] = door
+        kind, link, is_shared, takes_time = path.there
         frozen, size = freeze(value)
         context.doors.check_fields(sender, frozen)
-        kind, link, shared = route
         loop = runtime.loop
         now = loop.time()
         runtime.ledger.record(now, sender, receiver, kind, type_name(value, method), size)
@@ -87,32 +110,52 @@ class Wire:
         number = self._num_sent
         # no task of the sender's: the receiver goes on even if the sender stops waiting, as on Ray
         reply: asyncio.Future[Any] = loop.create_future()
-        call = Call(number, sender, context, door, frozen, reply)
+        call = Call(number, sender, context, path, frozen, reply)
         self.calls[number] = call
-        if shared:
+        if is_shared:
             self._start(call, self._travel_and_serve(call, size + HEADER_BYTES, link))
-        elif link.latency or not math.isinf(link.bandwidth):
+        elif takes_time:
             arrival = now + link.seconds(size + HEADER_BYTES)
-            call.timer = loop.call_at_keyed(arrival, sender, f"{receiver}.{method}", self._arrive, call)
+            call.timer = loop.call_at_keyed(arrival, sender, path.key, self._arrive, call, context=context.variables)
         else:
             self._arrive(call)
         return reply
 
-    def _route(self, sender: str, receiver: str) -> Route:
+    def _admit(self, sender: str, receiver: str, method: str, value: Any) -> Path:
+        """Return the path to a door that is open to the sender and takes the value."""
         runtime = self._runtime
         if receiver not in runtime.contexts:
-            raise BadInput(
-                f"{sender} calls {receiver!r}, which does not exist (there are: {', '.join(runtime.contexts)})"
-            )
-        kind = kind_of(sender, runtime.role_of(sender), receiver, runtime.role_of(receiver))
-        if kind == DRIVER_KIND:
-            route = (kind, runtime.network.local, False)
-        else:
-            network = runtime.network
-            shared = bool(network.capacity) and network.is_shared(sender, receiver, kind)
-            route = (kind, network.link(sender, receiver, kind), shared)
-        self.routes[(sender, receiver)] = route
+            there = ", ".join(runtime.contexts)
+            raise BadInput(f"{sender} calls {receiver!r}, which does not exist (there are: {there})")
+        doors = runtime.contexts[receiver].doors
+        door = doors.check(method, sender, runtime.role_of(sender), receiver, value)
+        path = Path(door, self._route(sender, receiver), f"{receiver}.{method}")
+        self._paths[sender, receiver, method] = path
+        return path
+
+    def _route(self, sender: str, receiver: str) -> Route:
+        network, role = self._runtime.network, self._runtime.role_of
+        kind = kind_of(sender, role(sender), receiver, role(receiver))
+        source, target = network.host(sender), network.host(receiver)
+        place: tuple[str, ...] = (kind, source, target)
+        if not network.links and not network.capacity:  # thousands of parties have few kinds of routes
+            place = (kind, "within") if source == target else (kind,)
+        route = self._routes.get(place)
+        if route is None:
+            link, is_shared = network.local, False
+            if kind != DRIVER_KIND:
+                link = network.link(sender, receiver, kind)
+                is_shared = network.is_shared(sender, receiver, kind)
+            takes_time = is_shared or link.latency > 0 or not math.isinf(link.bandwidth)
+            route = self._routes[place] = Route(kind, link, is_shared, takes_time)
         return route
+
+    def _back(self, call: Call) -> Route:
+        path = call.path
+        if path.back is None:
+            path.back = self._route(call.receiver.name, call.sender)
+            path.key_back = f"{call.sender}.{path.door.name}"
+        return path.back
 
     def _arrive(self, call: Call) -> None:
         call.timer = None
@@ -123,7 +166,7 @@ class Wire:
 
     async def _travel_and_serve(self, call: Call, size: int, link: Link) -> None:
         try:
-            await self._travel(call.sender, call.receiver.name, call.door.name, size, link, True)
+            await self._travel(call.sender, call.receiver.name, call.path.key, size, link)
         except asyncio.CancelledError:
             self._end_cancelled(call)
             return
@@ -131,7 +174,8 @@ class Wire:
 
     async def _serve(self, call: Call) -> None:
         """Let the receiver do what is called for, and bring its reply, or its failure, back to the sender."""
-        context, door = call.receiver, call.door
+        context, path = call.receiver, call.path
+        door = path.door
         try:
             if not context.alive:
                 raise PartyLost(context.name, f"its process is gone; {door.name} was not done")
@@ -142,7 +186,13 @@ class Wire:
             reply = await (method() if door.is_bare else method(call.message))
             context.doors.check_reply(door, context.name, reply)
             if reply is not None:
-                reply = await self._bring_back(call, reply)
+                reply, size = self._send_back(call, reply)
+                _, link, is_shared, takes_time = self._back(call)
+                if is_shared:
+                    await self._travel(context.name, call.sender, path.key_back, size, link)
+                elif takes_time:
+                    loop = self._runtime.loop
+                    await Instant(loop, loop.time() + link.seconds(size), context.name, path.key_back)
         except asyncio.CancelledError:
             self._end_cancelled(call)
         except Exception as error:
@@ -151,8 +201,8 @@ class Wire:
             if call.sender != DRIVER:  # another party is told in words: what hangs on the error stays here
                 failed = error_of(*told(context.name, failed))
             del self.calls[call.number]
-            route = self.routes.get((context.name, call.sender)) or self._route_back(context.name, call.sender)
-            self._runtime.ledger.record(self._runtime.loop.time(), context.name, call.sender, route[0], ERROR_ROW, size)
+            now, kind = self._runtime.loop.time(), self._back(call).kind
+            self._runtime.ledger.record(now, context.name, call.sender, kind, ERROR_ROW, size)
             if not call.reply.done():
                 self._runtime.unawaited.fail(call.reply, failed, call.sender)
         else:
@@ -162,15 +212,14 @@ class Wire:
             if not call.reply.done():
                 call.reply.set_result(reply)
 
-    async def _bring_back(self, call: Call, reply: Any) -> Any:
+    def _send_back(self, call: Call, reply: Any) -> tuple[Any, int]:
+        """Check, freeze and record a reply; return it with the bytes that it is on its link."""
         frozen, size = freeze(reply)
-        replier, sender, method = call.receiver.name, call.sender, call.door.name
+        replier = call.receiver.name
         call.receiver.doors.check_fields(replier, frozen)
-        kind, link, shared = self.routes.get((replier, sender)) or self._route_back(replier, sender)
-        self._runtime.ledger.record(self._runtime.loop.time(), replier, sender, kind, type_name(reply, method), size)
-        if shared or link.latency or not math.isinf(link.bandwidth):
-            await self._travel(replier, sender, method, size + HEADER_BYTES, link, shared)
-        return frozen
+        type_, now = type_name(reply, call.path.door.name), self._runtime.loop.time()
+        self._runtime.ledger.record(now, replier, call.sender, self._back(call).kind, type_, size)
+        return frozen, size + HEADER_BYTES
 
     def lose(self, name: str) -> None:
         """End the calls to an actor whose process is lost, on the way or under way."""
@@ -193,36 +242,31 @@ class Wire:
             lost = PartyLost(name, f"its process was lost during {call.door.name}")
             self._runtime.unawaited.fail(call.reply, lost, call.sender)
 
-    def _route_back(self, receiver: str, sender: str) -> Route:
-        if sender != DRIVER:
-            return self._route(receiver, sender)
-        route = (DRIVER_KIND, self._runtime.network.local, False)
-        self.routes[(receiver, sender)] = route
-        return route
-
     async def carry(self, sender: str, receiver: str, type_: str, size: int) -> None:
         """Record and time the transfer of a payload."""
-        route = self.routes.get((sender, receiver)) or self._route(sender, receiver)
-        self._runtime.ledger.record(self._runtime.loop.time(), sender, receiver, route[0], type_, size)
-        _, link, shared = route
-        if shared or link.latency or not math.isinf(link.bandwidth):
+        kind, link, is_shared, takes_time = self._route(sender, receiver)
+        loop, key = self._runtime.loop, f"{receiver}.{type_}"
+        now = loop.time()
+        self._runtime.ledger.record(now, sender, receiver, kind, type_, size)
+        if takes_time:
             with self._runtime.passing_wait():
-                await self._travel(sender, receiver, type_, size + HEADER_BYTES, link, shared)
+                if is_shared:
+                    await self._travel(sender, receiver, key, size + HEADER_BYTES, link)
+                else:
+                    await Instant(loop, now + link.seconds(size + HEADER_BYTES), sender, key)
 
-    async def _travel(self, sender: str, receiver: str, key: str, size: int, link: Link, shared: bool) -> None:
+    async def _travel(self, sender: str, receiver: str, key: str, size: int, link: Link) -> None:
+        """Share the hosts' capacity with the other transfers, then wait for the link's latency."""
         loop = self._runtime.loop
-        if shared:
-            arrival: asyncio.Future[None] = loop.create_future()
-            self._num_sent += 1
-            number = self._num_sent
-            self.arrivals[number] = arrival
-            source, target = self._runtime.network.host(sender), self._runtime.network.host(receiver)
-            self._shared.start(loop.time(), number, source, target, link, size)
-            self._shared_changed = True
-            await arrival
-            await Instant(loop, loop.time() + link.latency, sender, f"{receiver}.{key}")
-        else:
-            await Instant(loop, loop.time() + link.seconds(size), sender, f"{receiver}.{key}")
+        arrival: asyncio.Future[None] = loop.create_future()
+        self._num_sent += 1
+        number = self._num_sent
+        self.arrivals[number] = arrival
+        source, target = self._runtime.network.host(sender), self._runtime.network.host(receiver)
+        self._shared.start(loop.time(), number, source, target, link, size)
+        self._shared_changed = True
+        await arrival
+        await Instant(loop, loop.time() + link.latency, sender, key)
 
     def plan(self) -> None:
         """Set the timer to the end of the next transfer through a shared host, if anything has changed."""
