@@ -107,10 +107,10 @@ def check_of(hint: Any) -> Check:
 
 
 def _union(hint: Any, parts: tuple[Any, ...]) -> tuple[frozenset[type], Check]:
-    found = [_of(part) for part in parts]
+    found, text = [_of(part) for part in parts], _text(hint)
 
     def check(item: Any) -> Wrong | None:
-        deepest: Wrong = ("", item, _text(hint))
+        deepest: Wrong = ("", item, text)
         for _, look in found:
             wrong = look(item)
             if wrong is None:
