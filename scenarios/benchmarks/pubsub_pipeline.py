@@ -2,7 +2,8 @@
 
 Bound: batch size over the slower party's own seconds per batch, each party's arithmetic measured alone, in a process of
 its own, before and after the run. Bound together: the same with both at work at the same time, in two processes that
-exchange nothing, and as many batches embedded ahead as the window allows: caches and memory are shared. Protocol: two parties, one worker each, broker, deadline, ledger and handles all on.
+exchange nothing, and as many batches embedded ahead as the window allows: caches and memory are shared.
+Protocol: two parties, one worker each, broker, deadline, ledger and handles all on.
 Usage: python scenarios/benchmarks/pubsub_pipeline.py [--hidden 64] [--rows 100000] [--epochs 7] [--windows 12,24,4]
 Prints one JSON line: samples per second, the bound, their ratio, and per window the validation AUC (staleness).
 """
