@@ -31,6 +31,8 @@ HEADER_BYTES = 64
 _ARRAY, _MESSAGE, _BIG_INT = 1, 2, 3
 _PREFIX = struct.Struct("<4sI")
 _ALIGN = 64
+_PACK_BYTES = 1024
+"""What a packer begins with: msgpack's 256 KiB, for each message within a message, come from the kernel each time."""
 _PLAIN_KINDS = "biufcSUmM"
 _MALFORMED = (
     ValueError,
@@ -312,12 +314,14 @@ def encode_parts(value: Any, arguments: bool = False) -> Parts:
                 raise CodecError(f"an array of dtype {item.dtype} may not be sent; use a numeric or text dtype")
             # ascontiguousarray would turn a 0-d array into a 1-d one
             arrays.append(item if item.flags.c_contiguous else np.ascontiguousarray(item))
-            return msgpack.ExtType(_ARRAY, msgpack.packb((len(arrays) - 1, item.dtype.str, item.shape)))
+            return msgpack.ExtType(
+                _ARRAY, msgpack.packb((len(arrays) - 1, item.dtype.str, item.shape), buf_size=_PACK_BYTES)
+            )
         names = fields_of(item.__class__)
         if names is not None:
             cls = item.__class__
             content = (f"{cls.__module__}:{cls.__qualname__}", [getattr(item, name) for name in names])
-            return msgpack.ExtType(_MESSAGE, msgpack.packb(content, default=default))
+            return msgpack.ExtType(_MESSAGE, msgpack.packb(content, default=default, buf_size=_PACK_BYTES))
         if isinstance(item, np.generic):
             return item.item()
         if isinstance(item, int):
@@ -325,12 +329,12 @@ def encode_parts(value: Any, arguments: bool = False) -> Parts:
         cls = item.__class__
         raise CodecError(f"a {cls.__module__}.{cls.__qualname__} may not be sent")
 
-    tree = msgpack.packb(value, default=default)
+    tree = msgpack.packb(value, default=default, buf_size=_PACK_BYTES)
     offsets, offset = [], 0
     for array in arrays:
         offsets.append(offset)
         offset += array.nbytes + (-array.nbytes) % _ALIGN
-    header = msgpack.packb((tree, offsets))
+    header = msgpack.packb((tree, offsets), buf_size=_PACK_BYTES)
     start = _PREFIX.size + len(header)
     parts: Parts = [_PREFIX.pack(MAGIC, len(header)), header, b"\0" * ((-start) % _ALIGN)]
     for array in arrays:

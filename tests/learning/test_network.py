@@ -142,6 +142,19 @@ def test_a_model_is_a_value_that_steps_of_its_network_leave_alone() -> None:
     np.testing.assert_array_equal(network.model.output(x), outputs)
 
 
+def test_parameters_lie_in_their_vector_wherever_that_lies() -> None:
+    made = networks.functional_model(ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden=4, layers=3))
+    values = torch.arange(2.0 * made.num_values + 5)
+    for vector in (values[: made.num_values], values[5 : 5 + made.num_values], values[1 : 1 + 2 * made.num_values : 2]):
+        parts = torch.split(vector, [shape.numel() for shape in made.shapes])
+        views = made.views(vector)
+        assert all(torch.equal(view, part.reshape(view.shape)) for view, part in zip(views, parts, strict=True))
+        assert [view.shape for view in views] == made.shapes
+        assert all(view.is_leaf and view.requires_grad and view.is_contiguous() for view in views)
+    with pytest.raises(ValueError, match="values"):
+        made.views(values)
+
+
 def test_the_graph_of_a_publication_may_be_used_again_after_its_gradient() -> None:
     publication = Publication(Network(SPEC, ADAM, 0).model, np.ones((2, 5)))
     g = np.ones((2, 4))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedactors.errors import PartyLost
@@ -14,7 +16,21 @@ from fedactors.network.codec import decode, encode, encode_parts
 from fedactors.remote import PEERS, Door, Doors
 from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.ray.lanes import Address, Lanes
-from fedactors.runtime.ray.transport import HELLO, REPLY, REQUEST, Caller, Incoming, ticket
+from fedactors.runtime.ray.payloads import PayloadReader
+from fedactors.runtime.ray.transport import (
+    HELLO,
+    LEAST_PLACED,
+    MOST_PLACED,
+    PLACED,
+    REPLY,
+    REQUEST,
+    TAKEN,
+    UNREAD,
+    Caller,
+    Incoming,
+    Memory,
+    ticket,
+)
 from tests.runtime.cast import Carry
 
 KEY = b"b's own"
@@ -78,7 +94,7 @@ def test_who_shows_a_ticket_that_is_not_its_own_is_not_heard(tmp_path: Path, sho
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", [REQUEST, REPLY, 77])
+@pytest.mark.parametrize("kind", [REQUEST, REPLY, 77, TAKEN, UNREAD, PLACED | REQUEST, PLACED | HELLO])
 def test_a_connection_begins_with_a_greeting_or_ends(tmp_path: Path, kind: int) -> None:
     async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
         raise AssertionError("served")
@@ -113,3 +129,95 @@ def test_every_call_to_a_peer_that_does_not_listen_says_so(tmp_path: Path) -> No
     assert "does not answer" in str(found[0])
     with pytest.raises(PartyLost, match="b"):
         raise found[2]
+
+
+# --- large bodies, in shared memory ---
+
+
+async def echo(caller: Caller, body: memoryview) -> tuple[int, Any]:
+    return REPLY, encode_parts(decode(body)[1])
+
+
+class Blind(PayloadReader):
+    """Reads nothing, as another user's process would."""
+
+    def read(self, place: tuple[int, ...], key: int) -> bytes:
+        raise PermissionError
+
+
+@pytest.mark.parametrize("size", [LEAST_PLACED - 4096, LEAST_PLACED, 3_000_000, MOST_PLACED + 1])
+@pytest.mark.parametrize("there", [Memory(), Memory(reader=Blind()), None])
+@pytest.mark.parametrize("here", [Memory(), Memory(reader=Blind())])
+def test_a_large_body_arrives_as_it_was_whoever_can_read_whose_memory(
+    tmp_path: Path, size: int, there: Memory | None, here: Memory
+) -> None:
+    values = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "lane"))
+        lanes = lanes_to(tmp_path / "lane")
+        lanes.memory = here
+        address, answers = lanes.address("b", "a"), []
+        for number in range(6):
+            calls = [lanes.send(address, DOOR, encode_parts(("note", Carry((number, k, values))))) for k in range(2)]
+            answers += await asyncio.gather(*calls)
+        for memory in filter(None, (here, there)):
+            # of what was read all but the last few is known to be, and its places are used again
+            assert len(memory.store._slots) <= 6
+            assert len(memory.store._segments) <= 2
+        lanes.close()
+        server.close()
+        await asyncio.sleep(0.05)  # the connection's end is heard of
+        assert there is None or not there.store._slots, "what a peer that is gone did not take is given up"
+        return answers
+
+    answers = asyncio.run(main())
+    assert [answer.values[:2] for answer in answers] == [(number, k) for number in range(6) for k in range(2)]
+    assert all(np.array_equal(answer.values[2], values) for answer in answers)
+
+
+def test_large_bodies_lie_in_shared_memory_and_small_ones_do_not(tmp_path: Path) -> None:
+    async def main() -> list[int]:
+        there, placed = Memory(), []
+        put = there.store.put
+        there.store.put = lambda parts, readers: placed.append(sum(map(len, parts))) or put(parts, readers)  # type: ignore[method-assign,func-returns-value]
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "lane"))
+        lanes = lanes_to(tmp_path / "lane")
+        for size in (10, LEAST_PLACED // 2, LEAST_PLACED, MOST_PLACED // 2, MOST_PLACED):
+            await lanes.send(lanes.address("b", "a"), DOOR, encode_parts(("note", Carry((bytes(size),)))))
+        lanes.close()
+        server.close()
+        there.close()
+        return placed
+
+    found = asyncio.run(main())
+    assert [size // LEAST_PLACED for size in found] == [1, MOST_PLACED // LEAST_PLACED // 2]
+
+
+def test_a_place_that_is_not_in_the_senders_own_memory_is_not_looked_at(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(4096))
+
+    async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
+        raise AssertionError("served")
+
+    async def main(file: int) -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+        path = str(tmp_path / f"lane{file}")
+        server = await loop.create_unix_server(lambda: Incoming(recognise, serve, None, Memory()), path)
+        reader, writer = await asyncio.open_unix_connection(path)
+        hello, place = encode(("a", ticket(KEY, "a"))), struct.pack("<QQQ40x", 5, file, 0)
+        for kind, body in ((HELLO, hello), (PLACED | REQUEST, place)):
+            writer.write(struct.pack("<QIB51x", len(body), 1, kind) + body)
+        async with asyncio.timeout(5.0):
+            head = await reader.readexactly(64)
+            found = await reader.readexactly(8)
+        writer.close()
+        server.close()
+        return head[12], found
+
+    with secret.open("rb") as stream:
+        for file in (stream.fileno(), 9999, 2**63):
+            assert asyncio.run(main(file)) == (UNREAD, struct.pack("<Q", 5))

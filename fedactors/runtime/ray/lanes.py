@@ -19,7 +19,7 @@ from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost
 from fedactors.network.codec import Parts, encode_parts
 from fedactors.remote import Door, Doors
 from fedactors.runtime.failures import UnawaitedCall, decode_reply
-from fedactors.runtime.ray.transport import PAYLOAD, REPLY, Outgoing, connect
+from fedactors.runtime.ray.transport import PAYLOAD, REPLY, Memory, Outgoing, connect
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Lanes:
 
     def __init__(self, me: str, host: str, use_sockets: bool, call_timeout: float, unawaited: UnawaitedCall) -> None:
         self.book: dict[str, Address] = {}
+        self.memory = Memory()
+        """What this process shares with others of its host."""
         self._me = me
         self._host = host
         self._use_sockets = use_sockets
@@ -130,7 +132,8 @@ class Lanes:
 
     async def _open_lane(self, address: Address, waiting: deque[tuple[Door, Parts, asyncio.Future[Any]]]) -> None:
         hello = encode_parts((self._me, address.ticket))
-        connection = Outgoing(address.name, hello, partial(self._take_reply, address), self._call_timeout)
+        take = partial(self._take_reply, address)
+        connection = Outgoing(address.name, hello, take, self._call_timeout, self.memory)
         try:
             await connect(address.socket, connection)
         except PartyLost as error:
@@ -208,13 +211,14 @@ class Lanes:
         return bytes(frame) if kind == REPLY else decode_reply(False, frame)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and give the memory back that is shared over them."""
         for task in list(self._tasks):
             task.cancel()
         for connection in self._open.values():
             if connection.is_open:
                 connection.transport.close()
         self._open.clear()
+        self.memory.close()
 
 
 def as_array(parts: Parts) -> np.ndarray:

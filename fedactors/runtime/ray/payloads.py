@@ -86,7 +86,9 @@ class PayloadStore:
         for descriptor, memory in self._segments:
             memory.close()
             os.close(descriptor)
-        self._segments.clear()
+        for places in (self._segments, self._free, self._slots, self._readers):
+            places.clear()
+        self._fill = _SEGMENT_BYTES
 
     def _new_slot(self, size: int) -> tuple[int, int]:
         if self._fill + size > _SEGMENT_BYTES or size > _SEGMENT_BYTES:

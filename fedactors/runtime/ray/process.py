@@ -39,7 +39,6 @@ from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error,
 from fedactors.runtime.hosted import HostedContext, WallClock
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array
-from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 from fedactors.runtime.ray.settings import Settings
 from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, incarnation_of, shown_by
 from fedactors.validation import one_line
@@ -66,8 +65,7 @@ class RayContext(HostedContext):
         self._outside_reported = 0.0
         self._settings = settings
         self._free_at = [0.0] * casting.resources.num_cores
-        self._store = PayloadStore()
-        self._reader = PayloadReader()
+        self._store, self._reader = self.lanes.memory.store, self.lanes.memory.reader
         # a compute in the loop's own thread would also delay the emulated links
         if settings.network is not None or settings.costs is not None:
             self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -203,8 +201,6 @@ class RayContext(HostedContext):
         """Stop what goes on by itself and give memory back."""
         super().close()
         self.lanes.close()
-        self._store.close()
-        self._reader.close()
 
 
 class Life(enum.IntEnum):
@@ -259,7 +255,7 @@ class ActorProcess:
             path = str(self._folder / "lane")
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(
-                lambda: Incoming(self._recognise, self._serve, self._give), path
+                lambda: Incoming(self._recognise, self._serve, self._give, self._context.lanes.memory), path
             )
         self._life = Life.PREPARED
         return host, path, os.getpid(), start_of(os.getpid()) or 0

@@ -47,7 +47,7 @@ class StandIn:
         """Listen at a path; return where processes of this host find it."""
         loop, place = asyncio.get_running_loop(), self._place
         self._server = await loop.create_unix_server(
-            lambda: Incoming(self._recognise, self._serve, self._give), str(socket)
+            lambda: Incoming(self._recognise, self._serve, self._give, self.lanes.memory), str(socket)
         )
         return Address(place.name, place.role, self._host, str(socket), 0, 0, None, place.doors, b"")
 

@@ -6,6 +6,15 @@ by the end of its connection. Between hosts calls go through Ray.
 
     frame = | body length u64 | request number u32 | kind u8 | zeros up to 64 | body (codec frame) |
 
+A large body lies in the sender's shared memory, and the frame says where: a socket would copy it twice, in pieces of
+what the kernel buffers, with a turn of both event loops for each.
+
+    PLACED + kind: body = | key u64 | file u64 | offset u64 | zeros up to 64 |      TAKEN, UNREAD: body = keys, u64 each
+
+The receiver copies it out at once, and says so with the next frame that it sends anyway. One that cannot read the
+sender's memory (another user's, or in another process namespace) says that: the body then follows over the socket, and
+so do all later ones.
+
 The first frame of a connection is a HELLO with the caller's name and its ticket: who calls is bound to the connection.
 A ticket can be made with the receiver's key only, which the driver and the receiver have (`ticket`). It says which
 process of that name it is for: one that was lost and is not dead, because it was only cut off, is heard no more.
@@ -17,17 +26,27 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.errors import CallTimeout, FedactorsError, PartyLost
+from fedactors.errors import CallTimeout, FedactorsError, PartyLost, PayloadGone
 from fedactors.network.codec import Parts, decode
 from fedactors.remote import Door
+from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 
 _HEAD = struct.Struct("<QIB51x")
-REQUEST, REPLY, ERROR, HELLO, FETCH = 0, 1, 2, 3, 4
+REQUEST, REPLY, ERROR, HELLO, FETCH, TAKEN, UNREAD = range(7)
+PLACED = 0x80
+_PLACE = struct.Struct("<QQQ40x")
+_KEY = struct.Struct("<Q")
+_PEER = struct.Struct("3i")
+LEAST_PLACED, MOST_PLACED = 1 << 17, 1 << 24
+"""Bytes of a body that is worth shared memory, and of one that is too large to keep a place for."""
+_MOST_UNTOLD = 4
+"""Bodies that were taken and are not said to be: their sender cannot use their places again."""
 PAYLOAD = Door("a fetch", (), (), frozenset(), False, None)
 """Stands for the door where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
@@ -70,18 +89,49 @@ class Caller:
     incarnation: int = 0
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a process keeps for others of its host to read, and its view of theirs."""
+
+    store: PayloadStore = field(default_factory=PayloadStore)
+    reader: PayloadReader = field(default_factory=PayloadReader)
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self.store.close()
+        self.reader.close()
+
+
 class _Frames(asyncio.Protocol):
-    """Cuts the byte stream into frames and hands each to `on_frame(kind, number, body)`."""
+    """Cuts the byte stream into frames and hands each to `on_frame(kind, number, body)`.
+
+    Args:
+        memory: where large bodies are placed; None: none is.
+    """
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
         self._chunks: list[bytes] = []
         self._have = 0
         self._need = _HEAD.size
+        self._memory = memory
+        self._places = memory is not None
+        self._peer = 0
+        self._placed: dict[int, tuple[int, int]] = {}
+        """Kind and number of the frames whose bodies lie in the memory here and are not taken yet, by key."""
+        self._untold: list[int] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        # whose memory a place is in is the kernel's word, not the sender's
+        options = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        self._peer = _PEER.unpack(options)[0]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what the peer has not taken; nobody will."""
+        for key in list(self._placed):
+            self._free(key)
 
     def data_received(self, data: bytes) -> None:
         self._chunks.append(data)
@@ -98,7 +148,11 @@ class _Frames(asyncio.Protocol):
             if stop > end:
                 self._need = _HEAD.size + length
                 break
-            self.on_frame(kind, number, view[start + _HEAD.size : stop])
+            body = view[start + _HEAD.size : stop]
+            if kind < TAKEN:
+                self.on_frame(kind, number, body)
+            else:
+                self._on_memory(kind, number, body)
             start = stop
         # what remains is copied, so that a small rest does not keep a large buffer alive
         rest = buffer[start:]
@@ -110,7 +164,62 @@ class _Frames(asyncio.Protocol):
 
     def send(self, kind: int, number: int, parts: Parts) -> None:
         length = sum(len(part) for part in parts)
-        self.transport.write(b"".join((_HEAD.pack(length, number, kind), *parts)))
+        if self._places and LEAST_PLACED <= length <= MOST_PLACED:
+            assert self._memory is not None
+            key, (_, file, offset) = self._memory.store.put(parts, frozenset())
+            self._placed[key] = kind, number
+            kind, length, parts = kind | PLACED, _PLACE.size, [_PLACE.pack(key, file, offset)]
+        told = self._frame_of_keys(TAKEN, self._untold) if self._untold else b""
+        self._untold.clear()
+        self.transport.write(b"".join((told, _HEAD.pack(length, number, kind), *parts)))
+
+    # --- bodies in shared memory ---
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the peer has said who it is; before that nothing of its memory is looked at."""
+        return True
+
+    def _on_memory(self, kind: int, number: int, body: memoryview) -> None:
+        """Take a body that lies in the peer's memory, or learn what became of those here."""
+        is_place = kind & PLACED and kind & ~PLACED < TAKEN and len(body) == _PLACE.size
+        is_answer = kind in (TAKEN, UNREAD) and len(body) % _KEY.size == 0
+        if not self._is_known or not (is_place or is_answer):
+            self.transport.close()
+        elif is_place:
+            self._take(kind & ~PLACED, number, *_PLACE.unpack(body))
+        elif kind == TAKEN:
+            for (key,) in _KEY.iter_unpack(body):
+                self._free(key)
+        else:
+            self._places = False
+            for (key,) in _KEY.iter_unpack(body):
+                if key in self._placed and self._memory is not None:
+                    frame = self._memory.store.read(key)
+                    self.send(*self._free(key), [frame])
+
+    def _take(self, kind: int, number: int, key: int, file: int, offset: int) -> None:
+        try:
+            if self._memory is None:
+                raise PayloadGone(f"a body of {self._peer}'s memory came where none is read")
+            body = self._memory.reader.read((self._peer, file, offset), key)
+        except (OSError, ValueError, PayloadGone):
+            self.transport.write(self._frame_of_keys(UNREAD, [key]))
+            return
+        self._untold.append(key)
+        if len(self._untold) > _MOST_UNTOLD:
+            self.transport.write(self._frame_of_keys(TAKEN, self._untold))
+            self._untold.clear()
+        self.on_frame(kind, number, memoryview(body))
+
+    def _free(self, key: int) -> tuple[int, int]:
+        """Use a place again; return kind and number of the frame whose body was there."""
+        if self._memory is not None and key in self._placed:
+            self._memory.store.free(key)
+        return self._placed.pop(key, (0, 0))
+
+    def _frame_of_keys(self, kind: int, keys: Sequence[int]) -> bytes:
+        return _HEAD.pack(_KEY.size * len(keys), 0, kind) + b"".join(map(_KEY.pack, keys))
 
 
 class Outgoing(_Frames):
@@ -122,8 +231,9 @@ class Outgoing(_Frames):
         hello: Parts,
         take_reply: Callable[[asyncio.Future[Any], Door, int, memoryview], None],
         call_timeout: float,
+        memory: Memory | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(memory)
         self.name = name
         self._hello = hello
         self.is_open = True
@@ -161,6 +271,7 @@ class Outgoing(_Frames):
         self._sweeper.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self.is_open = False
         self._sweeper.cancel()
         pending, self._pending = self._pending, {}
@@ -186,6 +297,7 @@ class Incoming(_Frames):
         recognise: says who a HELLO frame's sender is, or None if its ticket is wrong: the connection then ends.
         serve: does what a caller asks.
         fetch: likewise, of a payload; None: payloads are not asked for here.
+        memory: see `_Frames`.
     """
 
     def __init__(
@@ -193,12 +305,17 @@ class Incoming(_Frames):
         recognise: Callable[[memoryview], Caller | None],
         serve: Callable[[Caller, memoryview], Any],
         fetch: Callable[[Caller, memoryview], Any] | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(memory)
         self._recognise = recognise
         self._serves = {REQUEST: serve} if fetch is None else {REQUEST: serve, FETCH: fetch}
         self._caller: Caller | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def _is_known(self) -> bool:
+        return self._caller is not None
 
     def on_frame(self, kind: int, number: int, body: memoryview) -> None:
         if self.transport.is_closing():
