@@ -168,10 +168,16 @@ class FolderRecorder:
         for record in records:
             self._privacy_file.append(json_line(jsonable(record)))
 
-    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
-        """Write the checkpoint and how far the other files had come."""
+    def reached(self) -> dict[str, int]:
+        """Return how far the other files have come, for a checkpoint of this moment that is saved later."""
         self._ledger.flush()
-        self.folder.save_checkpoint(label, actors, driver, marks={LEDGER: self._ledger.num_rows})
+        return {**self.folder.reached(), LEDGER: self._ledger.num_rows}
+
+    def save_checkpoint(
+        self, label: str, actors: Mapping[str, bytes], driver: bytes, reached: Mapping[str, int] | None = None
+    ) -> None:
+        """Write the checkpoint and how far the other files had come: at present, if `reached` does not say it."""
+        self.folder.save_checkpoint(label, actors, driver, marks=self.reached() if reached is None else reached)
 
     def load_checkpoint(self, label: str | None = None) -> Checkpoint | None:
         """Return this run's checkpoint `label`, or, without a label, the parent's that it resumes from."""

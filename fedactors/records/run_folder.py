@@ -287,6 +287,12 @@ class RunFolder:
         self.write_manifest()  # a file goes only after a manifest that no longer names it is on disk
         self.inside(name).unlink(missing_ok=True)
 
+    def reached(self) -> dict[str, int]:
+        """Return how many bytes each line file has."""
+        for stream in self._streams.values():
+            stream.flush()
+        return {name: stream.size for name, stream in self._streams.items()}
+
     def write_manifest(self) -> None:
         """Write the manifest; line files still open are covered up to their present end."""
         for name, stream in self._streams.items():
@@ -312,7 +318,7 @@ class RunFolder:
             actors: opaque state per actor name (``bank``, ``bank/worker-0``).
             driver: opaque state of the driver.
             keep: how many are kept besides the one called ``best``; older ones are removed.
-            marks: further positions to keep beside those of the line files.
+            marks: positions to keep beside, or instead of, those of the line files.
         """
         if not _LABEL.fullmatch(label):
             raise ValueError(f"checkpoint label {label!r} must be letters, digits, '.', '_' and '-'")
@@ -335,7 +341,7 @@ class RunFolder:
                 raise
         for stream in self._streams.values():
             stream.sync()
-        reached = {name: stream.size for name, stream in self._streams.items()} | dict(marks or {})
+        reached = self.reached() | dict(marks or {})
         kept = [entry for entry in self.manifest["checkpoints"] if entry["label"] != label]
         kept.append({"label": label, "folder": prefix, "actors": sorted(actors), "marks": reached})
         ordinary = [entry["label"] for entry in kept if entry["label"] != BEST]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -20,6 +21,9 @@ from fedactors.runtime.base import Casting, Clock, Context, Job, Work
 from fedactors.runtime.batched import Batches, is_marked
 
 T = TypeVar("T")
+_BRIEF_SECONDS = 0.005
+"""For which the interpreter would let another thread compute before this one has its turn: to change threads for less
+costs more than it gives."""
 ACCOUNT = "account"
 """The door at which actors write down what they have released; a site with a privacy budget asks by itself."""
 
@@ -77,7 +81,9 @@ class HostedContext(Context):
         self._tasks: set[asyncio.Future[Any]] = set()
         self._computing_seconds = 0.0
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
-        """Where computes run, if not in the loop's own thread."""
+        """Where computes run that are not brief, if not in the loop's own thread."""
+        self._rates: dict[str, float] = {}
+        """Seconds that a unit of each kind of work last took."""
         self._batches = Batches()
 
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
@@ -89,19 +95,23 @@ class HostedContext(Context):
         return result
 
     async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
+        is_brief = self._rates.get(work.kind, math.inf) * work.units < _BRIEF_SECONDS
         if is_marked(function):
             function, args = self._batches.add(function, args), ()
             await asyncio.sleep(0)  # others that were asked for at once come along
-        if self._thread is None:
-            return self._timed(function, args)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, function, args)
+            is_brief = False  # whoever comes first computes for all
+        if self._thread is None or is_brief:
+            return self._timed(function, args, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, function, args, work)
 
-    def _timed(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    def _timed(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         start = time.thread_time()
         try:
             return function(*args)
         finally:
-            self._computing_seconds += time.thread_time() - start
+            seconds = time.thread_time() - start
+            self._computing_seconds += seconds
+            self._rates[work.kind] = seconds / max(work.units, 1)
 
     def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
         if key in self._jobs:

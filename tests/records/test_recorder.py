@@ -218,3 +218,23 @@ def test_tracker_that_is_not_installed_says_how_to_install_it(name, tmp_path, mo
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(BadInput, match=rf"{name} is not installed: pip install 'fedactors\[{name}\]'"):
         open_trackers([name], tmp_path, {})
+
+
+def test_a_checkpoint_that_is_saved_later_is_of_the_moment_that_it_was_taken(tmp_path):
+    folder = RunFolder.create(tmp_path, "x", 0, {})
+    recorder = FolderRecorder(folder)
+    feed(recorder, 1, 1)
+    recorder.record_span("bank", "compute", "step", 2, 2.5)
+    reached = recorder.reached()
+    recorder.ledger_sink(ROWS)
+    recorder.record_span("bank", "compute", "later", 3, 3.5)
+    recorder.record_round(2, {"auc": 0.2})
+    recorder.save_checkpoint("last", {"bank": b"2"}, b"driver", reached)
+    recorder.close()
+    folder.finish("failed")
+    later = FolderRecorder(RunFolder.create(tmp_path, "x", 0, {}, parent=folder), parent=folder)
+    later.close()
+    assert read_rounds(later.folder) == [{"round": 1, "auc": 0.1}]
+    labels = [line["label"] for line in read_lines(later.folder, EVENTS) if line["type"] == "span"]
+    assert labels == ["step", "step"]
+    assert len(read_ledger(later.folder)) == len(ROWS)

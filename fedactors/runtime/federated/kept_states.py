@@ -1,6 +1,7 @@
 """The checkpoints of a run at one site: numbered by the driver, and counted on once all sites have written theirs.
 
-    driver: snapshot 7 ──▶ each site writes 7, beside 6 ──▶ the driver writes its own 7 ──▶ commit 7: 6 may go
+    driver: snapshot 7 ──▶ each site keeps 7 in memory, and the run goes on
+            written    ──▶ each site has written 7, beside 6 ──▶ the driver writes its own 7 ──▶ commit 7: 6 may go
 
 So the driver's newest checkpoint is one that every site has, whoever is killed at whatever moment. What goes on from a
 run, a resumption or a prediction, asks for a number; a site looks for it among its own states only.
@@ -76,16 +77,8 @@ class Earlier:
         context.ledger.restore(totals)
 
 
-def write(
-    recorder: FolderRecorder,
-    label: str,
-    number: int,
-    seed: int,
-    now: float,
-    frames: Mapping[str, bytes],
-    actors: Household,
-) -> dict[str, bytes]:
-    """Write a checkpoint of these states that is not yet counted on; return the SHA-256 of each."""
+def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: Household) -> bytes:
+    """Return what a site keeps beside these states in a checkpoint: it is then `write`'s."""
     own = {
         "number": number,
         "label": label,
@@ -94,8 +87,17 @@ def write(
         "ledgers": dict(actors.totals()),
         "waiting": dict(actors.waiting()),
     }
-    recorder.save_checkpoint(f"{label}{_PENDING}", frames, snapshot.seal_driver(own, frames))
+    return snapshot.seal_driver(own, frames)
+
+
+def digests(frames: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the SHA-256 of each state."""
     return {name: hashlib.sha256(frame).digest() for name, frame in frames.items()}
+
+
+def write(recorder: FolderRecorder, label: str, frames: Mapping[str, bytes], own: bytes) -> None:
+    """Write a checkpoint of these states that is not yet counted on."""
+    recorder.save_checkpoint(f"{label}{_PENDING}", frames, own)
 
 
 def commit(folder: RunFolder, label: str) -> None:

@@ -19,9 +19,10 @@ from fedactors.network.codec import encode, encode_parts, measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, merged
 from fedactors.network.links import Network
+from fedactors.records.recorder import FolderRecorder
 from fedactors.remote import DRIVER
 from fedactors.runtime import restored, snapshot
-from fedactors.runtime.base import RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.base import Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, Place, make_book
@@ -64,7 +65,7 @@ class FederatedRuntime(Runtime):
         limits: Limits | None = None,
         start_seconds: float = 600.0,
         seed: int = 0,
-        recorder: RecorderLike | None = None,
+        recorder: FolderRecorder | None = None,
     ) -> None:
         super().__init__(seed=seed, recorder=recorder)
         self.network = Network()
@@ -87,6 +88,9 @@ class FederatedRuntime(Runtime):
         self._is_closing = False
         self._number = 0
         """Of the last checkpoint."""
+        self._records = recorder
+        self._saving: asyncio.Task[None] | None = None
+        """Of the last checkpoint, which sites and driver write while the run goes on."""
         self._offset = 0.0
 
     # --- the driver's side ---
@@ -167,17 +171,33 @@ class FederatedRuntime(Runtime):
         self._num_checkpoints += 1
         due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
         if due or label != "last" or self._stop_code is not None:
+            await self._saved()
             self._number += 1
             digests: dict[str, bytes] = {}
             for site, found in (await self._all("snapshot", label, self._number)).items():
                 digests |= _digests(site, found, self._gate)
-            # all sites have it: from here on it is the one that is gone on from
-            if self.recorder is not None:
-                self._own_ledger.flush()
-                self.recorder.save_checkpoint(label, digests, self._capture_driver(digests))
-            await self._all("commit", label)
+            self._own_ledger.flush()
+            driver, reached = self._capture_driver(digests), None if self._records is None else self._records.reached()
+            # disks are slower than the first batches of what follows
+            self._saving = asyncio.get_running_loop().create_task(self._save(label, digests, driver, reached))
+            self._saving.add_done_callback(self._told)
         if self._stop_code is not None:
+            await self._saved()
             raise Stopped(f"stopped at {self.clock.now():.1f} s; each site keeps its part", self._stop_code)
+
+    async def _save(
+        self, label: str, digests: Mapping[str, bytes], driver: bytes, reached: Mapping[str, int] | None
+    ) -> None:
+        await self._all("written", label)
+        # all sites have it: from here on it is the one that is gone on from
+        if self._records is not None:
+            self._records.save_checkpoint(label, digests, driver, reached)
+        await self._all("commit", label)
+
+    async def _saved(self) -> None:
+        """Wait until the last checkpoint is counted on everywhere."""
+        if self._saving is not None:
+            await self._saving
 
     def _capture_driver(self, digests: Mapping[str, bytes]) -> bytes:
         return snapshot.seal_driver(
@@ -248,6 +268,7 @@ class FederatedRuntime(Runtime):
             result = await main()
             await self._unawaited.last_answers()
             self._unawaited.check()
+            await self._saved()
             await self._all("finish")
             await self.settle()
             self._end = time.perf_counter()
@@ -282,6 +303,8 @@ class FederatedRuntime(Runtime):
         finally:
             self._is_closing = True
             self._end = self._end or time.perf_counter()
+            if self._saving is not None:
+                self._saving.cancel()
             await asyncio.gather(*(connection.end() for connection in self._sites.values()))
             log_end(self._folder, self._proposal.run, status, self._gate, why, who="driver")
         return result

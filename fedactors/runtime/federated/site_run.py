@@ -9,13 +9,14 @@ State stays here: checkpoints, ledger rows, timeline and privacy records are wri
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import enum
 import hashlib
 import re
 import secrets
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.greeting import Hello
 from fedactors.runtime.federated.hosting import OwnProcess
-from fedactors.runtime.federated.household import Household, not_taken
+from fedactors.runtime.federated.household import Household, Recorded, not_taken
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Serve
 from fedactors.runtime.federated.meeting import dial
 from fedactors.runtime.federated.operations import Operations
@@ -108,8 +109,11 @@ class SiteRun:
         """The run whose states this one takes."""
         self._goes_on: kept_states.Earlier | None = None
         """The same, where this one is its continuation."""
+        self._disk = concurrent.futures.ThreadPoolExecutor(1)
+        self._writing: tuple[str, asyncio.Future[None]] | None = None
+        """Label of a checkpoint that is being written,"""
         self._written: str | None = None
-        """Label of a checkpoint that is not yet counted on."""
+        """and of one that is, and is not yet counted on."""
         self._released: list[Any] = []
         """What predictions recorded of privacy."""
         self._clock = WallClock(time.time())
@@ -133,7 +137,7 @@ class SiteRun:
 
     # --- for the driver, whose site is the coordinator's ---
 
-    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot", "commit"})
+    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot", "written", "commit"})
     """What the driver asks for that ends the run at this site if it fails."""
 
     async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
@@ -166,14 +170,20 @@ class SiteRun:
                 return await self.serve_call(self.proposal.coordinator, DRIVER, receiver, method, value)
             case "snapshot", (str(label), int(number)):
                 return tuple((await self._snapshot(label, number)).items())
+            case "written", (str(label),):
+                if self._writing is None or self._writing[0] != label:
+                    raise Refused(DRIVER, f"waits for a checkpoint {label[:40]!r} that it did not ask for")
+                await self._writing[1]
+                self._written, self._writing = label, None
             case "commit", (str(label),):
                 if self._written != label or self._run_folder is None:
                     raise Refused(DRIVER, f"counts on a checkpoint {label[:40]!r} that was not just written")
-                kept_states.commit(self._run_folder, label)
                 self._written = None
+                await self._on_disk(kept_states.commit, self._run_folder, label)
             case "drain", ():
                 await self.actors.settle()
-                return self._drain()
+                await self._on_disk(self._record, self.actors.recorded())
+                return self._counted()
             case "finish", ():
                 await self._finish()
             case "end", ():
@@ -292,15 +302,27 @@ class SiteRun:
             raise Refused(DRIVER, "asks for a checkpoint of a run that is not open, or trains nothing")
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,30}", label):
             raise Refused(DRIVER, f"asks for a checkpoint called {label[:40]!r}")
+        if self._writing is not None or self._written is not None:
+            raise Refused(DRIVER, "asks for a checkpoint before it counts on the one before")
         await self.actors.settle()
-        self._drain()
-        frames = await self.actors.snapshots()
-        self._written = label
-        return kept_states.write(self._recorder, label, number, self._seed, self._clock.now(), frames, self.actors)
+        found, frames = self.actors.recorded(), await self.actors.snapshots()
+        own = kept_states.seal(label, number, self._seed, self._clock.now(), frames, self.actors)
+        self._on_disk(self._record, found)
+        self._writing = label, self._on_disk(kept_states.write, self._recorder, label, frames, own)
+        return kept_states.digests(frames)
 
-    def _drain(self) -> tuple[Any, ...]:
-        """Write what the actors recorded; return their totals, seconds of waiting, and processor seconds."""
-        found = self.actors.recorded()
+    def _on_disk(self, work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Do something to the run's folder after all that was asked for before, while the actors go on."""
+        done = asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
+        done.add_done_callback(self._was_done)
+        return done
+
+    def _was_done(self, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.fail(error)
+
+    def _record(self, found: Recorded) -> None:
+        """Write what the actors recorded."""
         if self._recorder is not None:
             self._recorder.ledger_sink(found.rows)
             for span in found.spans:
@@ -308,6 +330,9 @@ class SiteRun:
             self._recorder.privacy(found.privacy)
         else:
             self._released.extend(found.privacy)
+
+    def _counted(self) -> tuple[Any, ...]:
+        """Return the actors' totals, seconds of waiting, and processor seconds."""
         total = tuple(row for rows in self.actors.totals().values() for row in rows)
         cpu = time.process_time() - self._cpu_before + self.actors.cpu_seconds()
         return total, sum(self.actors.waiting().values()), cpu
@@ -470,7 +495,8 @@ class SiteRun:
         """End the run at this site; again does nothing."""
         if self.life is Life.ENDED:
             return
-        self._drain()
+        self._disk.submit(self._record, self.actors.recorded()).result()
+        self._disk.shutdown()
         charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
         self.life = Life.ENDED
         for task in self._tasks:

@@ -1,0 +1,57 @@
+"""Where an actor of a site's process computes: brief work in the loop's own thread, other work beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from fedactors.roles import Client
+from fedactors.runtime.base import Casting, Work
+from fedactors.runtime.hosted import HostedContext, WallClock
+
+
+class Beside(HostedContext):
+    """One that computes; it calls nobody."""
+
+    def __init__(self) -> None:
+        super().__init__(Casting(Client, "bank", (), {}, Client.resources), 0, False, WallClock(time.time()), False)
+        self._thread = ThreadPoolExecutor(1)
+
+
+Beside.__abstractmethods__ = frozenset()
+
+
+def worked(milliseconds: float) -> int:
+    """Compute for so long, and say where."""
+    until = time.thread_time() + milliseconds / 1e3
+    while time.thread_time() < until:
+        np.ones(10).sum()
+    return threading.get_ident()
+
+
+def test_work_is_brief_by_what_it_took_last_and_how_much_there_is_of_it() -> None:
+    async def work() -> list[bool]:
+        actor, here = Beside(), threading.get_ident()
+
+        async def is_here(milliseconds: float, kind: str, units: float) -> bool:
+            return await actor.compute(worked, (milliseconds,), Work(kind, units)) == here
+
+        try:
+            return [
+                await is_here(0.5, "small", 10),  # nothing is known of it
+                await is_here(0.5, "small", 10),
+                await is_here(0.5, "small", 1000),  # a hundred times as much
+                await is_here(20.0, "large", 10),
+                await is_here(20.0, "large", 10),
+                await is_here(20.0, "large", 1),
+                await is_here(0.0, "nothing", 0),
+                await is_here(0.0, "nothing", 0),
+            ]
+        finally:
+            actor.close()
+
+    assert asyncio.run(work()) == [False, True, False, False, False, True, False, True]
