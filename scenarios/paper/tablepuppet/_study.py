@@ -23,8 +23,8 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results"
 MODELS = {"regression": "linear", "binary": "logistic", "multiclass": "softmax"}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "movielens-1m-linear": {
-        "sgd": {"learning_rate": 0.2},
-        "admm": {"rho": 0.3},
+        "sgd": {"learning_rate": 0.3},
+        "admm": {"rho": 0.5},
         "partitioned admm": {"rho": 0.3, "inner_rho": 0.01},
     },
     "movielens-1m-softmax": {
