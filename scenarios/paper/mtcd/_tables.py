@@ -423,7 +423,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "best-40": functools.partial(best_table, 40),
     "best-80": functools.partial(best_table, 80),
     "overlapping": overlapping_table,
-    "overlapping-steps": lambda: method_grid("overlapping-steps", "objective after 200 rounds"),
+    "overlapping-steps": lambda: method_grid("overlapping-steps", "objective after 100 rounds"),
     "speed": speed_table,
     "overlap": overlap_table,
     "clock": clock_table,

@@ -16,7 +16,7 @@ from tuned import chosen
 
 BASE: dict[str, Any] = {
     **{"num_clients": 40, "topology": "path", "mode": "overlapping", "num_local_steps": 20},
-    **{"local_arithmetic": "gram", "target_gap": 1e-2, "num_rounds": 1000, "record_every": 5},
+    **{"local_arithmetic": "gram", "target_gap": 1e-2, "num_rounds": 400, "record_every": 5},
 }
 STEPS = (2e-6, 1e-5, 4e-5, 1e-4, 4e-4, 1e-3)
 SHAPES = ((4, 9), (4, 39), (20, 9), (40, 1))
@@ -29,10 +29,8 @@ def main() -> None:
     for tokens, hops in SHAPES:
         name = f"mtcd-{tokens}-s{hops}"
         shape = {**BASE, "num_tokens": tokens, "num_hops": hops}
-        tried = {
-            f"{name}-{step:g}": {**shape, "learning_rate": step, "num_rounds": 200}
-            for step in STEPS[: 1 if study.smoke else None]
-        }
+        steps = STEPS[: 1 if study.smoke else None]
+        tried = {f"{name}-{step:g}": {**shape, "learning_rate": step, "num_rounds": 100} for step in steps}
         study.record("overlapping-steps", tried, seeds=(0,))
         step = study.best("overlapping-steps", tried, "training/objective", STEPS[0])
         study.record("overlapping", {name: {**shape, "learning_rate": step}})
