@@ -2,7 +2,7 @@
 
 Starts uniform over the clients, lazy walks, 1/Gamma of each token's copy (Section 4.2), Q = 20. Steps as multiples of
 1/L_block, which is safe for tokens that are averaged: the least training objective on seed 0, which is not one of the
-five that follow.
+five that follow. SVFL beside it is that of `tuned.py` to 1e-2.
 
     python scenarios/paper/mtcd/overlapping.py
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from _study import MtcdStudy
-from tuned import chosen
 
 BASE: dict[str, Any] = {
     **{"num_clients": 40, "topology": "path", "mode": "overlapping", "num_local_steps": 20},
@@ -34,10 +33,6 @@ def main() -> None:
         study.record("overlapping-steps", tried, seeds=(0,))
         step = study.best("overlapping-steps", tried, "training/objective", STEPS[0])
         study.record("overlapping", {name: {**shape, "learning_rate": step}})
-    step, local_steps = (1e-5, 20) if study.smoke else chosen(study, 40, 40, 1e-2)
-    svfl = {"num_clients": 40, "topology": "path", "local_arithmetic": "gram", "algorithm": "svfl"}
-    svfl |= {"target_gap": 1e-2, "learning_rate": step, "num_local_steps": local_steps}
-    study.record("overlapping", {"svfl": svfl})
 
 
 if __name__ == "__main__":
