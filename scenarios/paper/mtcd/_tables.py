@@ -202,10 +202,10 @@ def reach_table() -> str:
     return table("setting | seeds | iterations to 1e-3 | to 1e-4 | to 1e-5 | to 1e-6", rows)
 
 
-def step_table(gap: str) -> str:
+def step_table(gap: str, study: str = "step-sizes") -> str:
     """Return the rounds to a gap, ``0.001`` or ``0.01``, for each number of tokens and step size."""
     found: dict[str, dict[float, float]] = {}
-    for name, row in summaries("step-sizes").items():
+    for name, row in summaries(study).items():
         tokens, _, step = name.partition("-tokens-")
         found.setdefault(tokens, {})[float(step)] = mean_of(row, f"rounds_to_{gap}")
     steps = sorted({step for line in found.values() for step in line})
@@ -372,6 +372,71 @@ def method_grid(study: str, head: str) -> str:
     return grid_table(head, found)
 
 
+def sparse_curves() -> dict[str, list[dict[str, list[float]]]]:
+    """Return the curves of sparse logistic regression with the gap to each seed's minimum and vectors of 6,000 numbers."""
+    least = by_seed("sparse-logistic", "minimum", "training/objective")
+    found: dict[str, list[dict[str, list[float]]]] = {}
+    for name, rows in by_name("sparse-logistic").items():
+        for row in rows if name != "minimum" else ():
+            gaps = [value / least[row.seed] - 1.0 for value in row.curve["training/objective"]]
+            found.setdefault(name, []).append({**row.curve, "gap": gaps, "seed": [row.seed]})
+    return found
+
+
+SPARSE_VECTOR = 48_000.0
+"""Bytes of a vector of 6,000 samples."""
+
+
+def sparse_table() -> str:
+    """Return what sparse logistic regression costs to gaps of 0.5 and 0.2, and the gap at the end."""
+    rows = []
+    for name, runs in sparse_curves().items():
+        given = by_name("sparse-logistic")[name][0].config
+        cells = [f"{given['learning_rate']:.3g}", str(len(runs))]
+        for gap in (0.5, 0.2):
+            found: dict[str, list[float]] = {"iterations": [], "client_server_bytes": [], "client_client_bytes": []}
+            for run in runs:
+                place = next((i for i, value in enumerate(run["gap"]) if value <= gap), None)
+                for key, values in found.items():
+                    unit = 1.0 if key == "iterations" else SPARSE_VECTOR
+                    values.append(math.inf if place is None else run[key][place] / unit)
+            cells += [spread_of(values) for values in found.values()]
+        rows.append([name, *cells, spread_of([run["gap"][-1] for run in runs]), number(runs[0]["iterations"][-1])])
+    head = (
+        "method | step | seeds | hops to a gap of 0.5 | cs vectors | cc vectors | hops to 0.2 | cs vectors | cc vectors"
+    )
+    return table(f"{head} | gap at the end | of hops", rows)
+
+
+def compression_table() -> str:
+    """Return what compressed representations and tokens cost to 1e-2 and 1e-3, in vectors of 8 kB, over plain ones."""
+    rows = []
+    for name, row in summaries("compression").items():
+        method = "svfl" if name.startswith("svfl") else "mtcd-8-sweep"
+        cells = [str(row["seeds"]), spread_of(values_of(row, "rounds_to_0.01"))]
+        for gap in ("0.01", "0.001"):
+            cells.append(spread_of(values_of(row, f"vectors_to_{gap}")))
+            pair = [by_seed("compression", each, f"vectors_to_{gap}") for each in (name, f"{method}-plain")]
+            cells.append("1" if name.endswith("plain") else ratio_text(*pair))
+        rows.append([method, name.removeprefix(f"{method}-"), *cells, number(row["gap"])])
+    head = "method | transform | seeds | rounds to 1e-2 | vectors to 1e-2 | over plain | vectors to 1e-3 | over plain"
+    return table(f"{head} | gap at the end", rows)
+
+
+def privacy_table() -> str:
+    """Return test accuracy and loss by the noise on what clients send, and what it amounts to for a row at a party."""
+    rows = []
+    for name, row in summaries("privacy").items():
+        method, _, multiplier = name.partition("-noise-")
+        accuracy = spread_of([100 * value for value in values_of(row, "test/accuracy")])
+        step = f"{by_name('privacy')[name][0].config['learning_rate']:g}"
+        spent = [number(row[key]) if key in row else "none" for key in ("mu", "epsilon")]
+        rows.append(
+            [method, f"{float(multiplier):g}", step, *spent, str(row["seeds"]), accuracy, number(row["test/loss"])]
+        )
+    return table("method | noise over clip | step | mu | epsilon | seeds | test accuracy, % | test loss", rows)
+
+
 def speed_table() -> str:
     """Return hops per second of the actors and of a plain loop."""
     rows = []
@@ -424,6 +489,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "best-40": functools.partial(best_table, 40),
     "best-80": functools.partial(best_table, 80),
     "overlapping": overlapping_table,
+    "sparse-logistic": sparse_table,
+    "sparse-logistic-steps": lambda: method_grid("sparse-logistic-steps", "objective after 20 rounds"),
+    "compression": compression_table,
+    "privacy": privacy_table,
+    "step-sizes-80": functools.partial(step_table, "0.001", "step-sizes-80"),
+    "step-sizes-80-coarse": functools.partial(step_table, "0.01", "step-sizes-80"),
     "overlapping-steps": lambda: method_grid("overlapping-steps", "objective after 100 rounds"),
     "speed": speed_table,
     "overlap": overlap_table,
@@ -434,6 +505,7 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 STUDIES = {
     "step-sizes-coarse": ("step-sizes",),
+    "step-sizes-80-coarse": ("step-sizes-80",),
     "decentralised": ("decentralised", "dcpa"),
     "ranges": tuple(COMPARISONS),
     **{study: tuple(f"{study}-{kind}" for kind in NETWORKS) for study in ("networks", "network-steps")},

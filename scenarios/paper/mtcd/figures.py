@@ -16,7 +16,19 @@ from typing import Any
 
 import numpy as np
 from _study import RESULTS, TABLE, by_name
-from _tables import COMPARISONS, GRAPHS, cost_line, extremes, load_curves, load_dcpa, mean_of, render, summaries
+from _tables import (
+    COMPARISONS,
+    GRAPHS,
+    cost_line,
+    extremes,
+    load_curves,
+    load_dcpa,
+    mean_of,
+    render,
+    sparse_curves,
+    summaries,
+    values_of,
+)
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -159,6 +171,58 @@ def networks() -> Figure:
     return figure
 
 
+def overlapping() -> Figure:
+    """Figure 4, top row: tokens that roam anywhere, against iterations and against cost at three ratios."""
+    figure, plots = canvas(1, 4, 4.0, 3.8)
+    curves = {**load_curves("overlapping"), "svfl": load_curves("best-40-0.01")["svfl"]}
+    axes = (("iterations", 1.0), ("cost", 1.0), ("cost", 10.0), ("cost", 100.0))
+    for plot, (x, ratio) in zip(plots[0], axes, strict=True):
+        for name, runs in with_costs(curves, ratio).items():
+            line(plot, runs, x, "gap", name, style=STYLES.get(name, "-"))
+        if x == "cost":
+            line(plot, load_dcpa("path"), "vectors", "gap", "dcpa", style=STYLES["dcpa"])
+        where = "iterations (hops)" if x == "iterations" else f"weighted cost (vectors), rho = {ratio:g}"
+        label(plot, "path, overlapping tokens", where, "relative gap", log_x=True)
+    return figure
+
+
+def sparse_logistic() -> Figure:
+    """Figure 3's problem at Gisette's shape: gap against hops and against weighted cost."""
+    figure, plots = canvas(1, 3)
+    for plot, (x, ratio) in zip(plots[0], (("iterations", 1.0), ("cost", 1.0), ("cost", 10.0)), strict=True):
+        for name, runs in with_costs(sparse_curves(), ratio).items():
+            line(plot, runs, x, "gap", name, style=STYLES.get(name, "-"))
+        where = "iterations (hops)" if x == "iterations" else f"weighted cost (8 kB), rho = {ratio:g}"
+        label(plot, "sparse logistic, 6,000 x 5,000", where, "relative gap", log_x=True)
+    return figure
+
+
+def transforms() -> Figure:
+    """Gap against bytes under compression, and accuracy against epsilon."""
+    figure, plots = canvas(1, 3)
+    curves = load_curves("compression")
+    for plot, method in zip(plots[0], ("svfl", "mtcd-8-sweep"), strict=False):
+        for name, runs in with_costs(curves, 1.0).items():
+            if name.startswith(method):
+                line(plot, runs, "vectors", "gap", name.removeprefix(f"{method}-"))
+        label(plot, f"{method}, path", "sent (8 kB)", "relative gap", log_x=True)
+    for method in ("svfl", "mtcd"):
+        rows = {name: row for name, row in summaries("privacy").items() if name.startswith(method) and "epsilon" in row}
+        points = sorted((row["epsilon"], values_of(row, "test/accuracy")) for row in rows.values())
+        spent, found = zip(*points, strict=True)
+        spreads = [np.std(values, ddof=1) for values in found]
+        plots[0][2].errorbar(spent, [np.mean(values) for values in found], spreads, fmt="o-", label=method, capsize=2)
+    label(
+        plots[0][2],
+        "breast-cancer, 3 clients",
+        "epsilon of a row at one party",
+        "test accuracy",
+        log_x=True,
+        log_y=False,
+    )
+    return figure
+
+
 def ablations() -> Figure:
     """Figures 7 to 9: gap against hops and weighted cost for tokens, hops and local steps."""
     figure, plots = canvas(2, 3)
@@ -179,6 +243,9 @@ FIGURES: Mapping[str, Any] = {
     "step-sizes": step_sizes,
     "figure-6-networks": networks,
     "figures-7-8-9-ablations": ablations,
+    "figure-4-overlapping": overlapping,
+    "sparse-logistic": sparse_logistic,
+    "transforms": transforms,
 }
 
 
