@@ -216,7 +216,7 @@ def step_table(gap: str, study: str = "step-sizes") -> str:
             "diverges" if step not in line else f"**{line[step]:.0f}**" if line[step] == best else number(line[step])
             for step in steps
         ]
-        rows.append(["SVFL" if tokens == "40" else f"{int(tokens)} tokens", *cells])
+        rows.append(["SVFL" if tokens == max(found) else f"{int(tokens)} tokens", *cells])
     return table(f"rounds to {float(gap):g} | " + " | ".join(f"{step:g}" for step in steps), rows)
 
 
@@ -373,7 +373,7 @@ def method_grid(study: str, head: str) -> str:
 
 
 def sparse_curves() -> dict[str, list[dict[str, list[float]]]]:
-    """Return the curves of sparse logistic regression with the gap to each seed's minimum and vectors of 6,000 numbers."""
+    """Return the curves of sparse logistic regression with the gap to each seed's minimum."""
     least = by_seed("sparse-logistic", "minimum", "training/objective")
     found: dict[str, list[dict[str, list[float]]]] = {}
     for name, rows in by_name("sparse-logistic").items():
