@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from _study import by_name
+from step_sizes import FEW
 
 from fedactors.records.paired import paired_difference, paired_ratio
 from fedactors.sweeps.repeat import older_text
@@ -117,7 +118,7 @@ def extremes(of: Comparison, ratios: Any) -> dict[str, Any]:
     STCD's is the mean of the seeds that reached the gap in its hops, so that it is rather too low than too high.
     """
     found = {"svfl": cost_line(summaries(of.folder)["svfl"], of.gap, ratios)}
-    hops = np.asarray(values_of(summaries(f"semi-{of.graph}")["stcd"], f"cc_vectors_to_{of.gap:g}"))
+    hops = np.asarray(values_of(summaries("decentralised")[f"stcd-{of.graph}"], f"cc_vectors_to_{of.gap:g}"))
     hops = hops[np.isfinite(hops)]
     found["stcd"] = np.full(len(ratios), np.mean(hops) if len(hops) else np.inf)
     found["dcpa"] = np.full(len(ratios), np.mean(dcpa_vectors(of.graph, of.gap)))
@@ -150,7 +151,7 @@ def semi_table(of: Comparison) -> str:
     best = np.min(list(lines.values()), axis=0)
     rows = []
     for name in sorted(lines):
-        row = summaries(f"semi-{of.graph}")[name] if name == "stcd" else found.get(name)
+        row = summaries("decentralised")[f"stcd-{of.graph}"] if name == "stcd" else found.get(name)
         if row is None:
             counts = [str(len(load_dcpa(of.graph))), "", "0", spread_of(dcpa_vectors(of.graph, of.gap))]
         else:
@@ -313,7 +314,7 @@ def local_steps_grid(gap: str) -> str:
         for name, rows in by_name(study).items():
             given, rounds = rows[0].config, rows[0].metrics.get(f"rounds_to_{gap}")
             tokens, q = int(name.partition("-")[0]), int(given["num_local_steps"])
-            if tokens > 2 and rounds is not None:
+            if tokens in FEW and rounds is not None:
                 point = (float(rounds), q * float(given["learning_rate"]))
                 found.setdefault(tokens, {})[q] = min(found.get(tokens, {}).get(q, (math.inf, 0.0)), point)
     all_q = sorted({q for line in found.values() for q in line})

@@ -107,7 +107,7 @@ def semi(graph: str) -> Figure:
     """Figure 4: gap against weighted cost at several ratios."""
     ratios = (0.3, 1.0, 3.0, 10.0)
     figure, plots = canvas(1, len(ratios), 4.0, 3.8)
-    curves = load_curves(f"semi-{graph}")
+    curves = {**load_curves(f"semi-{graph}"), "stcd": load_curves("decentralised")[f"stcd-{graph}"]}
     for plot, ratio in zip(plots[0], ratios, strict=True):
         for name, runs in with_costs(curves, ratio).items():
             line(plot, runs, "cost", "gap", name, style=STYLES.get(name, "-"))

@@ -5,6 +5,7 @@ local steps (study step-sizes), and with other Q (local-step-sizes), where every
 step and Q: what a block moves in a round.
 
     python scenarios/paper/mtcd/step_sizes.py
+    python scenarios/paper/mtcd/step_sizes.py --full     80 clients besides
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 from _study import MtcdStudy
 
 STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5, 2.2e-5, 2.8e-5, 4e-5)
-MOST_TOKENS = {40: (40, 20, 10, 8, 4, 2), 80: (80, 40, 20, 16, 8)}
+TOKENS = {40: (40, 20, 10, 8, 4, 2), 80: (80, 40, 20, 16, 8)}
 """Tokens of the settings that are asked, by the number of clients; as many as clients stands for SVFL."""
-LOCAL_STEPS = (1, 5, 80)
+FEW = (40, 20, 8)
+LOCAL_STEPS = (1, 80)
+"""Of `FEW`, beside 20."""
 
 
 def setting(num_clients: int, tokens: int, step: float, local_steps: int) -> dict[str, Any]:
@@ -31,17 +34,18 @@ def setting(num_clients: int, tokens: int, step: float, local_steps: int) -> dic
 def main() -> None:
     """Run every method at every step size; one that diverges is a row that says so."""
     study = MtcdStudy.of(__doc__, seeds=(0,))
-    rows = {f"{g:02}-tokens-{step:g}": setting(40, g, step, 20) for g in MOST_TOKENS[40] for step in STEPS}
+    rows = {f"{g:02}-tokens-{step:g}": setting(40, g, step, 20) for g in TOKENS[40] for step in STEPS}
     study.record("step-sizes", rows)
     rows = {
         f"{g:02}-tokens-q{q:02}-{20 * step:.2g}": setting(40, g, 20 * step / q, q)
-        for g in MOST_TOKENS[40][:-1]
+        for g in FEW
         for q in LOCAL_STEPS
         for step in STEPS
     }
     study.record("local-step-sizes", rows)
-    rows = {f"{g:02}-tokens-{step:g}": setting(80, g, step, 20) for g in MOST_TOKENS[80] for step in STEPS}
-    study.record("step-sizes-80", rows)
+    if study.full:
+        rows = {f"{g:02}-tokens-{step:g}": setting(80, g, step, 20) for g in TOKENS[80] for step in STEPS}
+        study.record("step-sizes-80", rows)
 
 
 if __name__ == "__main__":

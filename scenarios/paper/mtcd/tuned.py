@@ -1,9 +1,10 @@
-"""Figures 4 and 5 where the number of local steps is tuned too, and with 80 clients; both on the path graph.
+"""Figures 4 and 5 where the number of local steps is tuned too, and with 80 clients where not; both on the path graph.
 
 Each method takes the step, and with 40 clients the Q, that needs the fewest rounds to the gap in `step_sizes.py`, whose
 seed is not one of these. Links cost as in `semi_decentralised.py`.
 
     python scenarios/paper/mtcd/tuned.py            after step_sizes.py, whose rows it reads
+    python scenarios/paper/mtcd/tuned.py --full     80 clients besides, after step_sizes.py --full
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from typing import Any
 
 from _study import MtcdStudy
-from step_sizes import MOST_TOKENS, setting
+from step_sizes import FEW, TOKENS, setting
 
 from fedactors.errors import BadInput
 
@@ -41,10 +42,10 @@ def chosen(study: MtcdStudy, num_clients: int, tokens: int, gap: float) -> tuple
 def main() -> None:
     """Run every method at its best."""
     study = MtcdStudy.of(__doc__, seeds=(1, 2, 3, 4, 5))
-    for num_clients, all_tokens in MOST_TOKENS.items():
+    for num_clients, all_tokens in {40: FEW, 80: TOKENS[80]}.items() if study.full else ((40, FEW),):
         for gap in GAPS:
             rows: dict[str, dict[str, Any]] = {}
-            for tokens in all_tokens[: 5 if num_clients == 40 else None]:
+            for tokens in all_tokens:
                 step, local_steps = (1e-5, 20) if study.smoke else chosen(study, num_clients, tokens, gap)
                 name = "svfl" if tokens == num_clients else f"mtcd-{tokens}-sweep"
                 rows[name] = {**setting(num_clients, tokens, step, local_steps), "target_gap": gap, "num_rounds": 1500}
