@@ -24,6 +24,8 @@ from protocols.mtcd.plugin import PROTOCOL
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 TABLE = RESULTS / "mtcd.parquet"
 GAPS = (1e-1, 1e-2, 1e-3)
+FEW = (40, 20, 8)
+"""Tokens of the settings whose Q is tuned; 40 stands for SVFL."""
 POINTS = 60
 """Points of a curve that are kept."""
 Curve = Mapping[str, Sequence[float]]

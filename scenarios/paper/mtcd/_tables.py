@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from _study import by_name
-from step_sizes import FEW
+from _study import FEW, by_name
 
 from fedactors.records.paired import paired_difference, paired_ratio
 from fedactors.sweeps.repeat import older_text

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from _study import MtcdStudy
-from step_sizes import FEW, TOKENS, setting
+from _study import FEW, MtcdStudy
+from step_sizes import TOKENS, setting
 
 from fedactors.errors import BadInput
 
