@@ -279,7 +279,8 @@ COSTS: tuple[dict[str, float], ...] = (
     {"client_server_bytes": 10.0, "client_client_bytes": 1.0},
 )
 """Client-server bytes alone, and weighted costs at ratios of 1 and 10."""
-NETWORKS = ("table", "views", "quadrants")
+NETWORKS = ("digits", "table")
+"""Views and quadrants are behind --full."""
 
 
 def network_step_table() -> str:

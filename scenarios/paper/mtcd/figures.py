@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _study import RESULTS, TABLE, by_name
+from _study import RESULTS, TABLE
 from _tables import (
     COMPARISONS,
     GRAPHS,
+    NETWORKS,
     cost_line,
     extremes,
     load_curves,
@@ -159,9 +160,8 @@ def step_sizes() -> Figure:
 
 def networks() -> Figure:
     """Figure 6: accuracy against sync rounds and against weighted cost at two ratios."""
-    kinds = [k for k in ("table", "views", "quadrants") if by_name(f"networks-{k}")]
-    figure, plots = canvas(len(kinds), 3)
-    for row, kind in enumerate(kinds):
+    figure, plots = canvas(len(NETWORKS), 3)
+    for row, kind in enumerate(NETWORKS):
         for column, (x, ratio) in enumerate((("round", 1.0), ("cost", 1.0), ("cost", 10.0))):
             for name, runs in with_costs(load_curves(f"networks-{kind}"), ratio).items():
                 style = "-" if name.startswith("mtcd") else "--"
