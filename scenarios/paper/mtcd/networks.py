@@ -5,8 +5,8 @@ clients, 2 clusters of 2). Here: generated objects seen from 12 sides; quadrants
 a narrow ResNet-18; and, as tables, the pixels of these digits and of Fashion-MNIST (needs the data set) dealt to 8
 clients with an MLP each, in 2 clusters of 4. Each cluster is swept once a round, Q = 2.
 
-SVFL at equal work twice: with Q local steps a round a client computes as much as with MTCD, with Q (S + 1) theta_0 takes
-as many steps, and a round as long.
+SVFL at equal work twice: with Q local steps a round a client computes as much as with MTCD, with Q (S + 1) theta_0
+takes as many steps, and a round as long.
 
 Each method has five steps, of which seed 5, in no comparison, says the best: the least test loss after half the rounds.
 
