@@ -130,12 +130,26 @@ def mtcd(row: RunRow) -> Figures:
     runtime, data = made_again(row)
     num_rows = len(data.load(data.parties[0]).features)
     samples = num_rows - round(0.3 * num_rows)  # 30 % of a table's rows are test rows
-    # a visit ends in a token that is sent on, or in the word that the walk is over
-    counted = sent_by(runtime, "Representation", "Masked", "Token", "RoamingDone")
+    counted = noised_by(runtime)
     last = "client-0" if row.study == "together" else f"client-{row.config['num_clients'] - 1}"
     most = max(counted["client-0"], counted[last])
     mu = 2 * math.sqrt(samples * most) / row.config["noise_multiplier"]
     return {"claimed_mu": mu, "claimed_epsilon": epsilon_of(mu, row.config["delta"])}
+
+
+def noised_by(runtime: Again) -> Counter[str]:
+    """Return what each actor sent with noise: a visit ends in a token, or in the word that a walk is over."""
+    return sent_by(runtime, "Representation", "Masked", "Token", "RoamingDone")
+
+
+def mtcd_curve(row: RunRow) -> Figures:
+    """Return what a row of accuracy by epsilon states: of the client that sends most, a batch of rows each time."""
+    if row.config["noise"] is None:
+        return {"mu": None, "epsilon": None}
+    runtime, _ = made_again(row)
+    most = max(number for sender, number in noised_by(runtime).items() if sender.startswith("client-"))
+    mu = 2 * math.sqrt(row.config["batch_size"] * most) / row.config["noise_multiplier"]
+    return {"mu": mu, "epsilon": epsilon_of(mu, row.config["delta"])}
 
 
 @dataclass(frozen=True)
@@ -254,6 +268,7 @@ def together(row: RunRow) -> Figures:
 
 
 ACCOUNTS: dict[str, Callable[[RunRow], Figures]] = {
+    "mtcd/privacy": mtcd_curve,
     "pubsub_vfl": pubsub,
     "pubsub_vfl_privacy": pubsub,
     "privacy_audits/glasu": glasu,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedactors.privacy.accounting import compose_mu, epsilon_of_mu
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, rows_of, study_flags
@@ -23,6 +24,8 @@ from protocols.mtcd.plugin import PROTOCOL
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 TABLE = RESULTS / "mtcd.parquet"
 GAPS = (1e-1, 1e-2, 1e-3)
+FEW = (40, 20, 8)
+"""Tokens of the settings whose Q is tuned; 40 stands for SVFL."""
 POINTS = 60
 """Points of a curve that are kept."""
 Curve = Mapping[str, Sequence[float]]
@@ -30,11 +33,15 @@ Curve = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a run sets, its data, and the gaps whose iterations and vectors are measured."""
+    """What a run sets, its data, and the gaps or accuracies whose iterations and vectors, or bytes, are measured."""
 
     settings: Mapping[str, Any]
     data: str = "synthetic"
     gaps: Sequence[float] = GAPS
+    accuracies: Sequence[float] = ()
+    reproducible_noise: bool = False
+    states_budget: bool = False
+    """Whether the row says what its noise amounts to."""
 
 
 class MtcdStudy(Study):
@@ -53,6 +60,9 @@ class MtcdStudy(Study):
         *,
         gaps: Sequence[float] = GAPS,
         data: str = "synthetic",
+        accuracies: Sequence[float] = (),
+        reproducible_noise: bool = False,
+        states_budget: bool = False,
         seeds: Sequence[int] | None = None,
     ) -> None:
         """Run the settings of a figure, by name, over seeds; what is there with fewer seeds is run again.
@@ -62,17 +72,37 @@ class MtcdStudy(Study):
         points = {}
         for name, settings in rows.items():
             sized = small(settings) if self.smoke else settings
-            points[name] = Setting(settings={"min_cluster_size": 1, **sized, **self.settings}, data=data, gaps=gaps)
+            points[name] = Setting(
+                settings={"min_cluster_size": 1, **sized, **self.settings},
+                data=data,
+                gaps=gaps,
+                accuracies=accuracies,
+                reproducible_noise=reproducible_noise,
+                states_budget=states_budget,
+            )
         self.measure(figure, points, once, seeds=seeds, all_seeds=True)
+
+    def best(self, figure: str, tried: Iterable[str], metric: str, otherwise: float) -> float:
+        """Return the step size of the row with the least of a metric among those that were tried, if any."""
+        rows = [row for name in tried for row in self.rows(figure, name) if row.status == "finished"]
+        if not rows:
+            return otherwise
+        return float(min(rows, key=lambda row: float(row.metrics[metric])).config["learning_rate"])
 
 
 def once(setting: Setting, seed: int) -> RunRow:
     """Run one setting with one seed."""
-    done = run_once(PROTOCOL, setting.settings, setting.data, seed, checkpoint_every=0)
+    how = {"checkpoint_every": 0, "reproducible_noise": setting.reproducible_noise}
+    done = run_once(PROTOCOL, setting.settings, setting.data, seed, **how)
     curve = {name: [float(value) for value in column] for name, column in done.recorder.curve.items()}
     num_bytes = 8 * int(done.config.num_samples)
     extra = {name: done.result.extra[name] for name in ("learning_rate", "optimum")}
     metrics = {**done.result.metrics, **reached(curve, setting.gaps, num_bytes)}
+    metrics |= bytes_to(curve, setting.accuracies)
+    if setting.states_budget and done.config.noise is not None:
+        lines = done.result.extra["privacy"].values()
+        mu = max(compose_mu(float(line["rigorous_mu"]) for line in of_client.values()) for of_client in lines)
+        metrics |= {"mu": mu, "epsilon": epsilon_of_mu(mu, done.config.delta)}
     return done.row(metrics, extra=extra, curve=thinned(curve))
 
 
@@ -106,6 +136,16 @@ def reached(curve: Curve, gaps: Sequence[float], num_bytes: int) -> dict[str, fl
         found |= {
             f"{name}_to_{gap:g}": math.inf if place is None else values[place] for name, values in columns.items()
         }
+    return found
+
+
+def bytes_to(curve: Curve, accuracies: Sequence[float]) -> dict[str, float]:
+    """Return rounds and bytes to each test accuracy, infinite where it was not reached."""
+    found = {}
+    for level in accuracies:
+        place = next((i for i, value in enumerate(curve["test/accuracy"]) if value >= level), None)
+        for name in ("round", "client_server_bytes", "client_client_bytes"):
+            found[f"{name}_to_{level:g}"] = math.inf if place is None else curve[name][place]
     return found
 
 

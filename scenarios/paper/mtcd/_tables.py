@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from _study import by_name
+from _study import FEW, by_name
 
+from fedactors.records.paired import paired_difference, paired_ratio
 from fedactors.sweeps.repeat import older_text
 
 GRAPHS = ("complete", "erdos-renyi", "path")
@@ -115,7 +117,7 @@ def extremes(of: Comparison, ratios: Any) -> dict[str, Any]:
     STCD's is the mean of the seeds that reached the gap in its hops, so that it is rather too low than too high.
     """
     found = {"svfl": cost_line(summaries(of.folder)["svfl"], of.gap, ratios)}
-    hops = np.asarray(values_of(summaries(f"semi-{of.graph}")["stcd"], f"cc_vectors_to_{of.gap:g}"))
+    hops = np.asarray(values_of(summaries("decentralised")[f"stcd-{of.graph}"], f"cc_vectors_to_{of.gap:g}"))
     hops = hops[np.isfinite(hops)]
     found["stcd"] = np.full(len(ratios), np.mean(hops) if len(hops) else np.inf)
     found["dcpa"] = np.full(len(ratios), np.mean(dcpa_vectors(of.graph, of.gap)))
@@ -148,7 +150,7 @@ def semi_table(of: Comparison) -> str:
     best = np.min(list(lines.values()), axis=0)
     rows = []
     for name in sorted(lines):
-        row = summaries(f"semi-{of.graph}")[name] if name == "stcd" else found.get(name)
+        row = summaries("decentralised")[f"stcd-{of.graph}"] if name == "stcd" else found.get(name)
         if row is None:
             counts = [str(len(load_dcpa(of.graph))), "", "0", spread_of(dcpa_vectors(of.graph, of.gap))]
         else:
@@ -200,10 +202,10 @@ def reach_table() -> str:
     return table("setting | seeds | iterations to 1e-3 | to 1e-4 | to 1e-5 | to 1e-6", rows)
 
 
-def step_table(gap: str) -> str:
+def step_table(gap: str, study: str = "step-sizes") -> str:
     """Return the rounds to a gap, ``0.001`` or ``0.01``, for each number of tokens and step size."""
     found: dict[str, dict[float, float]] = {}
-    for name, row in summaries("step-sizes").items():
+    for name, row in summaries(study).items():
         tokens, _, step = name.partition("-tokens-")
         found.setdefault(tokens, {})[float(step)] = mean_of(row, f"rounds_to_{gap}")
     steps = sorted({step for line in found.values() for step in line})
@@ -214,21 +216,226 @@ def step_table(gap: str) -> str:
             "diverges" if step not in line else f"**{line[step]:.0f}**" if line[step] == best else number(line[step])
             for step in steps
         ]
-        rows.append(["SVFL" if tokens == "40" else f"{int(tokens)} tokens", *cells])
+        rows.append(["SVFL" if tokens == max(found) else f"{int(tokens)} tokens", *cells])
     return table(f"rounds to {float(gap):g} | " + " | ".join(f"{step:g}" for step in steps), rows)
 
 
+def by_seed(study: str, name: str, key: str, weights: Mapping[str, float] | None = None) -> dict[int, float]:
+    """Return a metric, or a weighted sum of several that `key` completes, by seed; infinite where not reached."""
+    found = {}
+    for row in by_name(study)[name]:
+        parts = [(weight, row.metrics.get(f"{part}{key}")) for part, weight in (weights or {"": 1.0}).items()]
+        found[row.seed] = sum(math.inf if value is None else weight * float(value) for weight, value in parts if weight)
+    return found
+
+
+def difference_text(ours: Mapping[int, float], theirs: Mapping[int, float], scale: float = 1.0) -> str:
+    """Return the mean difference over the seeds that both have, with its 95 % interval."""
+    found = paired_difference(ours, theirs)
+    low, high = (scale * end for end in found["interval"])
+    return f"{scale * found['difference']:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def ratio_text(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+    """Return the median ratio over the seeds that both have, with its 95 % interval; not reached is censored."""
+    sides = ({seed: value if math.isfinite(value) else None for seed, value in one.items()} for one in (ours, theirs))
+    found = paired_ratio(*sides)
+    if found["ratio"] is None or not math.isfinite(found["ratio"]):
+        return "not reached"
+    low, high = found["interval"]
+    return f"{found['ratio']:.2f} ({low:.2f} to {f'{high:.2f}' if math.isfinite(high) else 'not reached'})"
+
+
 def network_table() -> str:
-    """Return accuracy and cost of the networks."""
+    """Return accuracy and cost of the networks, and MTCD over SVFL at equal work of the clients and of theta_0."""
     rows = []
-    for kind in ("table", "views", "quadrants"):
-        for name, row in summaries(f"networks-{kind}").items():
+    for kind in NETWORKS:
+        study = f"networks-{kind}"
+        ours = next(name for name in by_name(study) if name.startswith("mtcd"))
+        for name, row in summaries(study).items():
+            level = min(
+                (key for key in row["runs"][0] if key.startswith("client_server_bytes_to_")),
+                default="client_server_bytes",
+            ).removeprefix("client_server_bytes")
             server, clients = row["client_server_bytes"] / 1e6, row["client_client_bytes"] / 1e6
             accuracy = [100 * value for value in values_of(row, "test/accuracy")]
-            cells = [f"{np.mean(accuracy):.2f} ± {np.std(accuracy, ddof=1):.2f}" if len(accuracy) > 1 else "one seed"]
-            cells += [f"{value:.2f}" for value in (server, clients, server + clients, 10 * server + clients)]
-            rows.append([kind, name, str(row["seeds"]), *cells])
-    return table("data | method | seeds | test accuracy, % | cs MB | cc MB | cost, rho 1 | cost, rho 10", rows)
+            is_other = name != ours
+            cells = [f"{by_name(study)[name][0].config['learning_rate']:g}", str(row["seeds"])]
+            cells += [f"{np.mean(accuracy):.2f} ± {np.std(accuracy, ddof=1):.2f}"]
+            pair = (by_seed(study, ours, "test/accuracy"), by_seed(study, name, "test/accuracy"))
+            cells += [difference_text(*pair, 100) if is_other else ""]
+            cells += [f"{value:.2f}" for value in (server, clients)]
+            for weights in COSTS:
+                pair = (by_seed(study, ours, level, weights), by_seed(study, name, level, weights))
+                cells += [ratio_text(*pair) if is_other else ""]
+            rows.append([kind, name.removesuffix("-sum"), *cells])
+    head = "data | method | step | seeds | test accuracy, % | MTCD minus it | cs MB | cc MB"
+    return table(f"{head} | MTCD over it, cs bytes to an accuracy | cost, rho 1 | cost, rho 10", rows)
+
+
+COSTS: tuple[dict[str, float], ...] = (
+    {"client_server_bytes": 1.0},
+    {"client_server_bytes": 1.0, "client_client_bytes": 1.0},
+    {"client_server_bytes": 10.0, "client_client_bytes": 1.0},
+)
+"""Client-server bytes alone, and weighted costs at ratios of 1 and 10."""
+NETWORKS = ("digits", "table")
+"""Views and quadrants are behind --full."""
+
+
+def network_step_table() -> str:
+    """Return the test loss at the end of each method at each step, on the seed that chose."""
+    found: dict[tuple[str, str], dict[float, float]] = {}
+    for kind in NETWORKS:
+        for name, row in summaries(f"network-steps-{kind}").items():
+            method, _, step = name.rpartition("-")
+            found.setdefault((kind, method), {})[float(step)] = row["test/loss"]
+    return grid_table(
+        "data | method", {key: found[key] for key in sorted(found, key=lambda key: NETWORKS.index(key[0]))}
+    )
+
+
+def grid_table(head: str, found: Mapping[tuple[str, ...], Mapping[float, float]]) -> str:
+    """Return a line for each method and a column for each step, the least of a line bold; what is missing diverged."""
+    steps = sorted({step for line in found.values() for step in line})
+    rows = []
+    for names, line in found.items():
+        cells = [number(line[step]) if step in line else "diverges" for step in steps]
+        best = min(line, key=lambda step: line[step])
+        cells[steps.index(best)] = f"**{cells[steps.index(best)]}**"
+        rows.append([*names, *cells])
+    return table(f"{head} | " + " | ".join(f"{step:g}" for step in steps), rows)
+
+
+def local_steps_grid(gap: str) -> str:
+    """Return the fewest rounds of each method with each Q, and the product of step and Q at which it needs them."""
+    found: dict[int, dict[int, tuple[float, float]]] = {}
+    for study in ("step-sizes", "local-step-sizes"):
+        for name, rows in by_name(study).items():
+            given, rounds = rows[0].config, rows[0].metrics.get(f"rounds_to_{gap}")
+            tokens, q = int(name.partition("-")[0]), int(given["num_local_steps"])
+            if tokens in FEW and rounds is not None:
+                point = (float(rounds), q * float(given["learning_rate"]))
+                found.setdefault(tokens, {})[q] = min(found.get(tokens, {}).get(q, (math.inf, 0.0)), point)
+    all_q = sorted({q for line in found.values() for q in line})
+    rows_ = []
+    for tokens, line in sorted(found.items(), reverse=True):
+        best = min(rounds for rounds, _ in line.values())
+        cells = [f"{line[q][0]:.0f} at {line[q][1]:.2g}" if q in line else "not reached" for q in all_q]
+        cells = [
+            f"**{cell}**" if q in line and line[q][0] == best else cell for q, cell in zip(all_q, cells, strict=True)
+        ]
+        rows_.append(["SVFL" if tokens == 40 else f"{tokens} tokens", *cells])
+    return table(f"rounds to {float(gap):g} | " + " | ".join(f"Q = {q}" for q in all_q), rows_)
+
+
+def best_table(num_clients: int) -> str:
+    """Return what methods cost at their own best step (and Q), and their cost at some ratios over SVFL's."""
+    rows = []
+    for gap in ("0.01", "0.001"):
+        study = f"best-{num_clients}-{gap}"
+        found = summaries(study)
+        for name in sorted(found, key=lambda name: (name != "svfl", -int(name.split("-")[1]) if "-" in name else 0)):
+            row, given = found[name], by_name(study)[name][0].config
+            cells = [f"{given['learning_rate']:.2g}", str(given["num_local_steps"]), str(row["seeds"])]
+            cells += [spread_of(values_of(row, f"{key}_to_{gap}")) for key in ("rounds", "cs_vectors", "cc_vectors")]
+            for ratio in (1.0, 3.0, 10.0, 30.0):
+                weights = {"cs_vectors": ratio, "cc_vectors": 1.0}
+                pair = [by_seed(study, each, f"_to_{gap}", weights) for each in (name, "svfl")]
+                cells.append("1" if name == "svfl" else ratio_text(*pair))
+            rows.append([gap, name, *cells])
+    head = "gap | setting | step | Q | seeds | rounds | cs vectors | cc vectors"
+    return table(f"{head} | cost over SVFL's, rho 1 | rho 3 | rho 10 | rho 30", rows)
+
+
+def overlapping_table() -> str:
+    """Return tokens that roam anywhere against SVFL, to 1e-1 and 1e-2."""
+    rows = []
+    for study, name in [*(("overlapping", name) for name in by_name("overlapping")), ("best-40-0.01", "svfl")]:
+        row = summaries(study)[name]
+        cells = [f"{by_name(study)[name][0].config['learning_rate']:.2g}", str(row["seeds"])]
+        for gap in ("0.1", "0.01"):
+            cells += [spread_of(values_of(row, f"{key}_to_{gap}")) for key in ("rounds", "cs_vectors", "cc_vectors")]
+        rows.append([name, *cells, number(row["gap"])])
+    head = (
+        "setting | step | seeds | rounds to 1e-1 | cs vectors | cc vectors | rounds to 1e-2 | cs vectors | cc vectors"
+    )
+    return table(f"{head} | gap at the end", rows)
+
+
+def method_grid(study: str, head: str) -> str:
+    """Return the objective at the end of each method of a study at each step, on the seed that chose."""
+    found: dict[tuple[str, ...], dict[float, float]] = {}
+    for name, row in summaries(study).items():
+        method, _, _ = name.rpartition("-")
+        step = by_name(study)[name][0].config["learning_rate"]
+        found.setdefault((method,), {})[float(f"{step:.3g}")] = row["training/objective"]
+    return grid_table(head, found)
+
+
+def sparse_curves() -> dict[str, list[dict[str, list[float]]]]:
+    """Return the curves of sparse logistic regression with the gap to each seed's minimum."""
+    least = by_seed("sparse-logistic", "minimum", "training/objective")
+    found: dict[str, list[dict[str, list[float]]]] = {}
+    for name, rows in by_name("sparse-logistic").items():
+        for row in rows if name != "minimum" else ():
+            gaps = [value / least[row.seed] - 1.0 for value in row.curve["training/objective"]]
+            found.setdefault(name, []).append({**row.curve, "gap": gaps, "seed": [row.seed]})
+    return found
+
+
+SPARSE_VECTOR = 48_000.0
+"""Bytes of a vector of 6,000 samples."""
+
+
+def sparse_table() -> str:
+    """Return what sparse logistic regression costs to gaps of 0.5 and 0.2, and the gap at the end."""
+    rows = []
+    for name, runs in sparse_curves().items():
+        given = by_name("sparse-logistic")[name][0].config
+        cells = [f"{given['learning_rate']:.3g}", str(len(runs))]
+        for gap in (0.5, 0.2):
+            found: dict[str, list[float]] = {"iterations": [], "client_server_bytes": [], "client_client_bytes": []}
+            for run in runs:
+                place = next((i for i, value in enumerate(run["gap"]) if value <= gap), None)
+                for key, values in found.items():
+                    unit = 1.0 if key == "iterations" else SPARSE_VECTOR
+                    values.append(math.inf if place is None else run[key][place] / unit)
+            cells += [spread_of(values) for values in found.values()]
+        rows.append([name, *cells, spread_of([run["gap"][-1] for run in runs]), number(runs[0]["iterations"][-1])])
+    head = (
+        "method | step | seeds | hops to a gap of 0.5 | cs vectors | cc vectors | hops to 0.2 | cs vectors | cc vectors"
+    )
+    return table(f"{head} | gap at the end | of hops", rows)
+
+
+def compression_table() -> str:
+    """Return what compressed representations and tokens cost to 1e-2 and 1e-3, in vectors of 8 kB, over plain ones."""
+    rows = []
+    for name, row in summaries("compression").items():
+        method = "svfl" if name.startswith("svfl") else "mtcd-8-sweep"
+        cells = [str(row["seeds"]), spread_of(values_of(row, "rounds_to_0.01"))]
+        for gap in ("0.01", "0.001"):
+            cells.append(spread_of(values_of(row, f"vectors_to_{gap}")))
+            pair = [by_seed("compression", each, f"vectors_to_{gap}") for each in (name, f"{method}-plain")]
+            cells.append("1" if name.endswith("plain") else ratio_text(*pair))
+        rows.append([method, name.removeprefix(f"{method}-"), *cells, number(row["gap"])])
+    head = "method | transform | seeds | rounds to 1e-2 | vectors to 1e-2 | over plain | vectors to 1e-3 | over plain"
+    return table(f"{head} | gap at the end", rows)
+
+
+def privacy_table() -> str:
+    """Return test accuracy and loss by the noise on what clients send, and what it amounts to for a row at a party."""
+    rows = []
+    for name, row in summaries("privacy").items():
+        method, _, multiplier = name.partition("-noise-")
+        accuracy = spread_of([100 * value for value in values_of(row, "test/accuracy")])
+        step = f"{by_name('privacy')[name][0].config['learning_rate']:g}"
+        spent = [number(row[key]) if key in row else "none" for key in ("mu", "epsilon")]
+        rows.append(
+            [method, f"{float(multiplier):g}", step, *spent, str(row["seeds"]), accuracy, number(row["test/loss"])]
+        )
+    return table("method | noise over clip | step | mu | epsilon | seeds | test accuracy, % | test loss", rows)
 
 
 def speed_table() -> str:
@@ -277,6 +484,19 @@ TABLES: dict[str, Callable[[], str]] = {
     "step-sizes": functools.partial(step_table, "0.001"),
     "step-sizes-coarse": functools.partial(step_table, "0.01"),
     "networks": network_table,
+    "network-steps": network_step_table,
+    "local-step-sizes": functools.partial(local_steps_grid, "0.001"),
+    "local-step-sizes-coarse": functools.partial(local_steps_grid, "0.01"),
+    "best-40": functools.partial(best_table, 40),
+    "best-80": functools.partial(best_table, 80),
+    "overlapping": overlapping_table,
+    "sparse-logistic": sparse_table,
+    "sparse-logistic-steps": lambda: method_grid("sparse-logistic-steps", "objective after 20 rounds"),
+    "compression": compression_table,
+    "privacy": privacy_table,
+    "step-sizes-80": functools.partial(step_table, "0.001", "step-sizes-80"),
+    "step-sizes-80-coarse": functools.partial(step_table, "0.01", "step-sizes-80"),
+    "overlapping-steps": lambda: method_grid("overlapping-steps", "objective after 100 rounds"),
     "speed": speed_table,
     "overlap": overlap_table,
     "clock": clock_table,
@@ -286,9 +506,13 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 STUDIES = {
     "step-sizes-coarse": ("step-sizes",),
+    "step-sizes-80-coarse": ("step-sizes-80",),
     "decentralised": ("decentralised", "dcpa"),
     "ranges": tuple(COMPARISONS),
-    "networks": ("networks-table", "networks-views", "networks-quadrants"),
+    **{study: tuple(f"{study}-{kind}" for kind in NETWORKS) for study in ("networks", "network-steps")},
+    **{f"local-step-sizes{which}": ("step-sizes", "local-step-sizes") for which in ("", "-coarse")},
+    "overlapping": ("overlapping", "best-40-0.01"),
+    **{f"best-{number}": tuple(f"best-{number}-{gap}" for gap in ("0.01", "0.001")) for number in (40, 80)},
 }
 """Studies that a table stands on, where it is not the one of its name."""
 

@@ -15,8 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _study import RESULTS, TABLE, by_name
-from _tables import COMPARISONS, GRAPHS, cost_line, extremes, load_curves, load_dcpa, mean_of, render, summaries
+from _study import RESULTS, TABLE
+from _tables import (
+    COMPARISONS,
+    GRAPHS,
+    NETWORKS,
+    cost_line,
+    extremes,
+    load_curves,
+    load_dcpa,
+    mean_of,
+    render,
+    sparse_curves,
+    summaries,
+    values_of,
+)
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -95,7 +108,7 @@ def semi(graph: str) -> Figure:
     """Figure 4: gap against weighted cost at several ratios."""
     ratios = (0.3, 1.0, 3.0, 10.0)
     figure, plots = canvas(1, len(ratios), 4.0, 3.8)
-    curves = load_curves(f"semi-{graph}")
+    curves = {**load_curves(f"semi-{graph}"), "stcd": load_curves("decentralised")[f"stcd-{graph}"]}
     for plot, ratio in zip(plots[0], ratios, strict=True):
         for name, runs in with_costs(curves, ratio).items():
             line(plot, runs, "cost", "gap", name, style=STYLES.get(name, "-"))
@@ -147,15 +160,66 @@ def step_sizes() -> Figure:
 
 def networks() -> Figure:
     """Figure 6: accuracy against sync rounds and against weighted cost at two ratios."""
-    kinds = [k for k in ("table", "views", "quadrants") if by_name(f"networks-{k}")]
-    figure, plots = canvas(len(kinds), 3)
-    for row, kind in enumerate(kinds):
+    figure, plots = canvas(len(NETWORKS), 3)
+    for row, kind in enumerate(NETWORKS):
         for column, (x, ratio) in enumerate((("round", 1.0), ("cost", 1.0), ("cost", 10.0))):
             for name, runs in with_costs(load_curves(f"networks-{kind}"), ratio).items():
                 style = "-" if name.startswith("mtcd") else "--"
                 line(plots[row][column], runs, x, "test/accuracy", name, log=False, style=style)
             where = "sync rounds" if x == "round" else f"weighted cost, rho = {ratio:g} (8 kB)"
             label(plots[row][column], kind, where, "test accuracy", log_y=False)
+    return figure
+
+
+def overlapping() -> Figure:
+    """Figure 4, top row: tokens that roam anywhere, against iterations and against cost at three ratios."""
+    figure, plots = canvas(1, 4, 4.0, 3.8)
+    curves = {**load_curves("overlapping"), "svfl": load_curves("best-40-0.01")["svfl"]}
+    axes = (("iterations", 1.0), ("cost", 1.0), ("cost", 10.0), ("cost", 100.0))
+    for plot, (x, ratio) in zip(plots[0], axes, strict=True):
+        for name, runs in with_costs(curves, ratio).items():
+            line(plot, runs, x, "gap", name, style=STYLES.get(name, "-"))
+        if x == "cost":
+            line(plot, load_dcpa("path"), "vectors", "gap", "dcpa", style=STYLES["dcpa"])
+        where = "iterations (hops)" if x == "iterations" else f"weighted cost (vectors), rho = {ratio:g}"
+        label(plot, "path, overlapping tokens", where, "relative gap", log_x=True)
+    return figure
+
+
+def sparse_logistic() -> Figure:
+    """Figure 3's problem at Gisette's shape: gap against hops and against weighted cost."""
+    figure, plots = canvas(1, 3)
+    for plot, (x, ratio) in zip(plots[0], (("iterations", 1.0), ("cost", 1.0), ("cost", 10.0)), strict=True):
+        for name, runs in with_costs(sparse_curves(), ratio).items():
+            line(plot, runs, x, "gap", name, style=STYLES.get(name, "-"))
+        where = "iterations (hops)" if x == "iterations" else f"weighted cost (8 kB), rho = {ratio:g}"
+        label(plot, "sparse logistic, 6,000 x 5,000", where, "relative gap", log_x=True)
+    return figure
+
+
+def transforms() -> Figure:
+    """Gap against bytes under compression, and accuracy against epsilon."""
+    figure, plots = canvas(1, 3)
+    curves = load_curves("compression")
+    for plot, method in zip(plots[0], ("svfl", "mtcd-8-sweep"), strict=False):
+        for name, runs in with_costs(curves, 1.0).items():
+            if name.startswith(method):
+                line(plot, runs, "vectors", "gap", name.removeprefix(f"{method}-"))
+        label(plot, f"{method}, path", "sent (8 kB)", "relative gap", log_x=True)
+    for method in ("svfl", "mtcd"):
+        rows = {name: row for name, row in summaries("privacy").items() if name.startswith(method) and "epsilon" in row}
+        points = sorted((row["epsilon"], values_of(row, "test/accuracy")) for row in rows.values())
+        spent, found = zip(*points, strict=True)
+        spreads = [np.std(values, ddof=1) for values in found]
+        plots[0][2].errorbar(spent, [np.mean(values) for values in found], spreads, fmt="o-", label=method, capsize=2)
+    label(
+        plots[0][2],
+        "breast-cancer, 3 clients",
+        "epsilon of a row at one party",
+        "test accuracy",
+        log_x=True,
+        log_y=False,
+    )
     return figure
 
 
@@ -179,6 +243,9 @@ FIGURES: Mapping[str, Any] = {
     "step-sizes": step_sizes,
     "figure-6-networks": networks,
     "figures-7-8-9-ablations": ablations,
+    "figure-4-overlapping": overlapping,
+    "sparse-logistic": sparse_logistic,
+    "transforms": transforms,
 }
 
 

@@ -36,7 +36,6 @@ def settings_of(num_clients: int) -> dict[str, dict[str, Any]]:
     alone = {"num_tokens": 1, "clusters": "whole", "learning_rate": "auto"}
     found["mtcd-1-s1"] = {**alone, "num_hops": 1, "num_rounds": 10_000, "record_every": 50}
     found["mtcd-1-s19"] = {**alone, "num_hops": 19, "num_rounds": 1000, "record_every": 5}
-    found["stcd"] = {"algorithm": "stcd", "num_hops": 99, "num_rounds": 200, "record_every": 2, "learning_rate": "auto"}
     return {name: {"learning_rate": STEP, **COMMON, **settings} for name, settings in found.items()}
 
 

@@ -1,31 +1,50 @@
-"""How many rounds to a gap of 1e-3 each step size takes, from SVFL to two tokens: the choice behind Figures 4 and 5.
+"""Rounds to gaps of 1e-3 and 1e-2 at each step size, from SVFL to two tokens: the choices behind Figures 4 and 5.
 
-Token-per-cluster on the path graph, each cluster swept once a round, Q = 20; seed 0, by the training objective.
+Token-per-cluster on the path graph, each cluster swept once a round; seed 0, by the training objective. With Q = 20
+local steps (study step-sizes), and with other Q (local-step-sizes), where every method has the same ten products of
+step and Q: what a block moves in a round.
 
     python scenarios/paper/mtcd/step_sizes.py
+    python scenarios/paper/mtcd/step_sizes.py --full     80 clients besides
 """
 
 from __future__ import annotations
 
-from _study import MtcdStudy
+from typing import Any
+
+from _study import FEW, MtcdStudy
 
 STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5, 2.2e-5, 2.8e-5, 4e-5)
+TOKENS = {40: (40, 20, 10, 8, 4, 2), 80: (80, 40, 20, 16, 8)}
+"""Tokens of the settings that are asked, by the number of clients; as many as clients stands for SVFL."""
+LOCAL_STEPS = (1, 80)
+"""Of `FEW`, beside 20."""
+
+
+def setting(num_clients: int, tokens: int, step: float, local_steps: int) -> dict[str, Any]:
+    """Return a run on the path to 1e-3."""
+    made = {"num_clients": num_clients, "topology": "path", "local_arithmetic": "gram", "target_gap": 1e-3}
+    made |= {"num_rounds": 600, "num_local_steps": local_steps, "learning_rate": float(f"{step:.6g}")}
+    if tokens == num_clients:
+        return {**made, "algorithm": "svfl"}
+    return {**made, "num_tokens": tokens, "num_hops": num_clients // tokens - 1, "walk": "sweep"}
 
 
 def main() -> None:
     """Run every method at every step size; one that diverges is a row that says so."""
     study = MtcdStudy.of(__doc__, seeds=(0,))
-    common = {"num_clients": 40, "topology": "path", "local_arithmetic": "gram", "target_gap": 1e-3, "num_rounds": 600}
-    rows = {}
-    for tokens in (40, 20, 10, 8, 4, 2):
-        for step in STEPS:
-            settings = {**common, "num_local_steps": 20, "learning_rate": step}
-            if tokens == 40:
-                settings["algorithm"] = "svfl"
-            else:
-                settings |= {"num_tokens": tokens, "num_hops": 40 // tokens - 1, "walk": "sweep"}
-            rows[f"{tokens:02}-tokens-{step:g}"] = settings
+    rows = {f"{g:02}-tokens-{step:g}": setting(40, g, step, 20) for g in TOKENS[40] for step in STEPS}
     study.record("step-sizes", rows)
+    rows = {
+        f"{g:02}-tokens-q{q:02}-{20 * step:.2g}": setting(40, g, 20 * step / q, q)
+        for g in FEW
+        for q in LOCAL_STEPS
+        for step in STEPS
+    }
+    study.record("local-step-sizes", rows)
+    if study.full:
+        rows = {f"{g:02}-tokens-{step:g}": setting(80, g, step, 20) for g in TOKENS[80] for step in STEPS}
+        study.record("step-sizes-80", rows)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,12 @@ BOTH: dict[str, tuple[float, ...]] = {**RHO, "inner_rho": (0.001, 0.01, 0.1, 1.0
 FEW = {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)}
 LATE_RHO: dict[str, tuple[float, ...]] = {"rho": (0.01, *RHO["rho"])}
 GRIDS = (
-    *grids(LINEAR, {"learning_rate": (0.1, 0.2, 0.5)}, RHO, BOTH),
+    *grids(
+        LINEAR,
+        {"learning_rate": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0)},
+        {"rho": (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0)},
+        {"rho": (0.1, 0.3, 1.0), "inner_rho": (0.0001, 0.001, 0.01)},
+    ),
     *grids(SOFTMAX, {"learning_rate": (0.5, 1.0, 2.0)}, {"rho": (0.01, *RHO["rho"])}, FEW),
     *grids(
         LINEAR | NEURAL,
@@ -84,7 +89,8 @@ GRIDS = (
     ),
 )
 """The paper's ranges (rates 0.01 to 0.5, rho 0.1 to 10), and beyond them where the loss is less curved than the squared
-one. Four clients take the settings of two, and VFL those of RFL-V."""
+one. MovieLens' linear model has nine points for each method. Four clients take the settings of two, and VFL those of
+RFL-V."""
 PRIVATE_GRIDS = (
     *grids(
         LINEAR | PRIVATE,
@@ -94,8 +100,8 @@ PRIVATE_GRIDS = (
     ),
     *grids(
         LATE | PRIVATE,
-        {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0)},
-        {"rho": (1.0, 10.0), "clip": (0.1, 1), "local_learning_rate": (0.03, 0.1, 0.3)},
+        {"batch_size": (81920,), "clip": (3, 10, 30), "learning_rate": (1.0, 2.0, 4.0, 8.0)},
+        {"rho": (0.3, 1.0), "clip": (1, 3), "local_learning_rate": (0.01, 0.03, 0.1)},
         {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0), "local_learning_rate": (0.03, 0.1)},
     ),
 )
