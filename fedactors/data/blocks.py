@@ -145,6 +145,8 @@ def one_hot(
     features_NF: Float32, columns: tuple[str, ...], categories: Mapping[str, tuple[str, ...]]
 ) -> tuple[Float32, tuple[str, ...], NDArray[np.bool_]]:
     """Replace each column of codes by one zero-one column per category (``column=text``), numeric columns in place."""
+    if not any(column in categories for column in columns):
+        return features_NF, columns, np.zeros(len(columns), np.bool_)
     widths = [len(categories[column]) if column in categories else 1 for column in columns]
     made = np.zeros((len(features_NF), sum(widths)), np.float32)
     names: list[str] = []

@@ -6,6 +6,7 @@ A description never holds rows (but for `ArraySource` in tests): each actor take
 from __future__ import annotations
 
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import (
@@ -30,7 +31,7 @@ from fedactors.data.horizontal import (
 from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.preprocessing import ColumnRule, Preprocessing
 from fedactors.data.relational import TableSource
-from fedactors.data.sources import FileSource, Source, named_sources
+from fedactors.data.sources import FileSource, NamedSource, Source, named_sources
 from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
@@ -56,6 +57,10 @@ __all__ = [
 ]
 
 
+_NAMED: WeakValueDictionary[VerticalPart, PartyBlock] = WeakValueDictionary()
+"""Blocks of named data sets that somebody in this process holds."""
+
+
 @plain
 class VerticalPart:
     """What one party is told of vertical data: the names of all parties, and where its own rows are."""
@@ -74,10 +79,20 @@ class VerticalPart:
     def load(self) -> PartyBlock:
         """Load and check the party's rows, in the process of its actor.
 
+        Of a named data set, which does not change, the actors of a party that share a process share one block too.
+
         Raises:
             BadInput: rows that cannot be trained on; the message names party, file and column.
             DataMissing: a file of a named data set is not on this machine.
         """
+        if not isinstance(self.source, NamedSource):
+            return self._load()
+        block = _NAMED.get(self)
+        if block is None:
+            block = _NAMED[self] = self._load()
+        return block
+
+    def _load(self) -> PartyBlock:
         block = replace(self.source.load(), alignment=self.alignment)
         check_block(block, self.party, self.task, self.num_classes)
         if self.party == self.label_party and block.labels is None:

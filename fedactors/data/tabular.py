@@ -250,6 +250,10 @@ def _flattened(dataset: Dataset) -> TabularDataset:
     )
 
 
+_COLUMNS_AT_ONCE = 16
+"""Written together: one column after the other, a million rows apart, takes five times as long."""
+
+
 @functools.lru_cache(maxsize=1)
 def _synthetic_core(rows: int, columns: int) -> tuple[Float32, NDArray[np.int64], NDArray[np.int64]]:
     from sklearn.datasets import make_classification
@@ -277,11 +281,17 @@ def _synthetic(dataset: Dataset, columns: Sequence[int] | None) -> TabularDatase
     wanted = range(dataset.columns) if columns is None else columns
     inside = {int(place): index for index, place in enumerate(places)}
     made = np.empty((rows, len(wanted)), dtype=np.float32)
-    for index, column in enumerate(wanted):
-        if column in inside:
-            made[:, index] = core[:, inside[column]]
-        else:
-            made[:, index] = np.random.default_rng([1, column]).standard_normal(rows, dtype=np.float32)
+    for start in range(0, len(wanted), _COLUMNS_AT_ONCE):
+        some = wanted[start : start + _COLUMNS_AT_ONCE]
+        made[:, start : start + len(some)] = np.stack(
+            [
+                core[:, inside[column]]
+                if column in inside
+                else np.random.default_rng([1, column]).standard_normal(rows, dtype=np.float32)
+                for column in some
+            ],
+            axis=1,
+        )
     return TabularDataset(
         features=made,
         columns=tuple(f"x{column}" for column in wanted),

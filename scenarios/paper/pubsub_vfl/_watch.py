@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import as_dict, build
+from fedactors.data.blocks import PartyBlock
 from fedactors.data.catalogue import describe
 from fedactors.errors import FedactorsError
 from fedactors.learning.metrics import rmse, task_metrics
@@ -35,7 +37,7 @@ from fedactors.sweeps.study import rows_of
 from protocols.pubsub_vfl.actors import PartyWorker
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import num_batches
+from protocols.pubsub_vfl.data import load_data, num_batches
 from protocols.pubsub_vfl.plugin import PROTOCOL
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -191,10 +193,18 @@ def watched_score(runtime: SimulatedRuntime, score: str) -> float:
     return float(task_metrics("binary", labels, output)["auc"])
 
 
+@functools.lru_cache(maxsize=1)
+def _blocks(data: str) -> tuple[PartyBlock, ...]:
+    """Return the parties' rows of a named data set; as long as they are held, runs of this process load no others."""
+    made = load_data(PubSubVflConfig(), data, 0)
+    return tuple(made.load(party) for party in made.parties)
+
+
 def watch(point: Watched, seed: int) -> RunRow:
     """Run a point; its row has the seconds to each target (censored where it was not reached) and what it took."""
     score = score_of(point.data)
     recorder = Watcher(score, point.targets)
+    _blocks(point.data)  # held by its cache: runs of a study load them once
     with contextlib.suppress(Enough):
         run_once(
             PROTOCOL,

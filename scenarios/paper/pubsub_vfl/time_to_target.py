@@ -5,13 +5,15 @@
     python scenarios/paper/pubsub_vfl/time_to_target.py --full                 # the whole map, ten seeds everywhere
     python scenarios/paper/pubsub_vfl/time_to_target.py --smoke --out DIR
 
-Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each method's
-best one with ten other seeds; `changes` takes what shortens the exchange away, one at a time, and `epochs` reads how
-long two whole epochs then take; `late` reads the same where a passive worker is 40 or 1,000 times slower than the
-others; `local` lets workers step again on cached exchanges while they wait, over two links, with and without it at the
-best of three settings (`local-tune`); `map` asks over several links which method is best, each with the setting that
-`links` chose for that link as `tune` does, among eight; `summary` makes the tables of paired ratios from the rows of
-the others, between two looks by interpolation. A row is measured again when its method's best setting is another one.
+Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each
+method's best one with ten other seeds, and `by-target` those that are the best for one target alone; `changes` takes
+what shortens the exchange away, one at a time, and `epochs` reads how long two whole epochs then take; `late` reads
+the same where a passive worker is 40 or 1,000 times slower than the others; `local` lets workers step again on cached
+exchanges while they wait, over two links, with and without it at the best of three settings (`local-tune`); `cores`
+reads how busy 64 cores are with up to 32 workers a side; `map` asks over several links which method is best, each
+with the setting that `links` chose for that link as `tune` does, among eight; `summary` makes the tables of paired
+ratios from the rows of the others, between two looks by interpolation. A row is measured again when its method's best
+setting is another one.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`). No
@@ -42,10 +44,23 @@ TARGETS = {
     "synthetic:100000x500": (0.90, 0.93, 0.95),
 }
 """Validation AUC to reach, or RMSE; the last one takes longest."""
-PARTS = ("tune", "compare", "changes", "epochs", "late", "local-tune", "local", "links", "map", "summary")
+PARTS = (
+    "tune",
+    "compare",
+    "by-target",
+    "changes",
+    "epochs",
+    "late",
+    "local-tune",
+    "local",
+    "cores",
+    "links",
+    "map",
+    "summary",
+)
 TUNING_SEED = 100
 SEEDS = tuple(range(10))
-FEWER = {"tune": 1, "changes": 5, "epochs": 1, "late": 1, "local-tune": 1, "local": 5, "links": 1, "map": 5}
+FEWER = {"tune": 1, "changes": 5, "epochs": 1, "late": 1, "local-tune": 1, "local": 5, "cores": 1, "links": 1, "map": 5}
 """Seeds of the parts that are not run with all of them; ``--full`` does."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.0), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
@@ -68,6 +83,8 @@ AVFL_PS = (
     (4, "workers", 64, 0.003),
 )
 """Workers a side, who steps, batch size and learning rate; with one pair AVFL-PS would be AVFL."""
+ALSO_TRIED = ((4, "workers", 64, 0.01),)
+"""Of AVFL-PS, on the first set, with the rate that PubSub-VFL has in this place; nothing is chosen from it."""
 LINK_ALSO = {
     "vfl": ((1, "", 32, 0.003), (1, "", 512, 0.01)),
     "vfl-ps": ((8, "", 64, 0.003), (8, "", 64, 0.01)),
@@ -209,6 +226,22 @@ def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
     return {method: chosen for method, (_, chosen) in found.items()}
 
 
+def tuned_to(given: Study, data: str, target: float) -> dict[str, dict[str, Any]]:
+    """Return each method's setting that was the first to reach a target in `tune`; the best one where none did."""
+    found = tuned(given, data)
+    rows = {row.name: row for row in given.rows(f"tune-{data}") if row.status == "finished"}
+    for method in found:
+        tried = [(crossing(rows[name], target), chosen) for name, chosen in _named(method) if name in rows]
+        reached = [(seconds, chosen) for seconds, chosen in tried if seconds is not None]
+        if reached:
+            found[method] = min(reached, key=lambda pair: pair[0])[1]
+    return found
+
+
+def _named(method: str) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"{method}-{label(chosen)}", chosen) for chosen in grid(method)]
+
+
 def points(given: Study, part: str, data: str) -> dict[str, Watched]:
     """Return the runs of a part, by name."""
 
@@ -223,7 +256,10 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
         )
 
     if part == "tune":
-        return {f"{method}-{label(chosen)}": point(method, chosen) for method in METHODS for chosen in grid(method)}
+        tried = [(method, chosen) for method in METHODS for chosen in grid(method)]
+        if data == "bank":
+            tried += [("avfl-ps", _setting(*one)) for one in ALSO_TRIED]
+        return {f"{method}-{label(chosen)}": point(method, chosen) for method, chosen in tried}
     links = ALL_LINKS if given.full else LINKS
     if part == "links":
         return {
@@ -238,7 +274,26 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             for link in links
             for method, chosen in tuned(given, data, link_name(*link)).items()
         }
+    if part == "cores":
+        one_epoch = {"num_epochs": 1, "epochs_per_round": 1}
+        return {
+            f"{link_name(gigabits, 0.0005)}{method}-w{w:02d}": dataclasses.replace(
+                point(method, {**_workers(w), "batch_size": 256, **one_epoch}, gigabits), targets=(NEVER,)
+            )
+            for gigabits in (1.0, 25.0)
+            for method in ("avfl-ps", OURS)
+            for w in (8, 32)
+        }
     best = tuned(given, data)
+    if part == "by-target":
+        found: dict[str, Watched] = {}
+        for target in TARGETS[data]:
+            for method, chosen in tuned_to(given, data, target).items():
+                name = f"{method}-{label(chosen)}"
+                if chosen != best[method]:  # else `compare` has it
+                    known = found[name].targets if name in found else ()
+                    found[name] = dataclasses.replace(point(method, chosen), targets=(*known, target))
+        return found
     if part == "compare":
         return {
             f"{method}-{bits}": point(method, {**chosen, "cut_bits": bits})
@@ -350,6 +405,7 @@ def summarise(given: Study, data: str) -> None:
             best, rows = min(others, key=lambda pair: median_seconds(pair[1], target))
             name = f"{target:g}-best ({best})"
             given.put(f"ratios-{data}-{bits}", name, [ratio_row(ours, rows, target)])
+    _summarise_by_target(given, data)
     for name in CHANGES:
         whole, changed = given.rows(f"changes-{data}", "all"), given.rows(f"changes-{data}", name)
         if name != "all" and whole and changed:
@@ -372,6 +428,24 @@ def summarise(given: Study, data: str) -> None:
         given.put(f"best-{data}", f"{link}, best baseline {best}", [row])
 
 
+def _summarise_by_target(given: Study, data: str) -> None:
+    """Put the ratios of the methods' settings for each target alone into the table."""
+    if not given.rows(f"by-target-{data}"):
+        return
+    best = tuned(given, data)
+    for target in TARGETS[data]:
+        found = {
+            method: given.rows(f"compare-{data}", f"{method}-0")
+            if chosen == best[method]
+            else given.rows(f"by-target-{data}", f"{method}-{label(chosen)}")
+            for method, chosen in tuned_to(given, data, target).items()
+        }
+        ours = found.pop(OURS)
+        quickest = min(found, key=lambda method: median_seconds(found[method], target))
+        for name, rows in [*found.items(), (f"best ({quickest})", found[quickest])]:
+            given.put(f"ratios-by-target-{data}", f"{target:g}-{name}", [ratio_row(ours, rows, target)])
+
+
 def main() -> None:
     parser = study_flags(__doc__, "pubsub_vfl", RESULTS, seeds=SEEDS)
     parser.add_argument("--part", action="append", choices=PARTS, help="(default: all)")
@@ -389,7 +463,7 @@ def main() -> None:
                     for name, point in asked.items()
                     if part not in ("tune", "links") or "lr0.003" in name
                 }
-            fewer = given.seeds if given.full or part == "compare" else given.seeds[: FEWER[part]]
+            fewer = given.seeds if given.full or part in ("compare", "by-target") else given.seeds[: FEWER[part]]
             seeds = (TUNING_SEED,) if part in ("tune", "links", "local-tune") else fewer
             # what was chosen for the parts that compare follows from other rows, and may have changed with them
             given.measure(f"{part}-{data}", asked, watch, seeds=seeds, all_seeds=seeds is fewer, as_set=True)

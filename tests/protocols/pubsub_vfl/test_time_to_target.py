@@ -107,3 +107,26 @@ def test_the_untrained_error_is_looked_at_and_no_target_is_reached_before_its_er
     )
     assert errors[seconds.index(reached)] <= 90.0 < errors[0]
     assert row.censored == (watch.name_of(1.0),)
+
+
+def test_a_setting_for_one_target_is_the_first_to_reach_it_and_else_the_best_of_all(scripts):
+    study, name_of = scripts["time_to_target"], scripts["_watch"].name_of
+    low, high, top = study.TARGETS["bank"]
+
+    def tried(method: str, place: int, values: list[float], **metrics: float) -> RunRow:
+        name = f"{method}-{study.label(study.grid(method)[place])}"
+        return dataclasses.replace(row_of("bank", "auc", values, **metrics), name=name)
+
+    class Given:
+        def rows(self, name: str) -> list[RunRow]:
+            assert name == "tune-bank"
+            return [
+                tried("avfl", 0, [low - 0.01, high, high], **{name_of(low): 2.0, name_of(high): 2.0}),
+                tried("avfl", 1, [low, low, low], **{name_of(low): 1.0}),
+                tried(study.OURS, 2, [low, high, high], **{name_of(low): 1.0, name_of(high): 2.0}),
+            ]
+
+    avfl, ours = study.grid("avfl"), study.grid(study.OURS)
+    assert study.tuned_to(Given(), "bank", low) == {"avfl": avfl[1], study.OURS: ours[2]}
+    assert study.tuned_to(Given(), "bank", high) == {"avfl": avfl[0], study.OURS: ours[2]}
+    assert study.tuned_to(Given(), "bank", top) == study.tuned(Given(), "bank")
