@@ -7,17 +7,18 @@ group. The first group is the baseline of the differences, which are taken seed 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.records.metrics import Summary, read_events, read_rounds, read_summary, shown_metric
-from fedactors.records.paired import paired_difference
+from fedactors.records.paired import paired_difference, paired_ratio
 from fedactors.records.remote import is_remote
 from fedactors.records.run_folder import RunFolder
 from fedactors.records.table import RunRow, is_table, read_facts, read_table
@@ -225,6 +226,52 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[s
         return {"n": len(pairs), "difference": None, "ci95": None, "bootstrap95": None}
     paired, bootstrap = describe_values(pairs), paired_difference(ours, theirs)["interval"]
     return {"n": len(pairs), "difference": paired["mean"], "ci95": paired["ci95"], "bootstrap95": bootstrap}
+
+
+def ratio_row(
+    ours: Sequence[RunRow], theirs: Sequence[RunRow], spent: Callable[[RunRow], float | None], *, scale: float = 1.0
+) -> RunRow:
+    """Return the median of the paired ratios with its interval, and both medians, as a row.
+
+    Args:
+        ours: rows of one name.
+        theirs: those of the other.
+        spent: what a run took until its target, None where it was not reached.
+        scale: of the two medians.
+    """
+    sides = [{row.seed: spent(row) for row in rows if row.status == "finished"} for rows in (ours, theirs)]
+    found = paired_ratio(*sides)
+    low, high = found["interval"] or (math.nan, math.nan)
+    values = {
+        "ratio": math.nan if found["ratio"] is None else found["ratio"], "low": low, "high": high,
+        "ours": median_spent(ours, spent) * scale, "theirs": median_spent(theirs, spent) * scale,
+    }  # fmt: skip
+    metrics = {name: value for name, value in values.items() if math.isfinite(value)}
+    counts = {name: found[name] for name in ("n", "ours_censored", "theirs_censored")}
+    censored = tuple(values.keys() - metrics.keys())
+    return dataclasses.replace(ours[0], metrics={**metrics, **counts}, censored=censored, curve={}, extra={})
+
+
+def median_spent(rows: Sequence[RunRow], spent: Callable[[RunRow], float | None]) -> float:
+    """Return the median of what it took; infinite where most runs did not reach the target."""
+    values = [spent(row) for row in rows if row.status == "finished"]
+    ordered = sorted(math.inf if value is None else value for value in values)
+    return ordered[len(ordered) // 2] if ordered else math.inf
+
+
+def difference_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], column: str) -> RunRow | None:
+    """Return the mean paired difference of a metric with its t interval as a row; None for fewer than `FEWEST` pairs.
+
+    The bootstrap's interval stands beside it; with few seeds it is too short.
+    """
+    sides = [{row.seed: row.metrics[column] for row in rows if row.status == "finished"} for rows in (ours, theirs)]
+    found = difference(*sides)
+    if found["difference"] is None:
+        return None
+    metrics = {"difference": found["difference"], "n": found["n"]}
+    metrics |= dict(zip(("low", "high"), found["ci95"], strict=True))
+    metrics |= dict(zip(("bootstrap_low", "bootstrap_high"), found["bootstrap95"], strict=True))
+    return dataclasses.replace(ours[0], metrics=metrics, censored=(), curve={}, extra={}, usage={})
 
 
 def t_quantile(freedom: float) -> float:

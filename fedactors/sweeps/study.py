@@ -101,7 +101,7 @@ class Study(argparse.Namespace):
             points: what to run, by the name of its row.
             once: runs one of them with one seed; with ``--jobs`` a function of a module, as points go to processes.
             seeds: instead of those of the command line.
-            all_seeds: measure again what is there with fewer seeds.
+            all_seeds: measure again what is there with fewer seeds; with `as_set`, only the seeds that are not there.
             whole: ``--only`` has been asked already.
             as_set: measure again what is there with other settings than those of its point (its `settings`), which
                 may follow from other rows.
@@ -118,13 +118,22 @@ class Study(argparse.Namespace):
             if self.lacks(study, name, len(seeds) if all_seeds else 1)
             or (as_set and self.row is None and not self._is_as_set(study, name, points[name]))
         ]
-        asked = [(name, points[name], seed) for name in missing for seed in seeds]
+        kept: dict[str, list[RunRow]] = {name: [] for name in missing}
+        for name in missing if all_seeds and as_set and not self.again and self.row is None else ():
+            if self._is_as_set(study, name, points[name]):
+                kept[name] = [row for row in self.rows(study, name) if row.seed in seeds]
+        asked = [
+            (name, points[name], seed)
+            for name in missing
+            for seed in seeds
+            if all(row.seed != seed for row in kept[name])
+        ]
         made: dict[str, list[RunRow]] = {}
         for place, row in run_all(functools.partial(_once, once), asked, jobs=self.jobs):
             name = asked[place][0]
             made.setdefault(name, []).append(row)
-            if len(made[name]) == len(seeds):
-                self.put(study, name, sorted(made[name], key=lambda row: seeds.index(row.seed)), list(points))
+            if len(made[name]) + len(kept[name]) == len(seeds):
+                self.put(study, name, made[name], list(points), kept[name])
 
     def _is_as_set(self, study: str, name: str, point: Any) -> bool:
         """Say whether all rows of a name were made with what the point sets; what it leaves open is not compared."""
@@ -132,14 +141,24 @@ class Study(argparse.Namespace):
         rows = self.rows(study, name)
         return all(row.config.get(key) == asked[key] for row in rows for key in point.settings)
 
-    def put(self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = ()) -> None:
-        """Put the rows of a name into the table, with how they were made, and say what came out."""
+    def put(
+        self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = (), kept: Sequence[RunRow] = ()
+    ) -> None:
+        """Put the rows of a name into the table, with how they were made, and say what came out.
+
+        Args:
+            study: table or figure that they belong to.
+            name: of the rows.
+            rows: those just made.
+            order: of names in the study.
+            kept: rows of the name that stay beside them as they are.
+        """
         rows = [self._known(study, name, row) for row in rows]
         if self.row is not None:
             if self.row == f"{study}/{name}":
                 self._compare(rows)
             return
-        put_rows(self.table, rows, order)
+        put_rows(self.table, sorted([*kept, *rows], key=lambda row: row.seed), order)
         first = rows[0]
         shown = first.failure or format_value(dict(list(first.metrics.items())[:6]))
         print(f"{study}/{name}: {shown} ({first.wall_seconds:.1f} s)", flush=True)

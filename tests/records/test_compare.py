@@ -1,4 +1,6 @@
 import json
+import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,11 @@ from fedactors.records.compare import (
     compare,
     describe_values,
     difference,
+    difference_row,
     group_runs,
     load_runs,
+    median_spent,
+    ratio_row,
     table_rows,
 )
 from fedactors.records.curves import make_curve, shared_metrics
@@ -20,6 +25,7 @@ from fedactors.records.metrics import Summary
 from fedactors.records.plots import plot_comparison
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.run_folder import SUMMARY, RunFolder
+from fedactors.records.table import RunRow
 from fedactors.runtime.base import Usage
 
 
@@ -183,3 +189,28 @@ def test_names_of_columns_go_on_below_where_a_table_is_too_wide_for_the_screen(m
     assert max(map(len, lines)) <= 50
     heads = [line for line in lines[:-1] if not set(line) <= {"-", " "}]
     assert sorted(" ".join(heads).split()) == sorted(" ".join(header).split()), "words are whole, and all there"
+
+
+def rows_taking(name, *values):
+    return [
+        RunRow(protocol="x", name=name, seed=seed, metrics={} if value is None else {"seconds": value})
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_a_row_of_paired_ratios_counts_what_was_not_reached():
+    ours, theirs = rows_taking("ours", 1.0, 6.0, None), rows_taking("theirs", 2.0, 4.0, 8.0)
+    row = ratio_row(ours, theirs, lambda row: row.metrics.get("seconds"), scale=10.0)
+    # ratios 0.5, 1.5 and, as ours was not reached, infinity
+    assert (row.metrics["ratio"], row.metrics["low"], row.metrics["ours"], row.metrics["theirs"]) == (1.5, 0.5, 60, 40)
+    assert (row.metrics["n"], row.metrics["ours_censored"], row.censored) == (3, 1, ("high",))
+    assert math.isinf(median_spent(rows_taking("x", None, None, 1.0), lambda row: row.metrics.get("seconds")))
+
+
+def test_a_row_of_paired_differences_has_the_t_interval_and_the_bootstraps():
+    row = difference_row(rows_taking("ours", 1.0, 2.0, 6.0), rows_taking("theirs", 0.0, 0.0, 0.0), "seconds")
+    half = 4.302652729749464 * statistics.stdev([1, 2, 6]) / math.sqrt(3)
+    assert (row.metrics["difference"], row.metrics["n"]) == (3, 3)
+    assert (row.metrics["low"], row.metrics["high"]) == pytest.approx((3 - half, 3 + half))
+    assert (row.metrics["bootstrap_low"], row.metrics["bootstrap_high"]) == (1.0, 6.0)
+    assert difference_row(rows_taking("ours", 1.0, 2.0), rows_taking("theirs", 0.0, 0.0), "seconds") is None

@@ -85,6 +85,33 @@ def test_a_row_that_was_made_with_other_settings_is_measured_again_where_they_fo
     assert [row for row in read_table(tmp_path / "glasu.parquet") if row.name == "b"] == before
 
 
+def test_only_the_seeds_that_are_not_there_are_measured_where_settings_are_as_they_were(tmp_path):
+    @dataclasses.dataclass
+    class Point:
+        settings: dict[str, object]
+
+    asked = []
+
+    def once(point, seed):
+        asked.append(seed)
+        return RunRow(protocol="glasu", seed=seed, config=dataclasses.asdict(GlasuConfig(**point.settings)))
+
+    def seeds(rate, *seeds):
+        asked.clear()
+        given = parse("--out", str(tmp_path))
+        given.protocol = "glasu"
+        points = {"a": Point({"learning_rate": rate})}
+        given.measure("table", points, once, seeds=seeds, all_seeds=True, as_set=True)
+        return [row.seed for row in read_table(given.table)]
+
+    assert seeds(0.25, 0, 1) == asked == [0, 1]
+    before = read_table(tmp_path / "glasu.parquet")
+    assert seeds(0.25, 0, 1, 2, 3) == [0, 1, 2, 3]
+    assert asked == [2, 3]
+    assert read_table(tmp_path / "glasu.parquet")[:2] == before, "they stay as they are"
+    assert seeds(0.125, 0, 1, 2, 3, 4) == asked == [0, 1, 2, 3, 4], "none of other settings stays beside the new ones"
+
+
 def test_what_only_and_smoke_leave_out(tmp_path):
     points = {"a-1": "1", "b-1": "2", "b-2": "3"}
     assert measured(tmp_path / "x", points, "--only", "b-") == [

@@ -7,10 +7,13 @@ docs/results or of the folder that --out names; its study is ``<table>-<data>``.
 from __future__ import annotations
 
 import functools
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedactors.records.compare import difference_row
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import Done, run_once
 from fedactors.sweeps.study import Study, study_flags
@@ -117,13 +120,37 @@ def tensors(done: Done) -> float:
 
 
 def until(target: float, curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what training had cost when test accuracy first reached `target`; its whole cost if it never did."""
-    hit = next((point for point in curve if point["test"] >= target), None)
-    point = hit or curve[-1]
+    """Return what training had cost when test accuracy first reached `target`; infinite, censored, if it never did."""
+    nowhere = dict.fromkeys(("seconds", "bytes", "messages", "round"), math.inf)
+    point = next((point for point in curve if point["test"] >= target), nowhere)
     return {
-        "reached": float(hit is not None),
+        "reached": float(point is not nowhere),
         "seconds_to_target": point["seconds"],
         "megabytes_to_target": point["bytes"] / 1e6,
         "messages_to_target": point["messages"],
         "rounds_to_target": point["round"],
     }
+
+
+def best_rates(study: GlasuStudy, table: str = "choose") -> dict[str, float]:
+    """Return for each name ``CASE-rate=RATE`` of a table the case's rate with the best mean validation accuracy."""
+    scores: dict[str, dict[float, list[float]]] = {}
+    for row in study.rows(study.study(table)):
+        case, _, rate = row.name.partition("-rate=")
+        scores.setdefault(case, {}).setdefault(float(rate), []).append(row.metrics["validation/accuracy"])
+    means = {case: {rate: statistics.fmean(found[rate]) for rate in found} for case, found in scores.items()}
+    return {case: max(found, key=found.__getitem__) for case, found in means.items()}
+
+
+def put_differences(
+    study: GlasuStudy, table: str, pairs: Sequence[tuple[str, str]], column: str, *, against: str | None = None
+) -> None:
+    """Put the paired differences of a table's rows to each other, or to those of the table `against`, beside it.
+
+    Their study is ``<table>-differences-<data>``.
+    """
+    for ours, theirs in pairs:
+        sides = study.rows(study.study(table), ours), study.rows(study.study(against or table), theirs)
+        row = difference_row(*sides, column)
+        if row is not None:
+            study.put(study.study(f"{table}-differences"), f"{ours} - {theirs}", [row])

@@ -15,21 +15,26 @@ from typing import Any
 
 from _study import DIGITS, Row, flags, once, resized, tried
 
+from fedactors.config import as_dict, build
+from fedactors.errors import Diverged
 from fedactors.records.table import RunRow
 from fedactors.sweeps.study import Study
+from protocols.nebulafl.config import NebulaFLConfig
 
-RATES = (0.01, 0.03, 0.1)
+RATES = (0.01, 0.03, 0.1, 0.3)
 OWN: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "nebulafl": ("rotation_interval", (500.0, 250.0, 1000.0)),
-    "fedavg-hierarchical": ("center_rounds", (2, 1)),
-    "fedhisyn": ("num_clusters", (3, 2)),
-    "fedhkt": ("distillation_epochs", (20, 60)),
-    "fedsa": ("buffer_size", (5, 10)),
-    "pisces": ("staleness_bound", (5, 2, 10)),
-    "fedasync": ("mixing", (0.6, 0.3)),
-    "fedbuff": ("buffer_size", (5, 10)),
+    "nebulafl": ("rotation_interval", (500.0, 250.0, 1000.0, 125.0)),
+    "fedavg": ("learning_rate", (0.03, 0.02, 0.05, 0.2)),
+    "fedavg-hierarchical": ("center_rounds", (2, 1, 3, 4)),
+    "fedhisyn": ("num_clusters", (3, 2, 4, 1)),
+    "fedhkt": ("distillation_epochs", (20, 60, 10, 40)),
+    "fedsa": ("buffer_size", (5, 10, 2, 20)),
+    "pisces": ("staleness_bound", (5, 2, 10, 1)),
+    "gitfl": ("learning_rate", (0.03, 0.02, 0.05, 0.2)),
+    "fedasync": ("mixing", (0.6, 0.3, 0.9, 0.15)),
+    "fedbuff": ("buffer_size", (5, 10, 2, 20)),
 }
-METHODS = ("nebulafl", "fedavg", *(name for name in OWN if name != "nebulafl"), "gitfl")
+"""The number that is a method's own, the default first; FedAvg and GitFL, which have none, try as many more rates."""
 SHARES = (0.1, 0.5)
 NUM_VALIDATION = 300
 
@@ -45,8 +50,8 @@ def attempt(given: Study, method: str, settings: Mapping[str, Any]) -> RunRow:
     found: list[float] = []
     for dirichlet in SHARES[-1:] if given.smoke else SHARES:
         fixed = {**DIGITS, "dirichlet": dirichlet, "num_validation": NUM_VALIDATION, "resource_policy": "fastest"}
-        row = once(Row({**resized(fixed, given), "algorithm": method, **settings}), 0)
-        found += row.curve["validation/accuracy"][-3:]
+        row = measured(Row({**resized(fixed, given), "algorithm": method, **settings}))
+        found += row.curve.get("validation/accuracy", [0.0])[-3:]
     metrics = {"validation/accuracy": round(sum(found) / len(found), 4)}
     extra = {"chosen": {"algorithm": method, **settings}, "dirichlet": list(SHARES)}
     row = dataclasses.replace(row, metrics=metrics, extra=extra, curve={}, usage={})
@@ -54,15 +59,21 @@ def attempt(given: Study, method: str, settings: Mapping[str, Any]) -> RunRow:
     return row
 
 
+def measured(row: Row) -> RunRow:
+    """Measure a row; one that diverges has learned nothing, and has no curve."""
+    try:
+        return once(row, 0)
+    except Diverged:
+        return RunRow(protocol="", seed=0, data=row.data, config=as_dict(build(NebulaFLConfig, dict(row.settings))))
+
+
 def main() -> None:
     """Try every method's values and keep what was found; the best is what is chosen."""
     given = flags(__doc__, (0,)).parse_args(namespace=Study())
-    wanted = [
-        name for name in METHODS if given.wants(name) and (given.again or given.row or not tried(given.out, name))
-    ]
+    wanted = [name for name in OWN if given.wants(name) and (given.again or given.row or not tried(given.out, name))]
     for method in wanted[:1] if given.smoke else wanted:
-        name, values = OWN.get(method, ("", ("",)))
-        first = {name: values[0]} if name else {}
+        name, values = OWN[method]
+        first = {} if name == "learning_rate" else {name: values[0]}
         trials = [attempt(given, method, {"learning_rate": rate, **first}) for rate in RATES]
         best = max(trials, key=lambda row: float(row.metrics["validation/accuracy"])).config["learning_rate"]
         for value in values[1:]:

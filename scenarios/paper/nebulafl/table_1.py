@@ -8,6 +8,8 @@ which gives each of them the most trainings in the time; NebulaFL is shown with 
 
 from _study import BASELINES, Row, chosen, measure
 
+from fedactors.records.compare import difference_row
+
 METHODS = {"nebulafl": {}, "nebulafl-fastest": {"resource_policy": "fastest"}} | {
     name: {"resource_policy": "fastest"} for name in BASELINES
 }
@@ -18,4 +20,9 @@ ROWS = {
 }
 
 if __name__ == "__main__":
-    measure(__doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4))
+    given = measure(__doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4))
+    for study in dict.fromkeys(f"table-1/{name.partition('/')[0]}" for name in ROWS):
+        for name in BASELINES:
+            row = difference_row(given.rows(study, "nebulafl-fastest"), given.rows(study, name), "test/accuracy")
+            if row is not None:
+                given.put(f"{study}-differences", f"nebulafl-fastest - {name}", [row])
