@@ -174,6 +174,27 @@ def test_a_payload_is_for_the_reader_that_its_owner_named(world: World, capsys: 
     assert is_free(world)
 
 
+@slow
+def test_a_reply_that_was_not_declared_does_not_arrive(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The site that gives it has no gate any more; the one that asked has."""
+
+    async def give_away(*args: Any) -> Any:
+        return np.ones(9)
+
+    def open_the_gate(run: SiteRun) -> None:
+        run.gate.reply_out = lambda *args: None  # type: ignore[method-assign]
+        run.actors.serve = give_away  # type: ignore[method-assign,assignment]
+
+    before = len(world.refusals(BANK))
+    thread = in_mid_run(world, SHOP, open_the_gate)
+    assert federated(world, ("num_epochs=100000", *NOISED[1:]), "--budget", "shop=20:1e-4") in (2, 3)
+    thread.join(60)
+    said = "returned a ndarray; it is declared to give"
+    assert said in capsys.readouterr().err
+    assert any(line.startswith("shop/") and said in line for line in world.refusals(BANK)[before:])
+    assert is_free(world)
+
+
 # --- one run, told in two ways --------------------------------------------------------------------------------------
 
 
@@ -253,7 +274,14 @@ def test_what_is_wrong_with_a_sites_own_data_names_no_place_to_others(world: Wor
 def test_no_value_of_a_proposal_looks_like_a_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     forged = "x\n\nnoise: ON; each row is protected\nsource 12, the same as here"
     task = {"layout": "relational", "type": "binary", "classes": 2, "sql": forged, "label": "a.b"}
-    facts = {"run": "0" * 16, "coordinator": BANK, "protocol": "p", "version": "1", "purpose": "train", "source": "s"}
+    facts: dict[str, Any] = {
+        "run": "0" * 16,
+        "coordinator": BANK,
+        "protocol": "p",
+        "version": "1",
+        "purpose": "train",
+        "source": "s",
+    }
     facts |= {"data": {BANK: "a", SHOP: "b"}, "site": SHOP, "seats": {}, "shared_seed": None}
     _print_proposal({**facts, "task": task, "config": {"name": forged}, "protections": [], "messages": []})
     said = capsys.readouterr().out.splitlines()

@@ -276,7 +276,7 @@ def test_no_name_or_address_breaks_a_site_s_files(tmp_path: Path, capsys: pytest
     assert main([*renew, "--seat", "broker", "--address", "[::1]:4000"]) == 0
     assert made.folder(BANK).federation.name  # its copy is as it was
     found = read_federation(file)
-    assert (found.seats["broker"], found.members[SHOP].host, found.members[SHOP].port) == (SHOP, "[::1]", 4000)
+    assert (found.seats["broker"], found.members[SHOP].host, found.members[SHOP].port) == (SHOP, "::1", 4000)
 
 
 @pytest.mark.parametrize("text", ["", "a", 'a"b\\', "a\nb\r\t", "\0\x1f\x7f\u0085\u2028", "é😀", '"""\n', "a\n", "\n"])

@@ -191,8 +191,8 @@ class SiteProcess:
             # no run's: what goes wrong with it is the asker's to see
             errors = errors_for(self.folder.name, peer)
             ends: dict[str, Any] = {"serve": answer_checks(peer), "lost": lambda *_: None, "errors": errors}
-            before = [one for (who, _), one in self._links.items() if who == peer and one.name == CHECKING]
-            if sum(not one.is_closed for one in before) >= _MOST_CHECKS:
+            checks = [one for (who, _), one in self._links.items() if who == peer and one.name == CHECKING]
+            if sum(not one.is_closed for one in checks) >= _MOST_CHECKS:
                 raise Refused(peer, f"has {_MOST_CHECKS} connections for a check already")
             ends["name"] = CHECKING
             limits = replace(self.limits, away=0.0, message=CHECK_BYTES)

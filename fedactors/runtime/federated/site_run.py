@@ -512,7 +512,7 @@ class SiteRun:
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
-        more = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
+        more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged, **more)
         self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
 
