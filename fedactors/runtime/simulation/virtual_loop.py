@@ -87,7 +87,7 @@ class _Timer(_Handle):
         """Never run it; the loop counts how many such events it still has."""
         if not self._cancelled:
             self._cancelled = True
-            self._callback = self._args = None
+            self._callback, self._args = None, ()
             self._loop.count_cancelled()
 
 
@@ -123,6 +123,7 @@ class Instant:
         self._party = party
         self._key = key
         self._callback: Any = None
+        self._args: tuple[Any, ...] = ()
         self._cancelled = False
 
     def __await__(self) -> Any:
@@ -149,7 +150,7 @@ class Instant:
 
     def result(self) -> None:
         """Let the task go on, or end it if it was cancelled."""
-        self._callback = self._args = None  # it would hold itself
+        self._callback, self._args = None, ()  # it would hold itself
         if self._cancelled:
             raise asyncio.CancelledError
 
@@ -188,11 +189,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Schedule after `delay` virtual seconds."""
         return self.call_at(self._virtual_time + delay, callback, *args, context=context)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, *, name: object = None, context: Any = None) -> asyncio.Task[Any]:
         """Run a coroutine; without asyncio's checks, likewise."""
         if self._task_factory is not None:  # type: ignore[attr-defined]
             return super().create_task(coro, name=name, context=context)
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future of this loop."""

@@ -53,14 +53,14 @@ def test_no_single_site_crosses(monkeypatch):
         made.append(summand(*args))
         return made[-1]
 
-    bring = Wire._bring_back
+    bring = Wire._send_back
 
-    async def listen_back(self, call, reply):
+    def listen_back(self, call, reply):
         crossed.append((call.receiver.name, call.sender, "reply", reply))
-        return await bring(self, call, reply)
+        return bring(self, call, reply)
 
     monkeypatch.setattr(Wire, "send", listen)
-    monkeypatch.setattr(Wire, "_bring_back", listen_back)
+    monkeypatch.setattr(Wire, "_send_back", listen_back)
     monkeypatch.setattr(algorithm, "summand", keep)
     config = changed(**FEW, secure_sums=True)
     _, _, runtime = play(config)

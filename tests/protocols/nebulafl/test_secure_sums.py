@@ -43,22 +43,22 @@ def pair(request):
 
 
 def listen(patch, crossed, made):
-    send, bring, summand = Wire.send, Wire._bring_back, summing.summand
+    send, bring, summand = Wire.send, Wire._send_back, summing.summand
 
     def hear(self, sender, receiver, method, value):
         crossed.append((sender, receiver, value))
         return send(self, sender, receiver, method, value)
 
-    async def hear_back(self, call, reply):
+    def hear_back(self, call, reply):
         crossed.append((call.receiver.name, call.sender, reply))
-        return await bring(self, call, reply)
+        return bring(self, call, reply)
 
     def keep(*args):
         made.append(summand(*args))
         return made[-1]
 
     patch.setattr(Wire, "send", hear)
-    patch.setattr(Wire, "_bring_back", hear_back)
+    patch.setattr(Wire, "_send_back", hear_back)
     patch.setattr(summing, "summand", keep)
 
 
