@@ -139,7 +139,7 @@ class PartyRows:
         digest = hashlib.sha256()
         for array in arrays:
             digest.update(f"{array.dtype} {array.shape} ".encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(array.tobytes())
         shares = config.test_share, config.validation_share, config.standardisation
         return id(self.block), self._data.task, self._run_seed, *shares, digest.digest()
 

@@ -256,10 +256,10 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
         )
 
     if part == "tune":
-        tried = [(method, chosen) for method in METHODS for chosen in grid(method)]
+        settled = [(method, chosen) for method in METHODS for chosen in grid(method)]
         if data == "bank":
-            tried += [("avfl-ps", _setting(*one)) for one in ALSO_TRIED]
-        return {f"{method}-{label(chosen)}": point(method, chosen) for method, chosen in tried}
+            settled += [("avfl-ps", _setting(*one)) for one in ALSO_TRIED]
+        return {f"{method}-{label(chosen)}": point(method, chosen) for method, chosen in settled}
     links = ALL_LINKS if given.full else LINKS
     if part == "links":
         return {
