@@ -193,15 +193,6 @@ def setting_table(folder: str) -> str:
     return table(head, rows)
 
 
-def reach_table() -> str:
-    """Return how far token-per-cluster falls on the complete graph."""
-    rows = []
-    for name, row in summaries("reach").items():
-        reach = [spread_of(values_of(row, f"iterations_to_{gap}")) for gap in ("0.001", "0.0001", "1e-05", "1e-06")]
-        rows.append([name, str(row["seeds"]), *reach])
-    return table("setting | seeds | iterations to 1e-3 | to 1e-4 | to 1e-5 | to 1e-6", rows)
-
-
 def step_table(gap: str, study: str = "step-sizes") -> str:
     """Return the rounds to a gap, ``0.001`` or ``0.01``, for each number of tokens and step size."""
     found: dict[str, dict[float, float]] = {}
@@ -249,7 +240,7 @@ def ratio_text(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
 def network_table() -> str:
     """Return accuracy and cost of the networks, and MTCD over SVFL at equal work of the clients and of theta_0."""
     rows = []
-    for kind in NETWORKS:
+    for kind in kinds():
         study = f"networks-{kind}"
         ours = next(name for name in by_name(study) if name.startswith("mtcd"))
         for name, row in summaries(study).items():
@@ -279,14 +270,18 @@ COSTS: tuple[dict[str, float], ...] = (
     {"client_server_bytes": 10.0, "client_client_bytes": 1.0},
 )
 """Client-server bytes alone, and weighted costs at ratios of 1 and 10."""
-NETWORKS = ("digits", "table")
-"""Views and quadrants are behind --full."""
+NETWORKS = ("digits", "table", "views", "quadrants")
+
+
+def kinds(study: str = "networks") -> tuple[str, ...]:
+    """Return the networks that were run."""
+    return tuple(kind for kind in NETWORKS if by_name(f"{study}-{kind}"))
 
 
 def network_step_table() -> str:
     """Return the test loss at the end of each method at each step, on the seed that chose."""
     found: dict[tuple[str, str], dict[float, float]] = {}
-    for kind in NETWORKS:
+    for kind in kinds("network-steps"):
         for name, row in summaries(f"network-steps-{kind}").items():
             method, _, step = name.rpartition("-")
             found.setdefault((kind, method), {})[float(step)] = row["test/loss"]
@@ -476,11 +471,10 @@ def clock_table() -> str:
     return table(f"{head} | seconds to 1e-2 | over SVFL (least to most)", rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {
+ALL_TABLES: dict[str, Callable[[], str]] = {
     "decentralised": decentralised_table,
     **{name: functools.partial(semi_table, of) for name, of in COMPARISONS.items()},
     "ranges": range_table,
-    "reach": reach_table,
     "step-sizes": functools.partial(step_table, "0.001"),
     "step-sizes-coarse": functools.partial(step_table, "0.01"),
     "networks": network_table,
@@ -509,12 +503,16 @@ STUDIES = {
     "step-sizes-80-coarse": ("step-sizes-80",),
     "decentralised": ("decentralised", "dcpa"),
     "ranges": tuple(COMPARISONS),
-    **{study: tuple(f"{study}-{kind}" for kind in NETWORKS) for study in ("networks", "network-steps")},
+    **{study: tuple(f"{study}-{kind}" for kind in kinds(study)) for study in ("networks", "network-steps")},
     **{f"local-step-sizes{which}": ("step-sizes", "local-step-sizes") for which in ("", "-coarse")},
     "overlapping": ("overlapping", "best-40-0.01"),
     **{f"best-{number}": tuple(f"best-{number}-{gap}" for gap in ("0.01", "0.001")) for number in (40, 80)},
 }
 """Studies that a table stands on, where it is not the one of its name."""
+TABLES = {
+    name: make for name, make in ALL_TABLES.items() if (of := STUDIES.get(name, (name,))) and all(map(by_name, of))
+}
+"""Those whose studies have been run."""
 
 
 def older(name: str) -> str:
