@@ -244,10 +244,8 @@ def network_table() -> str:
         study = f"networks-{kind}"
         ours = next(name for name in by_name(study) if name.startswith("mtcd"))
         for name, row in summaries(study).items():
-            level = min(
-                (key for key in row["runs"][0] if key.startswith("client_server_bytes_to_")),
-                default="client_server_bytes",
-            ).removeprefix("client_server_bytes")
+            reached_keys = [key for key in row["runs"][0] if key.startswith("client_server_bytes_to_")]
+            level = min(reached_keys, default="").removeprefix("client_server_bytes")
             server, clients = row["client_server_bytes"] / 1e6, row["client_client_bytes"] / 1e6
             accuracy = [100 * value for value in values_of(row, "test/accuracy")]
             is_other = name != ours
@@ -258,7 +256,7 @@ def network_table() -> str:
             cells += [f"{value:.2f}" for value in (server, clients)]
             for weights in COSTS:
                 pair = (by_seed(study, ours, level, weights), by_seed(study, name, level, weights))
-                cells += [ratio_text(*pair) if is_other else ""]
+                cells += [ratio_text(*pair) if is_other and level else ""]
             rows.append([kind, name.removesuffix("-sum"), *cells])
     head = "data | method | step | seeds | test accuracy, % | MTCD minus it | cs MB | cc MB"
     return table(f"{head} | MTCD over it, cs bytes to an accuracy | cost, rho 1 | cost, rho 10", rows)
