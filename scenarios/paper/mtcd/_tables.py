@@ -289,11 +289,11 @@ def network_step_table() -> str:
 
 
 def grid_table(head: str, found: Mapping[tuple[str, ...], Mapping[float, float]]) -> str:
-    """Return a line for each method and a column for each step, the least of a line bold; what is missing diverged."""
+    """Return a line for each method and a column for each step, the least bold; a dash diverged or was not tried."""
     steps = sorted({step for line in found.values() for step in line})
     rows = []
     for names, line in found.items():
-        cells = [number(line[step]) if step in line else "diverges" for step in steps]
+        cells = [number(line[step]) if step in line else "-" for step in steps]
         best = min(line, key=lambda step: line[step])
         cells[steps.index(best)] = f"**{cells[steps.index(best)]}**"
         rows.append([*names, *cells])
@@ -360,7 +360,7 @@ def method_grid(study: str, head: str) -> str:
     """Return the objective at the end of each method of a study at each step, on the seed that chose."""
     found: dict[tuple[str, ...], dict[float, float]] = {}
     for name, row in summaries(study).items():
-        method, _, _ = name.rpartition("-")
+        method = re.sub(r"-[\d.]+(e-\d+)?$", "", name)
         step = by_name(study)[name][0].config["learning_rate"]
         found.setdefault((method,), {})[float(f"{step:.3g}")] = row["training/objective"]
     return grid_table(head, found)
