@@ -193,15 +193,6 @@ def setting_table(folder: str) -> str:
     return table(head, rows)
 
 
-def reach_table() -> str:
-    """Return how far token-per-cluster falls on the complete graph."""
-    rows = []
-    for name, row in summaries("reach").items():
-        reach = [spread_of(values_of(row, f"iterations_to_{gap}")) for gap in ("0.001", "0.0001", "1e-05", "1e-06")]
-        rows.append([name, str(row["seeds"]), *reach])
-    return table("setting | seeds | iterations to 1e-3 | to 1e-4 | to 1e-5 | to 1e-6", rows)
-
-
 def step_table(gap: str, study: str = "step-sizes") -> str:
     """Return the rounds to a gap, ``0.001`` or ``0.01``, for each number of tokens and step size."""
     found: dict[str, dict[float, float]] = {}
@@ -249,14 +240,12 @@ def ratio_text(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
 def network_table() -> str:
     """Return accuracy and cost of the networks, and MTCD over SVFL at equal work of the clients and of theta_0."""
     rows = []
-    for kind in NETWORKS:
+    for kind in kinds():
         study = f"networks-{kind}"
         ours = next(name for name in by_name(study) if name.startswith("mtcd"))
         for name, row in summaries(study).items():
-            level = min(
-                (key for key in row["runs"][0] if key.startswith("client_server_bytes_to_")),
-                default="client_server_bytes",
-            ).removeprefix("client_server_bytes")
+            reached_keys = [key for key in row["runs"][0] if key.startswith("client_server_bytes_to_")]
+            level = min(reached_keys, default="").removeprefix("client_server_bytes")
             server, clients = row["client_server_bytes"] / 1e6, row["client_client_bytes"] / 1e6
             accuracy = [100 * value for value in values_of(row, "test/accuracy")]
             is_other = name != ours
@@ -267,7 +256,7 @@ def network_table() -> str:
             cells += [f"{value:.2f}" for value in (server, clients)]
             for weights in COSTS:
                 pair = (by_seed(study, ours, level, weights), by_seed(study, name, level, weights))
-                cells += [ratio_text(*pair) if is_other else ""]
+                cells += [ratio_text(*pair) if is_other and level else ""]
             rows.append([kind, name.removesuffix("-sum"), *cells])
     head = "data | method | step | seeds | test accuracy, % | MTCD minus it | cs MB | cc MB"
     return table(f"{head} | MTCD over it, cs bytes to an accuracy | cost, rho 1 | cost, rho 10", rows)
@@ -279,14 +268,18 @@ COSTS: tuple[dict[str, float], ...] = (
     {"client_server_bytes": 10.0, "client_client_bytes": 1.0},
 )
 """Client-server bytes alone, and weighted costs at ratios of 1 and 10."""
-NETWORKS = ("digits", "table")
-"""Views and quadrants are behind --full."""
+NETWORKS = ("digits", "table", "views", "quadrants")
+
+
+def kinds(study: str = "networks") -> tuple[str, ...]:
+    """Return the networks that were run."""
+    return tuple(kind for kind in NETWORKS if by_name(f"{study}-{kind}"))
 
 
 def network_step_table() -> str:
     """Return the test loss at the end of each method at each step, on the seed that chose."""
     found: dict[tuple[str, str], dict[float, float]] = {}
-    for kind in NETWORKS:
+    for kind in kinds("network-steps"):
         for name, row in summaries(f"network-steps-{kind}").items():
             method, _, step = name.rpartition("-")
             found.setdefault((kind, method), {})[float(step)] = row["test/loss"]
@@ -296,11 +289,11 @@ def network_step_table() -> str:
 
 
 def grid_table(head: str, found: Mapping[tuple[str, ...], Mapping[float, float]]) -> str:
-    """Return a line for each method and a column for each step, the least of a line bold; what is missing diverged."""
+    """Return a line for each method and a column for each step, the least bold; a dash diverged or was not tried."""
     steps = sorted({step for line in found.values() for step in line})
     rows = []
     for names, line in found.items():
-        cells = [number(line[step]) if step in line else "diverges" for step in steps]
+        cells = [number(line[step]) if step in line else "-" for step in steps]
         best = min(line, key=lambda step: line[step])
         cells[steps.index(best)] = f"**{cells[steps.index(best)]}**"
         rows.append([*names, *cells])
@@ -367,7 +360,7 @@ def method_grid(study: str, head: str) -> str:
     """Return the objective at the end of each method of a study at each step, on the seed that chose."""
     found: dict[tuple[str, ...], dict[float, float]] = {}
     for name, row in summaries(study).items():
-        method, _, _ = name.rpartition("-")
+        method = re.sub(r"-[\d.]+(e-\d+)?$", "", name)
         step = by_name(study)[name][0].config["learning_rate"]
         found.setdefault((method,), {})[float(f"{step:.3g}")] = row["training/objective"]
     return grid_table(head, found)
@@ -476,11 +469,10 @@ def clock_table() -> str:
     return table(f"{head} | seconds to 1e-2 | over SVFL (least to most)", rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {
+ALL_TABLES: dict[str, Callable[[], str]] = {
     "decentralised": decentralised_table,
     **{name: functools.partial(semi_table, of) for name, of in COMPARISONS.items()},
     "ranges": range_table,
-    "reach": reach_table,
     "step-sizes": functools.partial(step_table, "0.001"),
     "step-sizes-coarse": functools.partial(step_table, "0.01"),
     "networks": network_table,
@@ -509,12 +501,16 @@ STUDIES = {
     "step-sizes-80-coarse": ("step-sizes-80",),
     "decentralised": ("decentralised", "dcpa"),
     "ranges": tuple(COMPARISONS),
-    **{study: tuple(f"{study}-{kind}" for kind in NETWORKS) for study in ("networks", "network-steps")},
+    **{study: tuple(f"{study}-{kind}" for kind in kinds(study)) for study in ("networks", "network-steps")},
     **{f"local-step-sizes{which}": ("step-sizes", "local-step-sizes") for which in ("", "-coarse")},
     "overlapping": ("overlapping", "best-40-0.01"),
     **{f"best-{number}": tuple(f"best-{number}-{gap}" for gap in ("0.01", "0.001")) for number in (40, 80)},
 }
 """Studies that a table stands on, where it is not the one of its name."""
+TABLES = {
+    name: make for name, make in ALL_TABLES.items() if (of := STUDIES.get(name, (name,))) and all(map(by_name, of))
+}
+"""Those whose studies have been run."""
 
 
 def older(name: str) -> str:

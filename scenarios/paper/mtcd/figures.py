@@ -19,9 +19,9 @@ from _study import RESULTS, TABLE
 from _tables import (
     COMPARISONS,
     GRAPHS,
-    NETWORKS,
     cost_line,
     extremes,
+    kinds,
     load_curves,
     load_dcpa,
     mean_of,
@@ -160,8 +160,8 @@ def step_sizes() -> Figure:
 
 def networks() -> Figure:
     """Figure 6: accuracy against sync rounds and against weighted cost at two ratios."""
-    figure, plots = canvas(len(NETWORKS), 3)
-    for row, kind in enumerate(NETWORKS):
+    figure, plots = canvas(len(kinds()), 3)
+    for row, kind in enumerate(kinds()):
         for column, (x, ratio) in enumerate((("round", 1.0), ("cost", 1.0), ("cost", 10.0))):
             for name, runs in with_costs(load_curves(f"networks-{kind}"), ratio).items():
                 style = "-" if name.startswith("mtcd") else "--"

@@ -1,4 +1,4 @@
-"""Figures 4 and 5: between server and peers, for links of different cost; and how far token-per-cluster falls.
+"""Figures 4 and 5: between server and peers, for links of different cost.
 
 Every setting is run once; what it costs at a ratio rho of a client-server link to a client-client link is then rho
 times its client-server vectors plus its client-client vectors. Figure 4: gap against weighted cost for some rho; Figure
@@ -40,7 +40,7 @@ def settings_of(num_clients: int) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Run all settings on both graphs, then the reach on the complete one."""
+    """Run all settings on both graphs."""
     study = MtcdStudy.of(__doc__)
     for num_clients in (40, 80) if study.full else (40,):
         for graph in ("path", "erdos-renyi"):
@@ -58,13 +58,6 @@ def main() -> None:
             study.record(f"coarse-{label}", {name: {**rows[name], **more} for name, more in coarse.items()})
             if graph == "path":
                 study.record(f"tuned-{label}", {n: {**rows[n], "learning_rate": step} for n, step in TUNED.items()})
-    reach = {}
-    for tokens, step in ((20, 8e-6), (8, 1e-5), (4, 2e-5)):
-        settings = {**COMMON, "num_clients": 40, "topology": "complete", "num_tokens": tokens, "walk": "sweep"}
-        hops = 40 // tokens - 1
-        settings |= {"num_hops": hops, "num_rounds": 20_000 // (hops + 1), "record_every": 10}
-        reach[f"mtcd-{tokens}-complete"] = {**settings, "learning_rate": step, "target_gap": 1e-6}
-    study.record("reach", reach, gaps=(1e-3, 1e-4, 1e-5, 1e-6))
 
 
 if __name__ == "__main__":

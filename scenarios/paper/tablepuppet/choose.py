@@ -100,8 +100,8 @@ PRIVATE_GRIDS = (
     ),
     *grids(
         LATE | PRIVATE,
-        {"batch_size": (81920,), "clip": (3, 10, 30), "learning_rate": (1.0, 2.0, 4.0, 8.0)},
-        {"rho": (0.3, 1.0), "clip": (1, 3), "local_learning_rate": (0.01, 0.03, 0.1)},
+        {"batch_size": (20480, 81920), "clip": (1, 10, 100), "learning_rate": (0.5, 2.0)},
+        {"rho": (1.0, 10.0), "clip": (0.1, 1), "local_learning_rate": (0.03, 0.1, 0.3)},
         {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0), "local_learning_rate": (0.03, 0.1)},
     ),
 )
