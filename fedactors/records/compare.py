@@ -268,10 +268,11 @@ def difference_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], column: str
     found = difference(*sides)
     if found["difference"] is None:
         return None
-    metrics = {"difference": found["difference"], "n": found["n"]}
-    metrics |= dict(zip(("low", "high"), found["ci95"], strict=True))
+    metrics = {"difference": found["difference"], **dict(zip(("low", "high"), found["ci95"], strict=True))}
     metrics |= dict(zip(("bootstrap_low", "bootstrap_high"), found["bootstrap95"], strict=True))
-    return dataclasses.replace(ours[0], metrics=metrics, censored=(), curve={}, extra={}, usage={})
+    # equal numbers added in another order differ by some 1e-17
+    metrics = {name: round(value, 12) + 0.0 for name, value in metrics.items()}
+    return dataclasses.replace(ours[0], metrics={**metrics, "n": found["n"]}, censored=(), curve={}, extra={}, usage={})
 
 
 def t_quantile(freedom: float) -> float:

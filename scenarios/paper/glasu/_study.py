@@ -142,15 +142,27 @@ def best_rates(study: GlasuStudy, table: str = "choose") -> dict[str, float]:
     return {case: max(found, key=found.__getitem__) for case, found in means.items()}
 
 
-def put_differences(
-    study: GlasuStudy, table: str, pairs: Sequence[tuple[str, str]], column: str, *, against: str | None = None
-) -> None:
-    """Put the paired differences of a table's rows to each other, or to those of the table `against`, beside it.
+def best_row(study: GlasuStudy, case: str, table: str = "choose") -> str:
+    """Return the name of a case's row at its best step; empty if there is none."""
+    rate = best_rates(study, table).get(case)
+    return "" if rate is None else f"{case}-rate={rate}"
 
-    Their study is ``<table>-differences-<data>``.
+
+def put_differences(
+    study: GlasuStudy, made: str, table: str, pairs: Sequence[tuple[str, str]], against: str = "choose"
+) -> None:
+    """Put the paired differences of test accuracy between cases of two grids, each at its best step, into a table.
+
+    Args:
+        study: what the command line asks for.
+        made: table that they are put into.
+        table: grid of the first case of each pair.
+        pairs: cases.
+        against: grid of the second.
     """
     for ours, theirs in pairs:
-        sides = study.rows(study.study(table), ours), study.rows(study.study(against or table), theirs)
-        row = difference_row(*sides, column)
+        names = best_row(study, ours, table), best_row(study, theirs, against)
+        sides = study.rows(study.study(table), names[0]), study.rows(study.study(against), names[1])
+        row = difference_row(*sides, "test/accuracy")
         if row is not None:
-            study.put(study.study(f"{table}-differences"), f"{ours} - {theirs}", [row])
+            study.put(study.study(made), " - ".join(names), [row])

@@ -5,8 +5,14 @@ python scenarios/paper/glasu/table3.py --data pubmed [--seeds 0,1,2,3,4] [--full
 
 from _study import asked, glasu, measure
 
+from fedactors.records.compare import difference_row
+
 LAYERS = {4: "0,1,2,3", 2: "1,3", 1: "3"}
 ROWS = {f"K={k}": glasu(1, aggregation_layers=layers) for k, layers in LAYERS.items()}
 
 if __name__ == "__main__":
-    measure(asked(__doc__), "table3", ROWS)
+    given = asked(__doc__)
+    measure(given, "table3", ROWS)
+    row = difference_row(*(given.rows(given.study("table3"), name) for name in ("K=1", "K=4")), "test/accuracy")
+    if row is not None:
+        given.put(given.study("table3-differences"), "K=1 - K=4", [row])

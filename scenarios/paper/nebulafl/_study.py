@@ -39,7 +39,7 @@ SMOKE: dict[str, Any] = {
     "duration": 600.0, "evaluation_interval": 300.0, "num_centers": 2, "num_containers": 6, "active_per_center": 1,
     "rotation_interval": 200.0, "num_epochs": 1, "num_training": None,
 }  # fmt: skip
-
+SMOKE_IN_CLOUD = {"duration": 6.0, "evaluation_interval": 3.0, "rotation_interval": 2.0}
 MODEL_BYTES = 19_240
 """Of the digits' model, 4,810 numbers."""
 BYTES = {megabytes: float(megabytes) * 1e6 / MODEL_BYTES for megabytes in ("1", "44.7", "500")}
@@ -109,7 +109,8 @@ def flags(description: str | None, seeds: Sequence[int]) -> argparse.ArgumentPar
 
 def resized(settings: Mapping[str, Any], given: Study, full: Mapping[str, Any] = FULL) -> dict[str, Any]:
     """Return settings at the size that the command line asks for, its own values on top."""
-    size = full if given.full else SMOKE if given.smoke else {}
+    smoke = {**SMOKE, **(SMOKE_IN_CLOUD if settings.get("catalogue") == "cloud" else {})}
+    size = full if given.full else smoke if given.smoke else {}
     return {**settings, **size, **given.settings}
 
 

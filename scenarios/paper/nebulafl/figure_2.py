@@ -2,11 +2,10 @@
 
 python scenarios/paper/nebulafl/figure_2.py
 
-On cited links, with a model of 44.7 MB. NebulaFL's first self turn comes at rotation |C| - 1; eight rotations are whole
-cycles for four and eight centers.
+NebulaFL's first self turn comes at rotation |C| - 1; eight rotations are whole cycles for four and eight centers.
 """
 
-from _study import Row, cloud, cloud_nebulafl, measure
+from _study import DIGITS, Row, measure
 
 METHODS = {"nebulafl": {}, "aggregation": {"ablation": "aggregation"}} | {
     name: {"algorithm": name} for name in ("fedavg", "fedavg-hierarchical", "fedhisyn", "fedsa", "pisces", "fedbuff")
@@ -16,11 +15,9 @@ ROWS = {
     for centers in (4, 6, 8)
     for name, settings in METHODS.items()
 }
-INTERVAL = cloud_nebulafl()["rotation_interval"]
-SPAN = 8.4 * INTERVAL
 COMMON = {
-    **cloud(), "num_epochs": 1, "rotation_interval": INTERVAL, "duration": SPAN, "evaluation_interval": SPAN,
-    "active_per_center": 2, "resource_policy": "fastest", "stop_at_target": False,
+    **DIGITS, "num_epochs": 1, "rotation_interval": 250.0, "duration": 2100.0, "evaluation_interval": 2100.0,
+    "active_per_center": 2,
 }  # fmt: skip
 
 if __name__ == "__main__":

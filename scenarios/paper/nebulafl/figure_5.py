@@ -6,6 +6,8 @@ python scenarios/paper/nebulafl/figure_5.py [--full]
 from _curves import draw
 from _study import Row, chosen, measure
 
+from fedactors.records.compare import difference_row
+
 INTERVALS = (500, 1000, 1500, 2000)
 FIXED = {**chosen("nebulafl"), "resource_policy": "fastest", "dirichlet": 0.1}
 ROWS = {
@@ -22,3 +24,8 @@ if __name__ == "__main__":
     }
     panels["rotation"] = {f"{interval} s": ("figure-5", f"rotation-{interval}") for interval in INTERVALS}
     draw(study, "figure-5", panels, columns=5)
+    pairs = [(f"rotation-{interval}", f"aggregation-{interval}") for interval in INTERVALS]
+    for names in (*pairs, ("rotation-500", "rotation-2000")):
+        row = difference_row(*(study.rows("figure-5", name) for name in names), "test/accuracy")
+        if row is not None:
+            study.put("figure-5-differences", " - ".join(names), [row])

@@ -16,13 +16,11 @@ is what was chosen there in trainings, or twice the time of a transfer if that i
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 from _study import (
     BASELINES,
     BYTES,
-    SMOKE,
     TARGET,
     WORK,
     Row,
@@ -32,6 +30,7 @@ from _study import (
     compared,
     flags,
     once,
+    resized,
     spent,
 )  # fmt: skip
 
@@ -53,7 +52,9 @@ THEIRS: dict[str, dict[str, Any]] = {
     "cheapest": {"resource_policy": "cheapest", "price_rule": "training"},
 }
 METRICS = ("hours", "dollars")
-PARTS = ("cells", "summary")
+PARTS = ("cells", "exchange", "summary")
+HEAVY = (("44.7", "x1"), ("500", "x1"))
+"""Cells in which what is sent decides: there each side also tries how often it exchanges models across centers."""
 TABLE_2 = "44.7-MB-x1"
 """The cell with ResNet-18's bytes and work, where NebulaFL is held against each baseline with each way to rent."""
 
@@ -70,6 +71,23 @@ def cell(megabytes: str, work: str) -> dict[str, dict[str, Any]]:
         if name != "fedhkt":  # it reaches no target within such times
             rows |= {f"{name}-{policy}": {**common, **chosen(name), **how} for policy, how in THEIRS.items()}
     return rows
+
+
+def exchange(megabytes: str, work: str) -> dict[str, dict[str, Any]]:
+    """Return rows with other intervals between NebulaFL's rotations, and rounds in a center of hierarchical FedAvg."""
+    common, ours = cloud(megabytes, work), cloud_nebulafl(megabytes, work)
+    rows = {
+        f"nebulafl-interval-x{factor:g}": {
+            **common, **ours, "resource_policy": "fastest", "rotation_interval": factor * ours["rotation_interval"],
+        }
+        for factor in (0.5, 1.0, 2.0, 4.0)
+    }  # fmt: skip
+    theirs = {**common, **chosen("fedavg-hierarchical")}
+    return rows | {
+        f"fedavg-hierarchical-{policy}-rounds-{count}": {**theirs, **how, "center_rounds": count}
+        for count in (1, 2, 4, 8)
+        for policy, how in THEIRS.items()
+    }
 
 
 def cells() -> dict[str, dict[str, dict[str, Any]]]:
@@ -97,6 +115,24 @@ def summarise(given: Study) -> None:
                         given.put(f"table-2-{metric}", f"{mine} over {row}", [compared(ours[mine], rows, metric)])
 
 
+def summarise_exchange(given: Study) -> None:
+    """Put each side's best number of exchanges beside the other's."""
+    for megabytes, work in HEAVY:
+        name = f"{megabytes}-MB-{work}"
+        found = {row: given.rows(f"exchange/{name}", row) for row in exchange(megabytes, work)}
+        for metric in METRICS if all(found.values()) else ():
+            ours, theirs = (
+                min(
+                    (row for row in found if row.startswith(side)),
+                    key=lambda row: median_spent(found[row], spent(metric)),
+                )
+                for side in ("nebulafl", "fedavg")
+            )
+            given.put(
+                f"exchange-{metric}", f"{name}, {ours} over {theirs}", [compared(found[ours], found[theirs], metric)]
+            )
+
+
 def main() -> None:
     parser = flags(__doc__, (0, 1, 2, 3, 4))
     parser.add_argument("--part", action="append", choices=PARTS, help="(default: all)")
@@ -104,15 +140,15 @@ def main() -> None:
     parts = given.part or PARTS
     measured = functools.partial(once, targets=(0.9, TARGET))
     for name, rows in cells().items() if "cells" in parts else ():
-        points = {row: Row(_resized(settings, given)) for row, settings in rows.items()}
+        points = {row: Row(resized(settings, given)) for row, settings in rows.items()}
         given.measure(f"map/{name}", points, measured, all_seeds=True, as_set=True, smoke_rows=1)
+    for megabytes, work in HEAVY if "exchange" in parts else ():
+        points = {row: Row(resized(settings, given)) for row, settings in exchange(megabytes, work).items()}
+        study = f"exchange/{megabytes}-MB-{work}"
+        given.measure(study, points, measured, all_seeds=True, as_set=True, smoke_rows=1)
     if "summary" in parts:
         summarise(given)
-
-
-def _resized(settings: Mapping[str, Any], given: Study) -> dict[str, Any]:
-    small = {**SMOKE, "duration": 30.0, "evaluation_interval": 5.0, "rotation_interval": 5.0} if given.smoke else {}
-    return {**settings, **small, **given.settings}
+        summarise_exchange(given)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ ROWS = {
 if __name__ == "__main__":
     given = measure(__doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4))
     for study in dict.fromkeys(f"table-1/{name.partition('/')[0]}" for name in ROWS):
-        for name in BASELINES:
+        for name in ("nebulafl", *BASELINES):
             row = difference_row(given.rows(study, "nebulafl-fastest"), given.rows(study, name), "test/accuracy")
             if row is not None:
                 given.put(f"{study}-differences", f"nebulafl-fastest - {name}", [row])
