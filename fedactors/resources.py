@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,3 +53,16 @@ class Resources:
         if self.labels:
             options["resources"] = dict(self.labels)
         return options
+
+
+def queue_for_core(free_at: list[float], now: float, seconds: float) -> tuple[float, float]:
+    """Take the core that is free first, and return when work of so many seconds begins and ends on it.
+
+    Args:
+        free_at: when each core is free again, as a heap; changed here.
+        now: the time on the actor's clock.
+        seconds: how long the work takes a core.
+    """
+    start = max(now, free_at[0])
+    heapq.heapreplace(free_at, start + seconds)
+    return start, start + seconds

@@ -172,11 +172,10 @@ class RunFolder:
     def _open(cls, folder: Path) -> RunFolder:
         if not folder.is_dir():
             raise BadInput(f"{folder}: no such run folder")
-        manifest_path = folder / MANIFEST
-        if not manifest_path.is_file():
+        if not (folder / MANIFEST).is_file():
             raise BadInput(f"{folder}: not a run folder ({MANIFEST} is missing)")
         try:
-            data = read_plain(manifest_path, LARGEST_FILE)
+            data = read_plain(folder / MANIFEST, LARGEST_FILE)
             found = json.loads(data)
         except (ValueError, OSError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else "not valid JSON"
@@ -188,8 +187,7 @@ class RunFolder:
                 f"{folder}: schema_version {shown(found.get('schema_version'))} is not allowed: "
                 f"this version of fedactors reads {SCHEMA_VERSION}"
             )
-        manifest = parse(schemas.Manifest, data, f"{folder}: {MANIFEST}")
-        return cls(folder, manifest)
+        return cls(folder, parse(schemas.Manifest, data, f"{folder}: {MANIFEST}"))
 
     @property
     def place(self) -> str:
@@ -208,14 +206,12 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration of the run."""
-        found: dict[str, Any] = parse(schemas.Config, self._read("config.json"), f"{self.path}: config.json")
-        return found
+        return self.read_json("config.json", schemas.Config)
 
     @property
     def environment(self) -> dict[str, Any]:
         """Versions and facts about the host."""
-        found: dict[str, Any] = parse(schemas.Environment, self._read(ENVIRONMENT), f"{self.path}: {ENVIRONMENT}")
-        return found
+        return self.read_json(ENVIRONMENT, schemas.Environment)
 
     def listed(self, name: str) -> Path | None:
         """Return the path of a file that the manifest lists; None if it lists none of that name, or there is none.
@@ -498,9 +494,9 @@ def _pulled(mirror: Mirror) -> Path:
     # the manifest says what there is and how much of it: a store could hold, and send, anything
     mirror.fetch(MANIFEST, path / MANIFEST, LARGEST_FILE)
     folder = RunFolder._open(path)
-    size, free = sum(entry["bytes"] for entry in folder.manifest["files"].values()), shutil.disk_usage(path).free
-    if size > free:
+    listed = folder.manifest["files"]
+    if (size := sum(entry["bytes"] for entry in listed.values())) > (free := shutil.disk_usage(path).free):
         raise BadInput(f"{mirror.address}: its {size} bytes do not fit on this machine's disk, which has {free} free")
-    for name, entry in folder.manifest["files"].items():
+    for name, entry in listed.items():
         mirror.fetch(name, folder.inside(name), entry["bytes"], grows=entry.get("grows", False))
     return path

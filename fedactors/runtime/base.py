@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import heapq
 import os
 import re
 from abc import ABC, abstractmethod
@@ -54,19 +53,6 @@ class CostModel(Protocol):
 
     def seconds(self, actor: str, work: Work) -> float:
         """Return the seconds that `work` takes `actor` on one of its cores."""
-
-
-def queue_for_core(free_at: list[float], now: float, seconds: float) -> tuple[float, float]:
-    """Take the core that is free first, and return when work of so many seconds begins and ends on it.
-
-    Args:
-        free_at: when each core is free again, as a heap; changed here.
-        now: the time on the actor's clock.
-        seconds: how long the work takes a core.
-    """
-    start = max(now, free_at[0])
-    heapq.heapreplace(free_at, start + seconds)
-    return start, start + seconds
 
 
 class MissingCost(FedactorsError):

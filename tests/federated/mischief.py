@@ -12,10 +12,11 @@ from typing import Any
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.plugins import find_protocol
 from fedactors.runtime.federated.greeting import Hello
+from fedactors.runtime.federated.household import Life
 from fedactors.runtime.federated.link import Connection
 from fedactors.runtime.federated.meeting import dial
 from fedactors.runtime.federated.proposal import make_proposal
-from fedactors.runtime.federated.site_run import Life, SiteRun
+from fedactors.runtime.federated.site_run import SiteRun
 from fedactors.runtime.federated.words import errors_for
 from tests.federated.test_runs import SMALL
 from tests.federated.world import BANK, LIMITS, SHOP, World

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedactors.errors import BadInput
+from fedactors.network.ledger import Ledger
 from fedactors.remote import DRIVER
 from fedactors.runtime.federated.audit import AUDIT, check, signed_last
 from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.gate import Gate
 from fedactors.validation import one_line, shown
 
 _COUNTED = {"from": str, "to": str, "sender": str, "receiver": str, "type": str, "messages": int, "bytes": int}
@@ -20,6 +22,18 @@ _COUNTED = {"from": str, "to": str, "sender": str, "receiver": str, "type": str,
 Log = Sequence[Mapping[str, Any]]
 Crossing = tuple[str, str, str]
 """Sender, receiver and type of messages."""
+
+
+def log_end(
+    folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site", **facts: Any
+) -> None:
+    """Write to a site's log how a run ended and what crossed to and from other sites."""
+    crossed = {side: _between_sites(gate, ledger) for side, ledger in (("left", gate.left), ("arrived", gate.arrived))}
+    folder.audit.add("ended", run=run, who=who, status=status, why=why, **facts, **crossed)
+
+
+def _between_sites(gate: Gate, side: Ledger) -> list[dict[str, Any]]:
+    return [entry for entry in gate.crossed(side) if entry["from"] != entry["to"]]
 
 
 def learned(folder: Path, run: str) -> list[dict[str, Any]]:

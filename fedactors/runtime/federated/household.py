@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 
 Totals = Sequence[tuple[str, str, str, str, int, int]]
 """Sender, receiver, kind, type, messages, bytes."""
+
+
+class Life(enum.IntEnum):
+    """How far a run has come at a site."""
+
+    APPROVED = 0
+    PREPARED = 1
+    CONNECTED = 2
+    LOADED = 3
+    OPEN = 4
+    CLOSED = 5
+    ENDED = 6
 
 
 class Outside(Protocol):

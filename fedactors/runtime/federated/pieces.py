@@ -79,6 +79,18 @@ def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False)
         raise Refused(sender, f"sends what does not decode: {first_line(error)}") from None
 
 
+def parts_of(frame: memoryview, sender: str, count: int, what: str) -> tuple[Any, ...]:
+    """Return the parts of a frame that has so many; of another one `what` says what it is not.
+
+    Raises:
+        Refused: it has others, or does not decode.
+    """
+    found = value_of(frame, sender)
+    if type(found) is not tuple or len(found) != count:
+        raise Refused(sender, f"sends what {what}")
+    return found
+
+
 def error_in(body: bytes) -> FedactorsError:
     """Return the error that a reply carries; others wrote its text, which logs and terminals will show.
 

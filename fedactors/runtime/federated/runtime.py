@@ -24,6 +24,7 @@ from fedactors.remote import DRIVER
 from fedactors.runtime import restored, snapshot
 from fedactors.runtime.base import Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error
+from fedactors.runtime.federated.crossings import log_end
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, Place, make_book
 from fedactors.runtime.federated.greeting import Hello
@@ -31,7 +32,6 @@ from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection
 from fedactors.runtime.federated.meeting import dial
 from fedactors.runtime.federated.pieces import Limits, value_of
 from fedactors.runtime.federated.proposal import Proposal, as_tree
-from fedactors.runtime.federated.site_run import log_end
 from fedactors.runtime.federated.words import errors_for, told_abroad
 from fedactors.runtime.hosted import WallClock
 

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.greeting import Hello
+from fedactors.runtime.federated.household import Life
 from fedactors.runtime.federated.link import REFUSED, Connection
 from fedactors.runtime.federated.meeting import accept
 from fedactors.runtime.federated.operations import EVERY_SECONDS, Operations
@@ -29,7 +30,7 @@ from fedactors.runtime.federated.proposal import (
 )
 from fedactors.runtime.federated.reach import CHECK_BYTES, CHECKING, answer_checks
 from fedactors.runtime.federated.relayed import Called
-from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, Life, SiteRun
+from fedactors.runtime.federated.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.runtime.federated.strangers import Strangers
 from fedactors.runtime.federated.words import errors_for
 from fedactors.validation import one_line, shown

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import enum
 import hashlib
 import re
 import secrets
@@ -23,7 +22,6 @@ from typing import Any, TypeVar
 from fedactors.errors import PartyLost, Refused, RowsChangedError
 from fedactors.inspection import COUNTED, describe_protections
 from fedactors.network.codec import Parts
-from fedactors.network.ledger import Ledger
 from fedactors.plugins import Protocol
 from fedactors.records.metrics import json_line, jsonable
 from fedactors.records.recorder import FolderRecorder
@@ -33,15 +31,16 @@ from fedactors.runtime.base import Casting
 from fedactors.runtime.failures import UnawaitedCall, without_words
 from fedactors.runtime.federated import kept_states
 from fedactors.runtime.federated.arguments import built_with
+from fedactors.runtime.federated.crossings import log_end
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.federated.greeting import Hello
 from fedactors.runtime.federated.hosting import OwnProcess
-from fedactors.runtime.federated.household import Household, Recorded, not_taken
+from fedactors.runtime.federated.household import Household, Life, Recorded, not_taken
 from fedactors.runtime.federated.link import REFUSED, TURNED_AWAY, Connection, Serve
 from fedactors.runtime.federated.meeting import dial
 from fedactors.runtime.federated.operations import Operations
-from fedactors.runtime.federated.pieces import Limits, value_of
+from fedactors.runtime.federated.pieces import Limits, parts_of
 from fedactors.runtime.federated.policy import as_logged
 from fedactors.runtime.federated.proposal import Proposal, classes_of
 from fedactors.runtime.federated.spending import Spending
@@ -53,18 +52,6 @@ CALLS, PAYLOADS = "calls", "payloads"
 _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
-
-
-class Life(enum.IntEnum):
-    """How far a run has come at a site."""
-
-    APPROVED = 0
-    PREPARED = 1
-    CONNECTED = 2
-    LOADED = 3
-    OPEN = 4
-    CLOSED = 5
-    ENDED = 6
 
 
 class SiteRun:
@@ -355,10 +342,8 @@ class SiteRun:
         Raises:
             Refused: it is not in the run, was told of another cast, or has this connection already.
         """
-        if peer not in {place.site for place in self.gate.book.values()} or self.life not in (
-            Life.PREPARED,
-            Life.CONNECTED,
-        ):
+        sites = {place.site for place in self.gate.book.values()}
+        if peer not in sites or self.life not in (Life.PREPARED, Life.CONNECTED):
             raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
         if cast != self.cast:
             raise Refused(peer, "was told of another run or cast than this site")
@@ -382,12 +367,9 @@ class SiteRun:
     def _parts(self, peer: str, body: memoryview, count: int, what: str) -> tuple[Any, ...]:
         """Return the parts of a request that another site makes."""
         try:
-            found = value_of(body, peer)
-            if type(found) is not tuple or len(found) != count:
-                raise Refused(peer, f"sends what {what}")
+            return parts_of(body, peer, count, what)
         except Refused as error:
             raise self._refuse(error) from None
-        return found
 
     async def serve_call(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Any:
         """Do what an actor of another site, or the driver, calls for, if it may."""
@@ -515,15 +497,3 @@ class SiteRun:
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged, **more)
         self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
-
-
-def log_end(
-    folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site", **facts: Any
-) -> None:
-    """Write to a site's log how a run ended and what crossed to and from other sites."""
-    crossed = {side: _between_sites(gate, ledger) for side, ledger in (("left", gate.left), ("arrived", gate.arrived))}
-    folder.audit.add("ended", run=run, who=who, status=status, why=why, **facts, **crossed)
-
-
-def _between_sites(gate: Gate, side: Ledger) -> list[dict[str, Any]]:
-    return [entry for entry in gate.crossed(side) if entry["from"] != entry["to"]]

@@ -33,8 +33,9 @@ from fedactors.records.liveness import this_process
 from fedactors.records.states import OwnStates
 from fedactors.records.temporary import make_folder, start_of
 from fedactors.remote import DRIVER, current_caller
+from fedactors.resources import queue_for_core
 from fedactors.runtime import restored, snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader, queue_for_core
+from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, encode_error, error_bytes
 from fedactors.runtime.hosted import HostedContext, WallClock
 from fedactors.runtime.ray.accounts import Drained

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedactors.runtime.base import CostModel, MissingCost, Work, queue_for_core
+from fedactors.resources import queue_for_core
+from fedactors.runtime.base import CostModel, MissingCost, Work
 from fedactors.runtime.batched import Batches, computed, is_marked
 from fedactors.runtime.simulation.pool import Pool
 
