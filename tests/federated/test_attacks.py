@@ -34,7 +34,7 @@ from fedactors.runtime.federated.site_run import SiteRun
 from fedactors.runtime.federated.strangers import LINES_PER_MINUTE
 from fedactors.runtime.federated.words import errors_for
 from protocols.pubsub_vfl.messages import Embedding
-from tests.federated.mischief import BROKER, WORKER, Rogue, in_mid_run
+from tests.federated.mischief import WORKER, Rogue, in_mid_run
 from tests.federated.test_policy import BUDGET, NOISED
 from tests.federated.test_runs import federated
 from tests.federated.world import BANK, LIMITS, SHOP, World
@@ -156,20 +156,20 @@ def test_a_step_does_not_outlive_the_driver_that_asked_for_it() -> None:
 
 @slow
 def test_a_payload_is_for_the_reader_that_its_owner_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """An actor that the asking site does host, and a payload that there is: for another actor of the same site."""
+    """An actor that the asking site does host, and a payload that there is: for another actor."""
     asked: list[Any] = []
 
     def ask(run: SiteRun) -> None:
         assert isinstance(run.actors, OwnProcess)
         context = run.actors.actors[WORKER]
-        ref = context.put(Embedding(1, 1, 1, 0.0, np.ones((2, 2), np.float32)), frozenset({f"{BANK}/worker-0"}))
-        body = memoryview(encode((BROKER, WORKER, ref.key)))
+        ref = context.put(Embedding(1, 1, 1, 0.0, np.ones((2, 2), np.float32)), frozenset({WORKER}))
+        body = memoryview(encode((f"{BANK}/worker-0", WORKER, ref.key)))
         asked.append(asyncio.ensure_future(run._serve_payload(BANK)(body)))
 
     thread = in_mid_run(world, SHOP, ask)
     assert federated(world, ("num_epochs=100000", *NOISED[1:]), "--budget", "shop=20:1e-4") in (2, 3)
     thread.join(60)
-    assert "broker: asks for a payload of shop/worker-0 that is for bank/worker-0" in capsys.readouterr().err
+    assert "bank/worker-0: asks for a payload of shop/worker-0 that is for shop/worker-0" in capsys.readouterr().err
     assert isinstance(asked[0].exception(), Refused)
     assert is_free(world)
 
