@@ -1,8 +1,9 @@
 """What sites cost: PubSub-VFL on the bank data between two of them beside one cluster, a call, payloads, an idle site.
 
 All in one run, on this machine: each site a process of its own, TLS between them; the bank data with actors in the
-sites' processes, with a Ray per site, and on one cluster.
-Usage: FEDACTORS_DATA=<data folder> python scenarios/benchmarks/sites.py [--epochs 10] [--repeats 2] [--without-bank]
+sites' processes, with a Ray per site, and on one cluster, each with payloads that are fetched and that are sent: what
+is compared is each layout with the setting that is faster there. What takes turns is repeated, and its median counts.
+Usage: FEDACTORS_DATA=<data folder> python scenarios/benchmarks/sites.py [--epochs 10] [--repeats 1] [--without-bank]
 Prints one JSON line.
 """
 
@@ -32,9 +33,12 @@ import psutil
 from fedactors.command_line.main import main as fedactors
 from fedactors.config import build
 from fedactors.runtime.addresses import free_port
+from fedactors.runtime.failures import encode_error
 from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.greeting import Hello
+from fedactors.runtime.federated.meeting import dial
 from fedactors.runtime.federated.pieces import Limits
-from fedactors.runtime.federated.reach import check_site, installed
+from fedactors.runtime.federated.reach import CHECKING, measure
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 
@@ -42,6 +46,8 @@ NAMES = ("bank", "shop")
 TASK = 'type = "binary", alignment = "already-aligned"'
 _IDLE_SECONDS = 10.0
 _MIB, _NUM_MIB = 1 << 20, 64
+_TURNS = 9
+PAYLOADS = ("fetched", "sent")
 
 
 def command(*words: str) -> None:
@@ -150,20 +156,39 @@ def bare_tls(folder: Path) -> float:
     return _NUM_MIB * _MIB / 1e6 / taken
 
 
-def between_sites(folder: Path) -> dict[str, float]:
-    """Return the median time of a call between two sites, and megabytes a second; see `fedactors site check`."""
+async def between_sites(folder: Path) -> dict[str, Any]:
+    """Return the time of a call between two sites, and megabytes a second beside those of a bare socket, by turns."""
     bank = SiteFolder(folder / NAMES[0])
-    asked = check_site(bank, bank.federation.members[NAMES[1]], installed(), Limits(call=60.0))
-    found = asyncio.run(asked)
-    if found["problem"]:
-        raise SystemExit(found["problem"])
-    return {name: found[name] for name in ("round_trip_ms", "mb_per_second")}
+    ends = {"serve": None, "lost": lambda _, why: print(why), "errors": lambda error: encode_error(bank.name, error)}
+    hello = Hello(bank.federation.name, CHECKING, "", "")
+    connection = await dial(bank, bank.federation.members[NAMES[1]], hello, Limits(call=60.0), **ends)
+    turns: dict[str, list[float]] = {"bare_mb_per_second": [], "round_trip_ms": [], "mb_per_second": []}
+    for _ in range(_TURNS):
+        turns["bare_mb_per_second"].append(bare_tls(folder))
+        for name, value in (await measure(connection)).items():
+            turns[name].append(value)
+    await connection.end()
+    made: dict[str, Any] = {name: round(statistics.median(values), 3) for name, values in turns.items()}
+    shares = [one / bare for one, bare in zip(turns["mb_per_second"], turns["bare_mb_per_second"], strict=True)]
+    made["share_of_bare_tls"] = round(made["mb_per_second"] / made["bare_mb_per_second"], 3)
+    return {**made, "shares_of_turns": [round(share, 2) for share in sorted(shares)]}
 
 
-def epochs_of(folder: Path, epochs: int, *where: str) -> list[float]:
+def demo(folder: Path) -> dict[str, float]:
+    """Return the seconds until the three sites of the demo listen, and until it has trained and ended."""
+    begun = time.perf_counter()
+    words = [sys.executable, "-m", "fedactors", "federation", "demo", str(folder / "demo"), "--format", "json"]
+    done = subprocess.run(words, env=_environment(), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {"start_seconds": found["start_seconds"], "whole_seconds": round(time.perf_counter() - begun, 1)}
+
+
+def epochs_of(folder: Path, epochs: int, payloads: str, *where: str) -> list[float]:
     """Train once; return the wall seconds of each epoch but the first two, from its beginning to that of the next."""
     out = Path(tempfile.mkdtemp(dir=folder))
-    settings = (f"num_epochs={epochs + 3}", "batch_size=256", "on_party_loss=stop")
+    settings = (f"num_epochs={epochs + 3}", "batch_size=256", "on_party_loss=stop", f"payloads={payloads}")
     words = ["run", "pubsub-vfl", *where, *settings, "--out", str(out), "--quiet", "--format", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "fedactors", *words], env=_environment(), capture_output=True, text=True
@@ -176,35 +201,41 @@ def epochs_of(folder: Path, epochs: int, *where: str) -> list[float]:
     return [later - one for one, later in pairwise(begun[2:])]
 
 
-def bank_seconds(folder: Path, epochs: int, repeats: int) -> dict[str, float]:
+def bank_seconds(folder: Path, epochs: int, repeats: int) -> dict[str, Any]:
     """Return the median seconds of an epoch on one cluster and between sites; they take turns, so noise is of all."""
-    where = ("--federation", str(folder / NAMES[0] / "federation.toml"), "--data", "bank=rows,shop=rows")
+    between = ("--federation", str(folder / NAMES[0] / "federation.toml"), "--data", "bank=rows,shop=rows")
     files = {name: folder / name / "site.toml" for name in NAMES}
     own = {name: file.read_text() for name, file in files.items()}
-    found: dict[str, list[float]] = {}
+    seconds: dict[tuple[str, str], list[float]] = {}
+
+    def train(layout: str, *where: str) -> None:
+        for payloads in PAYLOADS:
+            seconds.setdefault((layout, payloads), []).extend(epochs_of(folder, epochs, payloads, *where))
+
     for _ in range(repeats):
-        cluster = epochs_of(folder, epochs, "--data", str(folder / "parties.toml"), "--runtime", "ray")
-        found.setdefault("epoch_seconds_of_one_cluster", []).extend(cluster)
-        for kind, first in (("epoch_seconds", ""), ("epoch_seconds_with_rays", 'ray = "embedded"\n')):
+        train("one_cluster", "--data", str(folder / "parties.toml"), "--runtime", "ray")
+        for layout, first in (("sites", ""), ("sites_with_rays", 'ray = "embedded"\n')):
             for name, file in files.items():
                 file.write_text(f"{first}{own[name]}")
             sites, _ = start(folder)
             try:
-                found.setdefault(kind, []).extend(epochs_of(folder, epochs, *where))
+                train(layout, *between)
             finally:
                 end(sites)
-    made = {kind: statistics.median(seconds) for kind, seconds in found.items()}
-    one = made["epoch_seconds_of_one_cluster"]
-    made["times_one_cluster"] = made["epoch_seconds"] / one
-    made["times_one_cluster_with_rays"] = made["epoch_seconds_with_rays"] / one
-    return made
+    median = {key: round(statistics.median(found), 4) for key, found in seconds.items()}
+    made: dict[str, Any] = {
+        layout: {payloads: median[layout, payloads] for payloads in PAYLOADS} for layout, _ in median
+    }
+    best = {layout: min(found.values()) for layout, found in made.items()}
+    times = {layout: round(best[layout] / best["one_cluster"], 3) for layout in ("sites", "sites_with_rays")}
+    return {"epoch_seconds": made, "times_one_cluster": times}
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10, help="that are timed, of each training")
-    parser.add_argument("--repeats", type=int, default=2, help="trainings of each kind, which take turns")
+    parser.add_argument("--repeats", type=int, default=1, help="trainings of each kind, which take turns")
     parser.add_argument("--without-bank", action="store_true", help="only what needs no training")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -216,10 +247,10 @@ def main() -> None:
         try:
             found: dict[str, Any] = {"benchmark": "sites", "load": os.getloadavg()[0], "start_seconds": took}
             found["idle"] = idle(sites[0])
-            found |= between_sites(folder)
-            found["share_of_bare_tls"] = found["mb_per_second"] / bare_tls(folder)
+            found |= asyncio.run(between_sites(folder))
         finally:
             end(sites)
+        found["demo"] = demo(folder)
         if not given.without_bank:
             found |= bank_seconds(folder, given.epochs, given.repeats)
     print(json.dumps(found))

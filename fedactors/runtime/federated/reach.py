@@ -10,6 +10,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fedactors import __version__
 from fedactors.errors import FedactorsError, Refused
 from fedactors.network.codec import encode_parts
@@ -38,8 +40,8 @@ def answer_checks(peer: str) -> Serve:
 
     async def serve(body: memoryview) -> Any:
         value = value_of(body, peer)
-        if isinstance(value, bytes):
-            return len(value)
+        if isinstance(value, bytes | np.ndarray):
+            return len(value) if isinstance(value, bytes) else value.nbytes
         if value is not None:
             raise Refused(peer, "asks what is no question of a check")
         return __version__, tuple((await asyncio.to_thread(installed)).items())
@@ -67,7 +69,7 @@ async def check_site(folder: SiteFolder, member: Member, own: dict[str, str], li
         connection = await dial(folder, member, hello, replace(limits, away=0.0), **ends)
         try:
             async with asyncio.timeout(limits.call):
-                facts |= {"clock_seconds": round(connection.clock_seconds, 3), **await _measure(connection)}
+                facts |= {"clock_seconds": round(connection.clock_seconds, 3), **await measure(connection)}
                 version, others = _code(member.name, await connection.ask(None, "its code"))
         finally:
             await connection.end()
@@ -92,14 +94,14 @@ def _code(site: str, found: Any) -> tuple[str, dict[str, str]]:
     raise Refused(site, "does not say which code it has")
 
 
-async def _measure(connection: Connection) -> dict[str, float]:
+async def measure(connection: Connection) -> dict[str, float]:
     """Return how long a call takes, the median, and how many megabytes a second arrive."""
     taken = []
     for _ in range(_NUM_CALLS):
         begun = time.perf_counter()
         await connection.ask(b"", "a call")
         taken.append(time.perf_counter() - begun)
-    begun, block = time.perf_counter(), encode_parts(bytes(_MIB))
+    begun, block = time.perf_counter(), encode_parts(np.zeros(_MIB, np.uint8))
     await asyncio.gather(*(connection.request(block, "a megabyte") for _ in range(_NUM_MIB)))
     rate = _NUM_MIB * _MIB / 1e6 / (time.perf_counter() - begun)
     return {"round_trip_ms": round(sorted(taken)[len(taken) // 2] * 1e3, 3), "mb_per_second": round(rate, 1)}
