@@ -160,13 +160,13 @@ class RunFolder:
         Raises:
             BadInput: not a folder, not a run folder, damaged manifest, or a newer schema.
         """
-        mirror = Mirror(str(path)) if is_remote(path) else None
-        if mirror is not None:
-            made = cls._open(_pulled(mirror))
-            made._mirror = mirror
-            weakref.finalize(made, shutil.rmtree, made.path.parent, True)
-            return made
-        return cls._open(local_path(path, "run folder"))
+        if not is_remote(path):
+            return cls._open(local_path(path, "run folder"))
+        mirror = Mirror(str(path))
+        made = cls._open(_pulled(mirror))
+        made._mirror = mirror
+        weakref.finalize(made, shutil.rmtree, made.path.parent, True)
+        return made
 
     @classmethod
     def _open(cls, folder: Path) -> RunFolder:
@@ -214,17 +214,14 @@ class RunFolder:
         return self.read_json(ENVIRONMENT, schemas.Environment)
 
     def listed(self, name: str) -> Path | None:
-        """Return the path of a file that the manifest lists; None if it lists none of that name, or there is none.
-
-        Only what it lists is read: `verify` checks that and nothing else.
-        """
+        """Return the path of a file that the manifest lists, else None: nothing else is checked by `verify`, or read."""
         path = self.inside(name)
         if not path.is_file():
             return None
-        if name not in self.manifest["files"]:
-            _log.warning("%s: %s is not read, since %s does not list it", self.path, name, MANIFEST)
-            return None
-        return path
+        if name in self.manifest["files"]:
+            return path
+        _log.warning("%s: %s is not read, since %s does not list it", self.path, name, MANIFEST)
+        return None
 
     def verify(self, names: Container[str] | None = None) -> None:
         """Check every file of the manifest, or these of them, against its size and sha256.
