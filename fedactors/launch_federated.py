@@ -133,12 +133,14 @@ def prepare_prediction(
 
 
 def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Proposal, seed: int) -> Prepared:
+    from fedactors.records.recorder import FolderRecorder
     from fedactors.runtime.federated.proposal import classes_of
     from fedactors.runtime.federated.runtime import FederatedRuntime
 
     classes = classes_of(protocol, config, proposal.purpose).values()
 
     def make(recorder: Recorder | None) -> Runtime:
+        assert recorder is None or isinstance(recorder, FolderRecorder)
         return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder)
 
     load = loader(protocol, is_new=proposal.purpose == "predict")

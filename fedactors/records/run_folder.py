@@ -214,7 +214,7 @@ class RunFolder:
         return self.read_json(ENVIRONMENT, schemas.Environment)
 
     def listed(self, name: str) -> Path | None:
-        """Return the path of a file that the manifest lists, else None: nothing else is checked by `verify`, or read."""
+        """Return the path of a file that the manifest lists, else None: nothing else is checked, or read."""
         path = self.inside(name)
         if not path.is_file():
             return None

@@ -8,8 +8,10 @@ import pytest
 
 from fedactors.runtime.federated.pieces import HEAD, PIECE_BYTES, REPLY, Broken, PieceReader, pieces_of
 
-SIZES = ((), (b"",), (b"a", b"", b"bc"), (1,), (PIECE_BYTES,), (PIECE_BYTES + 1,), (10, PIECE_BYTES, PIECE_BYTES - 10))
-SIZES += ((3, 2 * PIECE_BYTES, 5), (PIECE_BYTES // 2,) * 5, (2 * PIECE_BYTES, b""))
+SIZES: tuple[tuple[bytes | int, ...], ...] = (
+    *((), (b"",), (b"a", b"", b"bc"), (1,), (PIECE_BYTES,), (PIECE_BYTES + 1,), (10, PIECE_BYTES, PIECE_BYTES - 10)),
+    *((3, 2 * PIECE_BYTES, 5), (PIECE_BYTES // 2,) * 5, (2 * PIECE_BYTES, b"")),
+)
 
 
 def made(sizes: tuple[bytes | int, ...]) -> list[bytes | memoryview]:

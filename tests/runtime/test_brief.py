@@ -35,7 +35,7 @@ def worked(milliseconds: float) -> int:
 
 def test_work_is_brief_by_what_it_took_last_and_how_much_there_is_of_it() -> None:
     async def work() -> list[bool]:
-        actor, here = Beside(), threading.get_ident()
+        actor, here = Beside(), threading.get_ident()  # type: ignore[abstract]
 
         async def is_here(milliseconds: float, kind: str, units: float) -> bool:
             return await actor.compute(worked, (milliseconds,), Work(kind, units)) == here

@@ -6,10 +6,12 @@ Sampled: 64 training nodes a round, three neighbours a node and layer. What is c
 step by validation accuracy.
 """
 
+from typing import Any
+
 from _study import asked, glasu, measure, put_differences
 from choose import GRID
 
-HOW = {"joint": {"mode": "joint"}, "sampled": {"batch_size": 64, "num_neighbours": 3}}
+HOW: dict[str, dict[str, Any]] = {"joint": {"mode": "joint"}, "sampled": {"batch_size": 64, "num_neighbours": 3}}
 ROWS = {
     f"GLASU-{q}-{name}-rate={rate}": glasu(q, learning_rate=rate, **settings)
     for name, settings in HOW.items()

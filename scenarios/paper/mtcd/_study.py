@@ -92,8 +92,8 @@ class MtcdStudy(Study):
 
 def once(setting: Setting, seed: int) -> RunRow:
     """Run one setting with one seed."""
-    how = {"checkpoint_every": 0, "reproducible_noise": setting.reproducible_noise}
-    done = run_once(PROTOCOL, setting.settings, setting.data, seed, **how)
+    noise = setting.reproducible_noise
+    done = run_once(PROTOCOL, setting.settings, setting.data, seed, checkpoint_every=0, reproducible_noise=noise)
     curve = {name: [float(value) for value in column] for name, column in done.recorder.curve.items()}
     num_bytes = 8 * int(done.config.num_samples)
     extra = {name: done.result.extra[name] for name in ("learning_rate", "optimum")}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _cells import summaries, values_of
 from _study import RESULTS, TABLE
 from _tables import (
     COMPARISONS,
@@ -27,8 +28,6 @@ from _tables import (
     mean_of,
     render,
     sparse_curves,
-    summaries,
-    values_of,
 )
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -26,6 +26,7 @@ if __name__ == "__main__":
     draw(study, "figure-5", panels, columns=5)
     pairs = [(f"rotation-{interval}", f"aggregation-{interval}") for interval in INTERVALS]
     for names in (*pairs, ("rotation-500", "rotation-2000")):
-        row = difference_row(*(study.rows("figure-5", name) for name in names), "test/accuracy")
+        ours, theirs = (study.rows("figure-5", name) for name in names)
+        row = difference_row(ours, theirs, "test/accuracy")
         if row is not None:
             study.put("figure-5-differences", " - ".join(names), [row])
