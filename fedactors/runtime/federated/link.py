@@ -260,7 +260,7 @@ class Connection:
                 self._written(kind, sum(map(len, parts)))
             self._is_writing = False
 
-    def _feed(self, data: memoryview) -> None:
+    def _feed(self, data: bytes) -> None:
         """Take what arrives."""
         self._heard = time.monotonic()
         self.traffic.received += len(data)
@@ -294,12 +294,11 @@ class Connection:
             raise Broken(f"sends a piece of {len(piece)} bytes within a message: each is {PIECE_BYTES}")
         if len(held) * PIECE_BYTES + len(piece) > self.limits.message:
             raise Broken(f"sends a message of more than {self.limits.message} bytes")
-        if more:
-            held.append(piece)
-            self._begun = (kind, number)
-            return
-        self._message = []
-        self._take(kind, number, b"".join((*held, piece)))
+        held.append(piece)
+        self._begun = (kind, number)
+        if not more:
+            self._message = []
+            self._take(kind, number, b"".join(held))
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         if kind == REQUEST:

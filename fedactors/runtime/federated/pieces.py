@@ -109,71 +109,57 @@ def error_in(body: bytes) -> FedactorsError:
 
 
 def pieces_of(parts: Parts) -> Iterator[tuple[Parts, bool]]:
-    """Yield the parts of what is written at a time, and whether more follows; large ones are cut, and not copied."""
-    left, room, piece = sum(map(len, parts)), PIECE_BYTES, list[bytes | memoryview]()
-    for part in parts:
-        view = memoryview(part)
-        while len(view) > room or (len(view) == room and left > PIECE_BYTES):
-            piece.append(view[:room])
-            yield piece, True
-            view, left, room, piece = view[room:], left - PIECE_BYTES, PIECE_BYTES, []
-        piece.append(view)
-        room -= len(view)
-    yield piece, False
+    """Yield the parts of what is written at a time, and whether more follows; large ones are cut."""
+    total = sum(map(len, parts))
+    if total <= PIECE_BYTES:
+        yield parts, False
+        return
+    whole = memoryview(b"".join(parts))
+    for start in range(0, total, PIECE_BYTES):
+        yield [whole[start : start + PIECE_BYTES]], start + PIECE_BYTES < total
 
 
 class PieceReader:
     """Cuts what arrives, as it arrives, into pieces."""
 
     def __init__(self) -> None:
-        self._head = b""
-        self._begun: tuple[int, bool, int] | None = None
-        """Kind, whether more follows, and number of the piece whose head is there,"""
-        self._left = 0
-        """the bytes that it lacks,"""
-        self._body: bytearray | None = None
-        """and, of one that does not arrive at once, as many as it has, beside room for these."""
+        self._rest: list[bytes] = []
+        """Of a piece that has begun."""
+        self._held = 0
+        self._needed = HEAD.size
 
     @property
     def is_within(self) -> bool:
         """Whether a piece has begun and not ended."""
-        return bool(self._head) or self._begun is not None
+        return bool(self._rest)
 
-    def pieces(self, data: memoryview) -> Iterator[tuple[int, bool, int, memoryview]]:
+    def pieces(self, data: bytes) -> Iterator[tuple[int, bool, int, memoryview]]:
         """Yield kind, whether more follows, number and bytes of each piece that ends in these bytes.
-
-        Those of a piece that no more follow may lie in `data`: whoever keeps them copies them.
 
         Raises:
             Broken: one is too large.
         """
-        at, end = 0, len(data)
+        if self._rest:
+            self._rest.append(data)
+            self._held += len(data)
+            if self._held < self._needed:
+                return
+            data, self._rest = b"".join(self._rest), []
+        view, at = memoryview(data), 0
         while True:
-            if self._begun is None:
-                lacks = HEAD.size - len(self._head)
-                self._head += data[at : at + lacks]
-                at += lacks
-                if at > end:
-                    return
-                length, kind, more, number = HEAD.unpack(self._head)
-                if length > PIECE_BYTES:
-                    raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
-                self._head, self._begun, self._left, self._body = b"", (kind, bool(more), number), length, None
-            part = data[at : at + self._left]
-            at += len(part)
-            if self._body is None and len(part) == self._left:
-                body = memoryview(bytes(part)) if self._begun[1] else part
-            else:
-                if self._body is None:
-                    self._body = bytearray(self._left)
-                start = len(self._body) - self._left
-                self._body[start : start + len(part)] = part
-                self._left -= len(part)
-                if self._left:
-                    return
-                body = memoryview(self._body)
-            (kind, is_more, number), self._begun, self._body = self._begun, None, None
-            yield kind, is_more, number, body
+            self._needed = HEAD.size
+            if len(view) - at < self._needed:
+                break
+            length, kind, more, number = HEAD.unpack_from(view, at)
+            if length > PIECE_BYTES:
+                raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
+            self._needed += length
+            if len(view) - at < self._needed:
+                break
+            begins, at = at + HEAD.size, at + self._needed
+            yield kind, bool(more), number, view[begins:at]
+        if at < len(view):
+            self._rest, self._held = [data[at:]], len(view) - at
 
 
 async def read_piece(

@@ -29,11 +29,11 @@ class Stream:
     """See the module.
 
     Args:
-        take: is given what arrives, which is there until it returns.
+        take: is given what arrives.
         broke: is told why the connection broke.
     """
 
-    def __init__(self, take: Callable[[memoryview], None], broke: Callable[[str], None]) -> None:
+    def __init__(self, take: Callable[[bytes], None], broke: Callable[[str], None]) -> None:
         self.written = self.taken = 0
         self.has_room = asyncio.Event()
         """Whether more may be written now."""
@@ -107,7 +107,7 @@ class Stream:
             for start in range(0, len(view), _AGAIN_BYTES):
                 wire.write(view[start : start + _AGAIN_BYTES])
 
-    def _arrived(self, data: memoryview) -> None:
+    def _arrived(self, data: bytes) -> None:
         self.taken += len(data)
         self._take(data)
 
@@ -168,7 +168,7 @@ class _Wire(asyncio.BufferedProtocol):
         if not self._is_heard:
             self._is_heard = True
             self._stream._again(self)
-        self._stream._arrived(self._buffer[:nbytes])
+        self._stream._arrived(bytes(self._buffer[:nbytes]))
 
     def pause_writing(self) -> None:
         self._hold(True)
