@@ -8,7 +8,7 @@ clients with an MLP each, in 2 clusters of 4. Each cluster is swept once a round
 SVFL at equal work twice: with Q local steps a round a client computes as much as with MTCD, with Q (S + 1) theta_0
 takes as many steps, and a round as long.
 
-Each method has five steps, of which seed 5, in no comparison, says the best: the least test loss after half the rounds.
+Each method has six steps, of which seed 5, in no comparison, says the best: the least test loss after half the rounds.
 
     python scenarios/paper/mtcd/networks.py             the two tables, 5 seeds, sum aggregation
     python scenarios/paper/mtcd/networks.py --full      the other two, concatenation, and CIFAR-10 at full width
@@ -26,7 +26,7 @@ COMMON: dict[str, Any] = {
     **{"schedule": "step", "decay_every": 20, "decay_factor": 0.5},
 }
 Q = 2
-STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)
+STEPS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
 TUNING_SEED = 5
 
 
