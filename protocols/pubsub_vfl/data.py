@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,11 +85,6 @@ def num_batches(num_rows: int, batch_size: int) -> int:
     return -(-num_rows // batch_size)
 
 
-_PREPARED: WeakValueDictionary[tuple[Any, ...], PartyRows] = WeakValueDictionary()
-"""Rows that are aligned, split and standardised, by all that they follow from: the workers of a party that share a
-process hold them once. Nobody writes into them."""
-
-
 class PartyRows:
     """Loaded at construction; aligned, split and standardised once the common order is known.
 
@@ -124,24 +117,8 @@ class PartyRows:
                 scale = drawn.mean, drawn.deviation
         labels = drawn.labels if len(drawn.labels) else None
         self._drawn, self._batches = drawn, (0, [])
-        key = self._key_of(drawn)
-        sibling = _PREPARED.get(key)
-        if sibling is not None and sibling.block is self.block:  # an id may be that of a block that is no more
-            self._prepared = sibling._prepared
-            return
         parts = self._split(drawn.rows, drawn.parts)
         self._prepared = prepare(self.block, drawn.rows, parts, self._data.task, scale, labels)
-        _PREPARED[key] = self
-
-    def _key_of(self, drawn: RowOrder) -> tuple[Any, ...]:
-        """Return all that the prepared rows follow from."""
-        config, arrays = self._config, (drawn.rows, drawn.parts, drawn.mean, drawn.deviation, drawn.labels)
-        digest = hashlib.sha256()
-        for array in arrays:
-            digest.update(f"{array.dtype} {array.shape} ".encode())
-            digest.update(array.tobytes())
-        shares = config.test_share, config.validation_share, config.standardisation
-        return id(self.block), self._data.task, self._run_seed, *shares, digest.digest()
 
     def draw_parts(self, order_N: Index) -> Parts:
         """Return the parts of the split that the label party announces; none where all parties draw them alike.

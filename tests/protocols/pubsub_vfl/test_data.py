@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedactors.data.blocks import prepare, split
+from fedactors.data.blocks import split
 from fedactors.data.partitions import vertical
 from fedactors.data.preprocessing import ColumnRule, FittedColumn
 from fedactors.errors import BadInput
@@ -61,27 +61,10 @@ def test_a_private_scale_is_drawn_once_and_exchanged_labels_spare_the_test_rows(
     assert (again.prepared.train.labels == rows.prepared.train.labels).all()
 
 
-def test_workers_of_a_party_in_one_process_hold_its_prepared_rows_once():
-    part, config, nothing = vertical("breast-cancer").part("active"), config_of(), np.zeros(0, np.uint8)
-    first, second, other = (PartyRows(config, dataclasses.replace(part), 0) for _ in range(3))
+def test_workers_of_a_party_in_one_process_hold_the_rows_of_named_data_once():
+    part, config = vertical("breast-cancer").part("active"), config_of()
+    first, second = (PartyRows(config, dataclasses.replace(part), 0) for _ in range(2))
     assert first.block is second.block
     assert vertical("breast-cancer").load("passive") is not first.block
-    order = np.random.default_rng(0).permutation(569)
-    drawn = first.draw(order, nothing, np.random.default_rng(0))
-    first.follow(drawn)
-    second.follow(dataclasses.replace(drawn, rows=drawn.rows.copy()))
-    assert second.prepared is first.prepared
-    shares = {"test_share": config.test_share, "validation_share": config.validation_share}
-    alone = prepare(part._load(), order, split(569, seed=0, **shares), part.task)
-    assert second.prepared.train.features.tobytes() == alone.train.features.tobytes()
-    # what follows from something else is not shared
-    other.follow(dataclasses.replace(drawn, rows=drawn.rows[::-1].copy()))
-    assert other.prepared is not first.prepared
-    shorter = PartyRows(config_of(test_share=0.5), part, 0)
-    shorter.follow(drawn)
-    assert shorter.num_train < first.num_train
-    later = PartyRows(config, part, 1)
-    later.follow(drawn)
-    assert not np.array_equal(later.prepared.test.features, first.prepared.test.features)
     file = arrays("multiclass").part("passive-1")
     assert PartyRows(config, file, 0).block is not PartyRows(config, file, 0).block
