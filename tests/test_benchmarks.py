@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import postgres_address
+from tests.databases import postgres, postgres_address  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "scenarios" / "benchmarks"
@@ -33,6 +33,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "all_together": (Tiny("--smoke --only glasu --out made"),),
     "clients_together": (Tiny("--clients 16 --samples 20 --models cnn8"),),
     "compute_costs": (Tiny("--repetitions 1 --to made.json"),),
+    "fast_lane": (Tiny("262144"),),
     "glasu_against_pyg": (Tiny(f"{SMALL_GRAPH} 0", module="torch_geometric"),),
     "glasu_large": (Tiny("--simulated 2000 8000 4 8 1024"),),
     "glasu_speed": (
@@ -48,10 +49,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     ),
     "mtcd_overlap": (Tiny("--smoke --out made", ray=True),),
     "nebulafl_containers": (Tiny("--seconds 1 --repeats 1 --data digits", ray=True),),
-    "nebulafl_speed": (
-        Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),
-        Tiny("plain-side 1", data="fashion_mnist"),
-    ),
+    "nebulafl_speed": (Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),),
     "nebulafl_together": (Tiny("--smoke"),),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`
     "privacy_audits": (Tiny("--smoke --only glasu --out made"),),
@@ -101,7 +99,7 @@ def test_runs_to_its_end(script: str, tiny: Tiny, tmp_path: Path) -> None:
     assert finished(script, tiny.words.split(), tmp_path).strip(), "it says nothing"
 
 
-def test_reads_a_table_of_postgresql(postgres: tuple[str, int], tmp_path: Path) -> None:
+def test_reads_a_table_of_postgresql(postgres: tuple[str, int], tmp_path: Path) -> None:  # noqa: F811
     import psycopg
 
     address = postgres_address(postgres)
