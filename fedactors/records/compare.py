@@ -2,7 +2,7 @@
 
 Runs are run folders, or the finished rows of the tables of sweeps. Runs that differ in nothing but their seed form a
 group. The first group is the baseline of the differences, which are taken seed by seed over the seeds that both have
-(paired t interval, and a bootstrap interval over the seeds). With fewer than `FEWEST` of them nothing is claimed.
+(paired t interval). With fewer than `FEWEST` of them nothing is claimed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.records.metrics import Summary, read_events, read_rounds, read_summary, shown_metric
-from fedactors.records.paired import paired_difference, paired_ratio
+from fedactors.records.paired import paired_difference, paired_ratio, t_quantile
 from fedactors.records.remote import is_remote
 from fedactors.records.run_folder import RunFolder
 from fedactors.records.table import RunRow, is_table, read_facts, read_table
 
 FEWEST = 3
 """Seeds that two groups must have in common before it is said that they differ: two pairs have one degree of freedom,
-so that their interval is wider than any difference, and a bootstrap of them knows three values."""
+so that their interval is wider than any difference."""
 NO_INTERVAL = (
     f"No difference is stated where two have fewer than {FEWEST} seeds in common, too few to say that they differ; "
     "run both with the same seeds, such as --seeds 0,1,2."
@@ -212,20 +212,22 @@ def describe_values(values: Sequence[float]) -> dict[str, Any]:
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:
-    """Return the mean difference (ours - theirs) over the seeds that both have, with its 95 % intervals.
+    """Return the mean difference (ours - theirs) over the seeds that both have, with its 95 % interval.
 
     Args:
         ours: values by seed.
         theirs: values of the baseline by seed.
 
     Returns:
-        n (pairs), difference, ci95 (t) and bootstrap95; the last three are None for fewer than `FEWEST` pairs.
+        n (pairs), difference and ci95 (t); the last two are None for fewer than `FEWEST` pairs.
     """
-    pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-    if len(pairs) < FEWEST:
-        return {"n": len(pairs), "difference": None, "ci95": None, "bootstrap95": None}
-    paired, bootstrap = describe_values(pairs), paired_difference(ours, theirs)["interval"]
-    return {"n": len(pairs), "difference": paired["mean"], "ci95": paired["ci95"], "bootstrap95": bootstrap}
+    found = paired_difference(ours, theirs)
+    claimed = found["n"] >= FEWEST
+    return {
+        "n": found["n"],
+        "difference": found["difference"] if claimed else None,
+        "ci95": found["interval"] if claimed else None,
+    }
 
 
 def ratio_row(
@@ -260,26 +262,15 @@ def median_spent(rows: Sequence[RunRow], spent: Callable[[RunRow], float | None]
 
 
 def difference_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], column: str) -> RunRow | None:
-    """Return the mean paired difference of a metric with its t interval as a row; None for fewer than `FEWEST` pairs.
-
-    The bootstrap's interval stands beside it; with few seeds it is too short.
-    """
+    """Return the mean paired difference of a metric and its t interval as a row; None below `FEWEST` pairs."""
     sides = [{row.seed: row.metrics[column] for row in rows if row.status == "finished"} for rows in (ours, theirs)]
     found = difference(*sides)
     if found["difference"] is None:
         return None
     metrics = {"difference": found["difference"], **dict(zip(("low", "high"), found["ci95"], strict=True))}
-    metrics |= dict(zip(("bootstrap_low", "bootstrap_high"), found["bootstrap95"], strict=True))
     # equal numbers added in another order differ by some 1e-17
     metrics = {name: round(value, 12) + 0.0 for name, value in metrics.items()}
     return dataclasses.replace(ours[0], metrics={**metrics, "n": found["n"]}, censored=(), curve={}, extra={}, usage={})
-
-
-def t_quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t distribution."""
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, freedom))
 
 
 def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list[str]]]]:

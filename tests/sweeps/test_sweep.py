@@ -162,7 +162,7 @@ def test_a_table_is_compared_and_reported(tmp_path, capsys):
         "pubsub-vfl learning_rate=0.03",
     ]
     (gap,) = comparison["differences"]
-    low, high = gap["metrics"]["test/auc"]["bootstrap95"]
+    low, high = gap["metrics"]["test/auc"]["ci95"]
     assert low <= gap["metrics"]["test/auc"]["difference"] <= high
     assert Path(plot).stat().st_size > 1000
     assert cli.main(["report", found["table"]]) == 0
