@@ -5,7 +5,9 @@ its own, before and after the run. Bound together: the same with both at work at
 exchange nothing, and as many batches embedded ahead as the window allows: caches and memory are shared.
 Protocol: two parties, one worker each, broker, deadline, ledger and handles all on.
 Usage: python scenarios/benchmarks/pubsub_pipeline.py [--hidden 64] [--rows 100000] [--epochs 7] [--windows 12,24,4]
-Prints one JSON line: samples per second, the bound, their ratio, and per window the validation AUC (staleness).
+       [report_interval=0.02,prefetch=8]
+Prints one JSON line: samples per second, the bound, their ratio, and per window, and per further settings, the
+validation AUC (staleness).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedactors.config import build
+from fedactors.config import build, parse_words
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl import algorithm
@@ -160,22 +162,21 @@ def main() -> None:
     parser.add_argument(
         "--windows", default="12,24,4", help="batches in flight, the first is the one compared with the bound"
     )
+    parser.add_argument("others", nargs="*", metavar="KEY=VALUE,...", help="a run more with the first window and these")
     given = parser.parse_args()
     windows = [int(w) for w in given.windows.split(",")]
-    configs = [
-        build(
-            PubSubVflConfig,
-            {"hidden_size": given.hidden, "max_in_flight": w, "prefetch": 4, "num_epochs": given.epochs},
-        )
-        for w in windows
-    ]
-    before = measure_alone(configs[0])
-    runs = {str(w): measure_protocol(c, given.rows, given.epochs) for w, c in zip(windows, configs, strict=True)}
-    after = measure_alone(configs[0])
+    common = {"hidden_size": given.hidden, "max_in_flight": windows[0], "prefetch": 4, "num_epochs": given.epochs}
+    settings = {str(w): {**common, "max_in_flight": w} for w in windows}
+    settings |= {words: {**common, **parse_words(words.split(","))} for words in given.others}
+    configs = {name: build(PubSubVflConfig, values) for name, values in settings.items()}
+    first = configs[str(windows[0])]
+    before = measure_alone(first)
+    runs = {name: measure_protocol(config, given.rows, given.epochs) for name, config in configs.items()}
+    after = measure_alone(first)
     alone = {role: min(before[role], after[role]) for role in before}
-    together = measure_together(configs[0])
-    bound = configs[0].batch_size / max(alone.values())
-    bound_together = configs[0].batch_size / max(together.values())
+    together = measure_together(first)
+    bound = first.batch_size / max(alone.values())
+    bound_together = first.batch_size / max(together.values())
     reached = runs[str(windows[0])]["samples_per_second"]
     print(
         json.dumps(
