@@ -26,7 +26,7 @@ WHY_NOT = whether_possible()
 pytestmark = [
     pytest.mark.walk,
     pytest.mark.ray,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("three hosts"),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
 ]
@@ -328,7 +328,7 @@ def wait_for_log(hosts: Hosts, job: str, text: str) -> None:
     """Follow the job's log until the text is in it, with one process: each start of Ray's command loads all of Ray."""
     command = ("ray", "job", "logs", "--follow", "--address", hosts.dashboard, job)
     following = hosts.start(0, "env", "PYTHONUNBUFFERED=1", *command)
-    limit = threading.Timer(120, following.kill)
+    limit = threading.Timer(300, following.kill)
     limit.start()
     try:
         assert following.stdout is not None
