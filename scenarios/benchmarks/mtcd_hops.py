@@ -40,6 +40,15 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
     thetas = [np.zeros(x_ND.shape[1]) for x_ND in blocks]
     known: dict[int, Any] = {}
     z_N, num_visits = np.zeros(config.num_samples), 0
+    options = algorithm.VisitOptions(float(config.learning_rate), config.num_local_steps, config.num_samples)
+    # as the clients do, which take them when they are made, before the time that counts
+    grams = [x_ND.T @ x_ND if algorithm.prefers_gram(config, *x_ND.shape) else None for x_ND in blocks]
+
+    def visit(client: int, theta_D: Any, z_N: Any) -> tuple[Any, Any]:
+        given = (problem, blocks[client], grams[client], labels_N, theta_D, z_N, None, options)
+        theta_D, _, z_N = algorithm.visit_block(*given)
+        return theta_D, z_N
+
     start = time.process_time()
     if config.algorithm == "stcd":
         walk = walk_seed(derived_seed(seed, "all parties", "walks"), 0, 0)
@@ -47,16 +56,7 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
         for hop in range(config.num_rounds * (config.num_hops + 1)):
             if hop:
                 client = next_client(walk, hop, links[client])
-            thetas[client], z_N = algorithm.visit(
-                problem,
-                blocks[client],
-                labels_N,
-                thetas[client],
-                z_N,
-                step=float(config.learning_rate),
-                num_local_steps=config.num_local_steps,
-                num_samples=config.num_samples,
-            )
+            thetas[client], z_N = visit(client, thetas[client], z_N)
         return time.process_time() - start, config.num_rounds * (config.num_hops + 1), z_N
     for round_ in range(config.num_rounds):
         copies: dict[int, dict[int, Any]] = {}
@@ -67,16 +67,7 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
                 if hop:
                     client = next_client(walk, hop, links[client])
                 mine = copies.setdefault(client, {})
-                mine[issue.token], own_z_N = algorithm.visit(
-                    problem,
-                    blocks[client],
-                    labels_N,
-                    mine.get(issue.token, thetas[client]),
-                    own_z_N,
-                    step=float(config.learning_rate),
-                    num_local_steps=config.num_local_steps,
-                    num_samples=config.num_samples,
-                )
+                mine[issue.token], own_z_N = visit(client, mine.get(issue.token, thetas[client]), own_z_N)
                 num_visits += 1
         z_N = z_N.copy()
         for client in sorted(copies):

@@ -35,6 +35,7 @@ SETTINGS = {
     "num_rounds": 2,
     "learning_rate": 1e-6,
     "measure_gap": False,
+    "local_arithmetic": "data",  # on the Gram matrix a visit is too short to be seen
 }
 Visit = tuple[str, float, float]
 
