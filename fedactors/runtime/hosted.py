@@ -83,7 +83,7 @@ class HostedContext(Context):
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         """Where computes run that are not brief, if not in the loop's own thread."""
         self._rates: dict[str, float] = {}
-        """Seconds that a unit of each kind of work last took."""
+        """Seconds that a unit of each kind of work last took; what is less than one counts as one."""
         self._beside: list[concurrent.futures.Future[Any]] = []
         """What the thread has been given: what is brief queues behind it, and does not run at its side."""
         self._batches = Batches()
@@ -97,7 +97,7 @@ class HostedContext(Context):
         return result
 
     async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
-        is_brief = self._rates.get(work.kind, math.inf) * work.units < _BRIEF_SECONDS
+        is_brief = self._rates.get(work.kind, math.inf) * max(work.units, 1) < _BRIEF_SECONDS
         if is_marked(function):
             function, args = self._batches.add(function, args), ()
             await asyncio.sleep(0)  # others that were asked for at once come along

@@ -51,11 +51,15 @@ def test_work_is_brief_by_what_it_took_last_and_how_much_there_is_of_it() -> Non
                 await is_here(20.0, "large", 1),
                 await is_here(0.0, "nothing", 0),
                 await is_here(0.0, "nothing", 0),
+                await is_here(20.0, "free", 0),  # that it costs nothing in simulation makes it no shorter
+                await is_here(20.0, "free", 0),
+                await is_here(20.0, "part", 0.1),
+                await is_here(20.0, "part", 0.1),
             ]
         finally:
             actor.close()
 
-    assert asyncio.run(work()) == [False, True, False, False, False, True, False, True]
+    assert asyncio.run(work()) == [False, True, False, False, False, True, False, True, *[False] * 4]
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
