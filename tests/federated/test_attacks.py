@@ -132,23 +132,29 @@ def _why_not(work: Any) -> BaseException:
 
 def test_a_step_does_not_outlive_the_driver_that_asked_for_it() -> None:
     """Else it would open connections, or an actor's loops, of a run that has ended."""
-    done: list[int] = []
+    done: list[str] = []
 
-    async def step() -> None:
-        await asyncio.sleep(0.02)
-        done.append(1)
+    async def step(begun: asyncio.Event, go_on: asyncio.Event, name: str) -> None:
+        begun.set()
+        await go_on.wait()
+        done.append(name)
 
     async def work() -> None:
         run = SiteRun.__new__(SiteRun)
         run.failure = asyncio.get_running_loop().create_future()
-        await run.unless_it_fails(step())
-        task = asyncio.ensure_future(run.unless_it_fails(step()))
-        await asyncio.sleep(0.005)
-        task.cancel()
-        await asyncio.sleep(0.05)
+        for name in ("stays", "goes"):
+            begun, go_on = asyncio.Event(), asyncio.Event()
+            task = asyncio.ensure_future(run.unless_it_fails(step(begun, go_on, name)))
+            await begun.wait()
+            if name == "goes":
+                task.cancel()
+                await asyncio.wait([task])
+            go_on.set()
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0)
 
     asyncio.run(work())
-    assert done == [1]
+    assert done == ["stays"]
 
 
 # --- a payload ------------------------------------------------------------------------------------------------------
