@@ -31,6 +31,8 @@ from fedactors.runtime.ray.transport import (
     Caller,
     Incoming,
     Memory,
+    Outgoing,
+    connect,
     ticket,
 )
 from tests.runtime.cast import Carry
@@ -131,6 +133,27 @@ def test_every_call_to_a_peer_that_does_not_listen_says_so(tmp_path: Path) -> No
     assert "does not answer" in str(found[0])
     with pytest.raises(PartyLost, match="b"):
         raise found[2]
+
+
+def test_a_connection_that_nobody_waits_for_any_more_leaves_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One looks for late replies each second: in a site's process, for as long as that lives."""
+
+    async def main() -> bool:
+        async def never(*args: Any) -> None:
+            await asyncio.Event().wait()
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "create_unix_connection", never)
+        connection = Outgoing("b", [], lambda *_: None, 60.0)
+        opening = asyncio.ensure_future(connect(str(tmp_path / "lane"), connection))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+        return connection._sweeper.cancelled() and not connection.is_open
+
+    assert asyncio.run(main())
 
 
 # --- large bodies, in shared memory ---

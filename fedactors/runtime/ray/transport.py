@@ -351,7 +351,9 @@ async def connect(path: str, connection: Outgoing) -> Outgoing:
     """
     try:
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
-    except OSError as error:
+    except BaseException as error:  # also where nobody waits for it any more
         connection.give_up()
+        if not isinstance(error, OSError):
+            raise
         raise PartyLost(connection.name, f"its process does not answer ({error.strerror or error})") from None
     return connection
