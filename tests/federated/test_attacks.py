@@ -417,6 +417,23 @@ def test_a_site_that_is_refused_again_and_again_fills_no_log(world: World) -> No
     assert 0 < len(world.audit(SHOP)) - before <= LINES_PER_MINUTE + 3
 
 
+def test_what_a_site_is_refused_is_written_however_many_strangers_are(world: World) -> None:
+    """Else whoever reaches the port could hide from the log what a site of the federation tries."""
+    shop = world.processes[SHOP]
+
+    def flood() -> None:
+        shop._strangers.look()
+        shop._strangers._lines = 0.0  # no line is left for them
+        shop._refused_again("somebody at 127.0.0.1:1", "begins with no greeting")
+        shop._note(Refused(BANK, "tries what it may not"))
+
+    shop._members.clear()
+    before = len(world.audit(SHOP))
+    world.on(SHOP, flood)
+    said = [(line["party"], line["why"]) for line in world.audit(SHOP)[before:] if line["what"] == "refused"]
+    assert said == [(BANK, "tries what it may not")]
+
+
 @slow
 def test_an_honest_run_goes_through_after_all_of_it(world: World) -> None:
     assert is_free(world)
