@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import multiprocessing.util
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
 import pytest
+
+from fedactors.runtime.simulation import pool
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = """
@@ -72,3 +77,27 @@ def test_workers_end_with_an_owner_that_was_killed(tmp_path: Path) -> None:
     assert not psutil.pid_exists(int(worker))
     assert len(folders) == 2
     assert not [folder for folder in folders if Path(folder).exists()]
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_process_that_another_one_started_may_share_its_folder_and_leaves_it(
+    monkeypatch: pytest.MonkeyPatch, is_child: bool
+) -> None:
+    given: list[tuple[str, ...]] = []
+
+    class Executor:
+        def __init__(self, *args: object, initargs: tuple[str, ...], **more: object) -> None:
+            given.append(initargs)
+
+        def submit(self, *args: object) -> Future[object]:
+            return Future()
+
+        def shutdown(self, **more: object) -> None:
+            """Nothing was started."""
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Executor)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if is_child else None)
+    made = pool.ProcessPool(1)
+    made.close()
+    own = [made._folder] if is_child else [made._folder, multiprocessing.util.get_temp_dir()]
+    assert given == [tuple(own)]

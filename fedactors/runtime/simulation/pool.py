@@ -114,9 +114,11 @@ class ProcessPool:
         self._folder = str(make_folder("pool", shared_arrays.MEMORY_FOLDER))
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._arguments = shared_arrays.Arguments(self._folder)
-        folders = self._folder, multiprocessing.util.get_temp_dir()  # where whoever forks the workers listens
+        folders = [self._folder]
+        if multiprocessing.parent_process() is None:  # else it may be the folder of the process that started this one
+            folders.append(multiprocessing.util.get_temp_dir())  # where whoever forks the workers listens
         self._executor = concurrent.futures.ProcessPoolExecutor(
-            num_workers, context, initializer=start_worker, initargs=folders
+            num_workers, context, initializer=start_worker, initargs=tuple(folders)
         )
         self.submit(os.getpid, ())  # the processes start while the caller prepares
 
