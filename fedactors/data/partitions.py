@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from fedactors.data.alignment import Alignment
 from fedactors.data.blocks import (
     Float32,
@@ -79,7 +81,8 @@ class VerticalPart:
     def load(self) -> PartyBlock:
         """Load and check the party's rows, in the process of its actor.
 
-        Of a named data set, which does not change, the actors of a party that share a process share one block too.
+        Of a named data set, which does not change, the actors of a party that share a process share one block too,
+        which none of them can write to.
 
         Raises:
             BadInput: rows that cannot be trained on; the message names party, file and column.
@@ -90,6 +93,9 @@ class VerticalPart:
         block = _NAMED.get(self)
         if block is None:
             block = _NAMED[self] = self._load()
+            for array in vars(block).values():
+                if isinstance(array, np.ndarray):
+                    array.flags.writeable = False
         return block
 
     def _load(self) -> PartyBlock:

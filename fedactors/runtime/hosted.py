@@ -83,7 +83,9 @@ class HostedContext(Context):
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         """Where computes run that are not brief, if not in the loop's own thread."""
         self._rates: dict[str, float] = {}
-        """Seconds that a unit of each kind of work last took."""
+        """Seconds that a unit of each kind of work last took; what is less than one counts as one."""
+        self._beside: list[concurrent.futures.Future[Any]] = []
+        """What the thread has been given: what is brief queues behind it, and does not run at its side."""
         self._batches = Batches()
 
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
@@ -95,14 +97,18 @@ class HostedContext(Context):
         return result
 
     async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
-        is_brief = self._rates.get(work.kind, math.inf) * work.units < _BRIEF_SECONDS
+        is_brief = self._rates.get(work.kind, math.inf) * max(work.units, 1) < _BRIEF_SECONDS
         if is_marked(function):
             function, args = self._batches.add(function, args), ()
             await asyncio.sleep(0)  # others that were asked for at once come along
             is_brief = False  # whoever comes first computes for all
-        if self._thread is None or is_brief:
+        # also of a compute that nobody awaits any more the thread is not done before it is
+        self._beside = [one for one in self._beside if not one.done()]
+        if self._thread is None or (is_brief and not self._beside):
             return self._timed(function, args, work)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, function, args, work)
+        beside = self._thread.submit(self._timed, function, args, work)
+        self._beside.append(beside)
+        return await asyncio.wrap_future(beside)
 
     def _timed(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         start = time.thread_time()

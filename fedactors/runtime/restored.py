@@ -40,8 +40,6 @@ from fedactors.runtime import snapshot
 from fedactors.validation import first_line
 
 _DEEPEST = 60
-_MOST_WITHOUT_CONTENT = 2**28
-"""Rows of an array without columns: its size is no content, and could be anything."""
 _LATEST = 1e12
 """Seconds of a run's clock: later the next second would be the same number."""
 _SCALARS = (type(None), bool, int, float, str, bytes)
@@ -230,8 +228,6 @@ def _plain(packed: Any, where: str, depth: int = 0) -> Any:
             raise _Misfit(f"{where}: not a number (NaN)")
         return content
     if tag in ("array", "tensor", "torch-rng") and isinstance(content, np.ndarray):
-        if content.size == 0 and max(content.shape, default=0) > _MOST_WITHOUT_CONTENT:
-            raise _Misfit(f"{where}: an array without content of {max(content.shape)} rows")
         return content if tag != "torch-rng" else _Generator()
     if tag == "message" and hasattr(type(content), "__message__"):
         if (wrong := wrong_in(content)) is not None:

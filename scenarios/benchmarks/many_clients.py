@@ -111,7 +111,7 @@ def trained(
 
 
 def train_half(config: HorizontalConfig, name: str, half: range, pipe: Connection, is_flat: bool) -> None:
-    """Train these clients from each model that comes until none does; send back their weighted sum."""
+    """Train these clients from the model that comes, round by round; send back their weighted sum."""
     one_torch_thread()
     data = load_data(config, name, 0)
     clients = [rows_of(rows_key(data.client(client))) for client in half]
@@ -137,9 +137,10 @@ def bare(config: HorizontalConfig, name: str, is_flat: bool = False) -> tuple[Ma
     workers, pipes = [], []
     for half in (range(middle), range(middle, data.num_clients)):
         near, far = context.Pipe()
-        workers.append(context.Process(target=train_half, args=(config, name, half, far, is_flat)))
+        workers.append(context.Process(target=train_half, args=(config, name, half, far, is_flat), daemon=True))
         pipes.append(near)
         workers[-1].start()
+        far.close()  # the end of a worker that dies is heard of
     marks = []
     for _ in range(config.num_rounds):
         for pipe in pipes:

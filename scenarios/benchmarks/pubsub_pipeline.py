@@ -19,6 +19,7 @@ import os
 import statistics
 import time
 from collections import deque
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -101,12 +102,11 @@ def measure_alone(config: PubSubVflConfig) -> dict[str, float]:
 def measure_together(config: PubSubVflConfig) -> dict[str, float]:
     """Measure both parties at the same time, in two processes that exchange nothing, with the window's batches held."""
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, context.Pool(2) as pool:
+    # the end of one that dies is heard of, and ends the other
+    with context.Manager() as manager, ProcessPoolExecutor(2, context) as pool:
         barrier = manager.Barrier(2)
-        asked = [
-            pool.apply_async(seconds_a_batch, (role, config, config.max_in_flight, barrier, 400)) for role in ROLES
-        ]
-        return {role: answer.get() for role, answer in zip(ROLES, asked, strict=True)}
+        asked = {role: pool.submit(seconds_a_batch, role, config, config.max_in_flight, barrier, 400) for role in ROLES}
+        return {role: answer.result() for role, answer in asked.items()}
 
 
 def measure_protocol(config: PubSubVflConfig, rows: int, epochs: int) -> dict[str, Any]:

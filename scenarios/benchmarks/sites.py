@@ -137,13 +137,18 @@ def bare_tls(folder: Path) -> float:
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
     if child == 0:
-        with site.server_tls.wrap_socket(listener.accept()[0], server_side=True) as stream:
-            for _ in range(_NUM_MIB):
-                left = _MIB
-                while left:
-                    left -= len(stream.recv(min(left, 256 * 1024)))
-            stream.send(b"x")
-        os._exit(0)
+        try:
+            with site.server_tls.wrap_socket(listener.accept()[0], server_side=True) as stream:
+                for _ in range(_NUM_MIB):
+                    left = _MIB
+                    while left:
+                        piece = stream.recv(min(left, 256 * 1024))
+                        if not piece:
+                            return 0.0  # the parent is gone
+                        left -= len(piece)
+                stream.send(b"x")
+        finally:
+            os._exit(0)  # whatever comes: the parent's folder, sites and lines are the parent's
     context: ssl.SSLContext = SiteFolder(folder / NAMES[0]).client_tls
     with context.wrap_socket(socket.create_connection(listener.getsockname())) as stream:
         block, begun = bytes(_MIB), time.perf_counter()

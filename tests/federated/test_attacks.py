@@ -132,23 +132,29 @@ def _why_not(work: Any) -> BaseException:
 
 def test_a_step_does_not_outlive_the_driver_that_asked_for_it() -> None:
     """Else it would open connections, or an actor's loops, of a run that has ended."""
-    done: list[int] = []
+    done: list[str] = []
 
-    async def step() -> None:
-        await asyncio.sleep(0.02)
-        done.append(1)
+    async def step(begun: asyncio.Event, go_on: asyncio.Event, name: str) -> None:
+        begun.set()
+        await go_on.wait()
+        done.append(name)
 
     async def work() -> None:
         run = SiteRun.__new__(SiteRun)
         run.failure = asyncio.get_running_loop().create_future()
-        await run.unless_it_fails(step())
-        task = asyncio.ensure_future(run.unless_it_fails(step()))
-        await asyncio.sleep(0.005)
-        task.cancel()
-        await asyncio.sleep(0.05)
+        for name in ("stays", "goes"):
+            begun, go_on = asyncio.Event(), asyncio.Event()
+            task = asyncio.ensure_future(run.unless_it_fails(step(begun, go_on, name)))
+            await begun.wait()
+            if name == "goes":
+                task.cancel()
+                await asyncio.wait([task])
+            go_on.set()
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0)
 
     asyncio.run(work())
-    assert done == [1]
+    assert done == ["stays"]
 
 
 # --- a payload ------------------------------------------------------------------------------------------------------
@@ -409,6 +415,23 @@ def test_a_site_that_is_refused_again_and_again_fills_no_log(world: World) -> No
 
     knocking(world, Hello("credit", "driver", "b" * 16, ""), flood)
     assert 0 < len(world.audit(SHOP)) - before <= LINES_PER_MINUTE + 3
+
+
+def test_what_a_site_is_refused_is_written_however_many_strangers_are(world: World) -> None:
+    """Else whoever reaches the port could hide from the log what a site of the federation tries."""
+    shop = world.processes[SHOP]
+
+    def flood() -> None:
+        shop._strangers.look()
+        shop._strangers._lines = 0.0  # no line is left for them
+        shop._refused_again("somebody at 127.0.0.1:1", "begins with no greeting")
+        shop._note(Refused(BANK, "tries what it may not"))
+
+    shop._members.clear()
+    before = len(world.audit(SHOP))
+    world.on(SHOP, flood)
+    said = [(line["party"], line["why"]) for line in world.audit(SHOP)[before:] if line["what"] == "refused"]
+    assert said == [(BANK, "tries what it may not")]
 
 
 @slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from fedactors.network.codec import decode
 from fedactors.runtime.federated.link import Connection
 from fedactors.runtime.federated.pieces import ERROR
 from fedactors.runtime.federated.runtime import FederatedRuntime
+from fedactors.runtime.federated.site_run import SiteRun
 from fedactors.runtime.federated.words import errors_for, raised_by
 from protocols.pubsub_vfl.actors import PassiveWorker
 from tests.federated.mischief import BROKER, LONG, WORKER
@@ -140,6 +142,14 @@ def crossed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return told
 
 
+def await_end(world: World) -> None:
+    """Wait until no site has a run."""
+    end = time.monotonic() + 30
+    while (busy := [name for name in (BANK, SHOP) if world.processes[name]._asked]) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not busy
+
+
 def in_door(error: Callable[[], Exception]) -> dict[str, Any]:
     async def take_order(self: Any, order: Any) -> None:
         raise error()
@@ -193,6 +203,7 @@ def test_a_value_in_an_error_stays_at_its_site(
     for name, method in DEEDS[what]().items():
         functools.update_wrapper(method, getattr(PassiveWorker, name))  # as much a door as what it takes the place of
         monkeypatch.setattr(PassiveWorker, name, method)
+    heard = len(lasting.said[SHOP])
     assert federated(lasting, LONG) in (2, 3)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
     assert len(lines) == 1
@@ -200,6 +211,9 @@ def test_a_value_in_an_error_stays_at_its_site(
     assert crossed, "the bank was told"
     assert [told for told in crossed if INCOME.encode() in told] == []
     assert not any(INCOME in line for line in lines)
+    await_end(lasting)
+    mine = [said for said in lasting.said[SHOP][heard:] if INCOME in said or said.endswith(": a row")]
+    assert mine, lasting.said[SHOP][heard:]
     bank = lasting.path / BANK
     assert [f for f in bank.rglob("*") if f.is_file() and INCOME.encode() in f.read_bytes()] == []
 
@@ -221,6 +235,23 @@ def test_of_what_the_driver_fails_with_its_kind_is_told(lasting: World, monkeypa
     assert any(said.endswith(kind) for said in lasting.said[SHOP][heard:]), lasting.said[SHOP][heard:]
     shop = lasting.path / SHOP
     assert [f for f in shop.rglob("*") if f.is_file() and secret.encode() in f.read_bytes()] == []
+
+
+@pytest.mark.slow
+def test_a_site_whose_disk_is_full_ends_the_run_and_takes_the_next(
+    lasting: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its actors go on, and it is asked for nothing any more: one run at a time."""
+
+    def record(self: SiteRun, found: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    heard = len(lasting.said[SHOP])
+    monkeypatch.setattr(SiteRun, "_record", record)
+    assert federated(lasting, (*SMALL, "algorithm=vfl")) in (1, 2, 3)
+    monkeypatch.undo()
+    await_end(lasting)
+    assert any("its records are not whole" in said for said in lasting.said[SHOP][heard:]), lasting.said[SHOP][heard:]
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -18,8 +20,9 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.runtime.federated.crossings import agree
 from fedactors.runtime.federated.folders import SiteFolder
+from fedactors.runtime.federated.runtime import FederatedRuntime
 from tests.campaign.places import Place
-from tests.federated.test_going_on import MANY, after_rounds, resumed, runs, same
+from tests.federated.test_going_on import MANY, resumed, runs, same
 from tests.federated.test_runs import OTHERS, SMALL, federated, last_line, last_run, simulated
 from tests.federated.world import BANK, SHOP, World
 
@@ -90,6 +93,14 @@ def await_peace(world: WithRay, begun: Sequence[psutil.Process] = ()) -> None:
     assert world.shop.poll() is None
 
 
+def await_line(world: WithRay, *parts: str) -> None:
+    """Wait until the shop's log has a line with all of these; it is read in another thread."""
+    end = time.monotonic() + 60
+    while not any(all(part in said for part in parts) for said in world.lines) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert any(all(part in said for part in parts) for said in world.lines), world.lines
+
+
 def lives(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -137,32 +148,50 @@ def test_payloads_are_fetched_through_the_gate_in_both_directions(
     assert {"Embedding", "Gradient"} <= {entry["type"] for side in ("left", "arrived") for entry in end[side]}
 
 
-def kills(world: WithRay, what: str, begun: list[psutil.Process]) -> Callable[[], None]:
-    def act() -> None:
-        begun.extend(world.processes_of_shop())
-        for process in world.processes_of_shop(what):
-            process.kill()
+def after_rounds(patch: pytest.MonkeyPatch, count: int, act: Callable[[], object]) -> None:
+    """Do something when the driver, which is here, has taken the checkpoints of so many rounds, before it goes on.
 
-    return act
+    However busy the machine is, the run does not end before.
+    """
+    take, taken = FederatedRuntime.checkpoint, itertools.count(1)
+
+    async def taking(self: FederatedRuntime, label: str = "last") -> None:
+        await take(self, label)
+        if next(taken) == count:
+            await self._saved()
+            await asyncio.to_thread(act)
+
+    patch.setattr(FederatedRuntime, "checkpoint", taking)
+
+
+def kill(found: Sequence[psutil.Process]) -> None:
+    assert found
+    for process in found:
+        process.kill()
 
 
 @pytest.mark.parametrize("what", [ACTOR, KEEPER])
 def test_what_is_killed_of_a_ray_ends_the_run_and_not_the_site_and_the_run_goes_on_exactly(
-    mixed: WithRay, capsys: pytest.CaptureFixture[str], what: str
+    mixed: WithRay, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     words = (*MANY, "algorithm=vfl")
     assert simulated(mixed, words) == 0
     expected = last_line(capsys)
     begun: list[psutil.Process] = []
-    killing = after_rounds(mixed, 2, kills(mixed, what, begun))
+
+    def act() -> None:
+        begun.extend(mixed.processes_of_shop())
+        kill(mixed.processes_of_shop(what))
+
+    after_rounds(monkeypatch, 2, act)
     code = federated(mixed, words, *TEST)
-    killing.join(60)
     told = capsys.readouterr().err
     assert code == 3, told
     (line,) = [line for line in told.splitlines() if line.startswith("fedactors: ")]
     assert f"{SHOP}/worker-0: PartyLost; the log of the site {SHOP} says more" in line
-    why = "its process is gone" if what == ACTOR else "the process that had joined its Ray is gone"
-    assert any(why in said for said in mixed.lines), mixed.lines
+    # who asks the actor something at that moment may see it gone before its watcher does: the log has either's words
+    why = "its process " if what == ACTOR else "its Ray is gone"
+    await_line(mixed, f"{SHOP}/worker-0: ", why)
     assert begun
     await_peace(mixed, begun)
     assert resumed(mixed, runs(mixed)[-1]) == 0, (mixed.lines, capsys.readouterr().err)
@@ -214,18 +243,15 @@ def await_free(place: Place) -> None:
 
 
 def test_actors_of_a_site_live_in_its_organisations_cluster_which_stays(
-    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str]
+    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, place = clustered
     words = (*MANY, "algorithm=vfl")
     assert simulated(world, words) == 0
     expected = last_line(capsys)
     seen: list[tuple[int, int]] = []
-    looking = after_rounds(
-        world, 2, lambda: seen.append((len(actors_in(place)), len(world.processes_of_shop("raylet"))))
-    )
+    after_rounds(monkeypatch, 2, lambda: seen.append((len(actors_in(place)), len(world.processes_of_shop("raylet")))))
     assert federated(world, words, *TEST) == 0, (world.lines, capsys.readouterr().err)
-    looking.join(60)
     same(last_line(capsys), expected)
     assert seen == [(1, 0)], "one worker in the cluster, and no Ray of the shop's own"
     assert agree({name: world.path / name for name in NAMES}, last_run(world))
@@ -234,15 +260,14 @@ def test_actors_of_a_site_live_in_its_organisations_cluster_which_stays(
 
 
 def test_an_actor_that_is_killed_in_a_cluster_ends_the_run_and_neither_site_nor_cluster(
-    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str]
+    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, place = clustered
     words = (*MANY, "algorithm=vfl")
     assert simulated(world, words) == 0
     expected = last_line(capsys)
-    killing = after_rounds(world, 2, lambda: [one.kill() for one in actors_in(place)])
+    after_rounds(monkeypatch, 2, lambda: kill(actors_in(place)))
     assert federated(world, words, *TEST) == 3
-    killing.join(60)
     assert f"{SHOP}/worker-0: PartyLost" in capsys.readouterr().err
     await_free(place)
     await_peace(world)

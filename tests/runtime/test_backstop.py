@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,22 @@ def test_a_driver_that_is_held_while_the_control_service_is_gone_ends_with_one_l
             == f"fedactors: Ray: its control service (GCS) at 127.0.0.1:{port} gave no sign of life for 4 s\n"
         )
     assert time.monotonic() - began < 100
+
+
+def test_a_folder_that_goes_while_it_is_looked_at_has_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the thread that watches ends with an error, and nobody watches any more."""
+    (tmp_path / "session_latest").mkdir()
+    scandir = os.scandir
+
+    def gone(path: str | os.PathLike[str] = ".") -> Any:
+        if Path(path).name == "session_latest":
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    assert of_folder(tmp_path) is None
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 from fedactors.roles import Client
 from fedactors.runtime.base import Casting, Work
@@ -50,8 +51,50 @@ def test_work_is_brief_by_what_it_took_last_and_how_much_there_is_of_it() -> Non
                 await is_here(20.0, "large", 1),
                 await is_here(0.0, "nothing", 0),
                 await is_here(0.0, "nothing", 0),
+                await is_here(20.0, "free", 0),  # that it costs nothing in simulation makes it no shorter
+                await is_here(20.0, "free", 0),
+                await is_here(20.0, "part", 0.1),
+                await is_here(20.0, "part", 0.1),
             ]
         finally:
             actor.close()
 
-    assert asyncio.run(work()) == [False, True, False, False, False, True, False, True]
+    assert asyncio.run(work()) == [False, True, False, False, False, True, False, True, *[False] * 4]
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_brief_work_does_not_overtake_work_of_the_same_actor_that_is_under_way(is_given_up: bool) -> None:
+    """Computes of an actor share its model: one after the other, in the order in which they were asked for."""
+
+    async def work() -> list[str]:
+        actor, done = Beside(), list[str]()  # type: ignore[abstract]
+        begun, may_end = threading.Event(), threading.Event()
+
+        def long() -> None:
+            begun.set()
+            assert may_end.wait(30)
+            done.append("long")
+
+        def brief() -> None:
+            done.append("brief")
+
+        try:
+            for _ in range(2):
+                await actor.compute(brief, (), Work("brief", 1))
+            done.clear()
+            first = asyncio.ensure_future(actor.compute(long, (), Work("long", 1)))
+            while not begun.is_set():
+                await asyncio.sleep(0)
+            if is_given_up:
+                first.cancel()
+            second = asyncio.ensure_future(actor.compute(brief, (), Work("brief", 1)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            may_end.set()
+            await asyncio.gather(first, second, return_exceptions=True)
+            assert await actor.compute(threading.get_ident, (), Work("brief", 1)) == threading.get_ident()
+            return done
+        finally:
+            actor.close()
+
+    assert asyncio.run(work()) == ["long", "brief"]

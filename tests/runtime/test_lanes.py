@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import struct
 from pathlib import Path
 from types import NoneType
@@ -29,6 +31,8 @@ from fedactors.runtime.ray.transport import (
     Caller,
     Incoming,
     Memory,
+    Outgoing,
+    connect,
     ticket,
 )
 from tests.runtime.cast import Carry
@@ -131,6 +135,27 @@ def test_every_call_to_a_peer_that_does_not_listen_says_so(tmp_path: Path) -> No
         raise found[2]
 
 
+def test_a_connection_that_nobody_waits_for_any_more_leaves_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One looks for late replies each second: in a site's process, for as long as that lives."""
+
+    async def main() -> bool:
+        async def never(*args: Any) -> None:
+            await asyncio.Event().wait()
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "create_unix_connection", never)
+        connection = Outgoing("b", [], lambda *_: None, 60.0)
+        opening = asyncio.ensure_future(connect(str(tmp_path / "lane"), connection))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+        return connection._sweeper.cancelled() and not connection.is_open
+
+    assert asyncio.run(main())
+
+
 # --- large bodies, in shared memory ---
 
 
@@ -175,6 +200,27 @@ def test_a_large_body_arrives_as_it_was_whoever_can_read_whose_memory(
     answers = asyncio.run(main())
     assert [answer.values[:2] for answer in answers] == [(number, k) for number in range(6) for k in range(2)]
     assert all(np.array_equal(answer.values[2], values) for answer in answers)
+
+
+def test_a_large_body_takes_the_socket_where_there_is_no_more_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(name: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def main() -> Any:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, None), str(tmp_path / "lane"))
+        lanes = lanes_to(tmp_path / "lane")
+        async with asyncio.timeout(30):
+            body = encode_parts(("note", Carry((bytes(LEAST_PLACED),))))
+            found = await lanes.send(lanes.address("b", "a"), DOOR, body)
+        lanes.close()
+        server.close()
+        return found
+
+    monkeypatch.setattr(os, "memfd_create", full)
+    assert asyncio.run(main()).values == (bytes(LEAST_PLACED),)
 
 
 def test_large_bodies_lie_in_shared_memory_and_small_ones_do_not(tmp_path: Path) -> None:

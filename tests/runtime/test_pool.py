@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import multiprocessing.util
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fedactors.runtime.simulation import pool
+
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = """
-import os, time
+import multiprocessing.util, os, time
 from fedactors.runtime.simulation.pool import ProcessPool
 if __name__ == "__main__":
     pool = ProcessPool(1)
-    print(pool.submit(os.getpid, ()).result(), pool._folder, flush=True)
+    print(pool.submit(os.getpid, ()).result(), pool._folder, multiprocessing.util.get_temp_dir(), flush=True)
     pool.submit(time.sleep, (600,))
     os.kill(os.getpid(), 9)
 """
@@ -65,9 +70,34 @@ def test_workers_end_with_an_owner_that_was_killed(tmp_path: Path) -> None:
     script.write_text(OWNER)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
-    worker, folder = done.stdout.split()
+    worker, *folders = done.stdout.split()
     deadline = time.monotonic() + 60
     while psutil.pid_exists(int(worker)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not psutil.pid_exists(int(worker))
-    assert not Path(folder).exists()
+    assert len(folders) == 2
+    assert not [folder for folder in folders if Path(folder).exists()]
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_process_that_another_one_started_may_share_its_folder_and_leaves_it(
+    monkeypatch: pytest.MonkeyPatch, is_child: bool
+) -> None:
+    given: list[tuple[str, ...]] = []
+
+    class Executor:
+        def __init__(self, *args: object, initargs: tuple[str, ...], **more: object) -> None:
+            given.append(initargs)
+
+        def submit(self, *args: object) -> Future[object]:
+            return Future()
+
+        def shutdown(self, **more: object) -> None:
+            """Nothing was started."""
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Executor)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if is_child else None)
+    made = pool.ProcessPool(1)
+    made.close()
+    own = [made._folder] if is_child else [made._folder, multiprocessing.util.get_temp_dir()]
+    assert given == [tuple(own)]

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedactors.errors import BadInput
+from fedactors.plugins import Protocol
 from fedactors.records.recorder import FolderRecorder
 from fedactors.records.run_folder import Checkpoint, RunFolder
 from fedactors.runtime import restored, snapshot
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.hosting import SiteContext
 from fedactors.runtime.federated.household import Household
+from fedactors.runtime.federated.proposal import Proposal
 
 _PENDING = ".pending"
 
@@ -75,6 +77,23 @@ class Earlier:
         restored.restore(context.actor, self.state(context.name), context.name, self.where)
         totals, context.waiting_seconds = self.counted(context.name)
         context.ledger.restore(totals)
+
+
+def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: RunFolder | None) -> RunFolder:
+    """Make the folder of what a site keeps of a run, which goes on from that of `parent`."""
+    described = {
+        "schema_version": 1,
+        "scenario": proposal.protocol,
+        "protocol": proposal.protocol,
+        "runtime": "federated",
+        "seed": 0,
+        "data": proposal.data.get(site.name, "none"),
+        "options": {},
+        "headline": {"name": protocol.headline.name, "mode": protocol.headline.mode},
+        "config": proposal.config,
+        "site": {"name": site.name, "coordinator": proposal.coordinator, "run": proposal.run},
+    }
+    return RunFolder.create(site.path / "runs", proposal.run, 0, described, parent=parent)
 
 
 def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: Household) -> bytes:

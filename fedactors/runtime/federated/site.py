@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -66,6 +67,8 @@ class SiteProcess:
         self._operations = Operations(folder, tell)
         self._tell = self._operations.tell
         self._strangers = Strangers(self._refused)
+        self._members: defaultdict[str, Strangers] = defaultdict(lambda: Strangers(self._refused))
+        """By site: what others are refused, however often, hides nothing of what it is."""
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -111,7 +114,8 @@ class SiteProcess:
             with contextlib.suppress(OSError):  # a full disk; the next look may find room
                 self._show()
                 self._operations.look()
-                self._strangers.look()
+                for those in (self._strangers, *self._members.values()):
+                    those.look()
 
     def _show(self) -> None:
         """Say what the site does, for whoever asks."""
@@ -149,8 +153,9 @@ class SiteProcess:
             writer.transport.abort()
             return
         try:
-            refused = self._strangers.refused
-            connection = await accept(self.folder, reader, writer, self.limits, self._links, welcome, refused)
+            connection = await accept(
+                self.folder, reader, writer, self.limits, self._links, welcome, self._refused_again
+            )
         finally:
             self._strangers.goes(address)
         if connection is None:
@@ -177,6 +182,11 @@ class SiteProcess:
     def _refused(self, who: str, why: str) -> None:
         self.folder.audit.add("refused", party=who, why=why)
         self._tell("refused", f"refused: {who}: {why}")
+
+    def _refused_again(self, who: str, why: str) -> None:
+        """Write down who was refused, so many lines a minute: whoever is may go on so."""
+        known = self.folder.federation.members
+        (self._members[who] if who in known else self._strangers).refused(who, why)
 
     def _welcome(self, peer: str, hello: Hello) -> dict[str, Any]:
         if hello.purpose == DRIVING and RUN_ID.fullmatch(hello.run):
@@ -258,7 +268,7 @@ class SiteProcess:
             raise
 
     def _note(self, error: Refused) -> Refused:
-        self._strangers.refused(error.party, error.message)  # so many lines a minute: a site's driver may go on so
+        self._refused_again(error.party, error.message)
         return error
 
     async def _consider(self, peer: str, run: str, args: tuple[Any, ...]) -> None:
@@ -320,9 +330,7 @@ class SiteProcess:
     def _check_name(self, peer: str, name: str | None) -> None:
         """Tell whoever asks for data by a wrong name no other names: these are for the own log."""
         if name is not None and name not in self.folder.names():
-            self._strangers.refused(
-                peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}"
-            )
+            self._refused_again(peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}")
             raise BadInput(f"{self.folder.name}: has no data named {shown(name)}")
 
     async def _stop_when_asked(self, run: SiteRun) -> None:

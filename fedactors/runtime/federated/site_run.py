@@ -16,10 +16,11 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedactors.errors import PartyLost, Refused, RowsChangedError
+from fedactors.errors import FedactorsError, PartyLost, Refused, RowsChangedError
 from fedactors.inspection import COUNTED, describe_protections
 from fedactors.network.codec import Parts
 from fedactors.plugins import Protocol
@@ -46,6 +47,7 @@ from fedactors.runtime.federated.proposal import Proposal, classes_of
 from fedactors.runtime.federated.spending import Spending
 from fedactors.runtime.federated.words import code_of, errors_for, raised_by
 from fedactors.runtime.hosted import ACCOUNT, WallClock
+from fedactors.validation import first_line
 
 T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
@@ -107,6 +109,8 @@ class SiteRun:
         self._is_open = asyncio.Event()
         """Before which no actor here does what others ask for: nothing leaves that is not on record."""
         self._num_refused = 0
+        self._raised: BaseException | None = None
+        """What a call from elsewhere last failed with: they are told that the log says more."""
         self._tasks: list[asyncio.Task[None]] = []
         self._spending = Spending(folder, proposal, self.actors, self._refuse)
         self._cpu_before = time.process_time()
@@ -247,29 +251,13 @@ class SiteRun:
     def _open_records(self) -> None:
         proposal, parent = self.proposal, None if self._goes_on is None else self._goes_on.folder
         if proposal.purpose == "predict":
-            if self._earlier is not None and self._is_counted():
+            protections = describe_protections(self._protocol, self._config)
+            is_counted = any(one["on"] and one["kind"] in COUNTED for one in protections)
+            if self._earlier is not None and is_counted:  # else predictions leave no lines of the privacy ledger
                 self._earlier.folder.check_countable()
             return
-        data = proposal.data.get(self._folder.name, "none")
-        described = {
-            "schema_version": 1,
-            "scenario": proposal.protocol,
-            "protocol": proposal.protocol,
-            "runtime": "federated",
-            "seed": 0,
-            "data": data,
-            "options": {},
-            "headline": {"name": self._protocol.headline.name, "mode": self._protocol.headline.mode},
-            "config": proposal.config,
-            "site": {"name": self._folder.name, "coordinator": proposal.coordinator, "run": proposal.run},
-        }
-        self._run_folder = RunFolder.create(self._folder.path / "runs", proposal.run, 0, described, parent=parent)
+        self._run_folder = kept_states.folder_of(self._folder, proposal, self._protocol, parent)
         self._recorder = FolderRecorder(self._run_folder, parent=parent)
-
-    def _is_counted(self) -> bool:
-        """Say whether predictions leave lines of the privacy ledger."""
-        found = describe_protections(self._protocol, self._config)
-        return any(one["on"] and one["kind"] in COUNTED for one in found)
 
     async def _connect(self) -> None:
         federation = self._folder.federation
@@ -387,6 +375,9 @@ class SiteRun:
                 self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
         except Refused as error:
             raise self._refuse(error) from None
+        except Exception as error:
+            self._raised = error
+            raise
         return reply
 
     async def _opened(self, actor: str) -> None:
@@ -477,8 +468,9 @@ class SiteRun:
         """End the run at this site; again does nothing."""
         if self.life is Life.ENDED:
             return
-        self._disk.submit(self._record, self.actors.recorded()).result()
-        self._disk.shutdown()
+        if status == "failed" and self._raised is not None:
+            self.fail(self._raised)
+        last = self._disk.submit(self._record, self.actors.recorded())
         charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
         self.life = Life.ENDED
         for task in self._tasks:
@@ -487,6 +479,17 @@ class SiteRun:
             if connection is not None:
                 connection.close()
         self.actors.end()
+        self._disk.shutdown()
+        more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
+        signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, taken=charged, **more)
+        for write in (last.result, partial(self._close_records, status), signed):
+            try:
+                write()
+            except (OSError, FedactorsError) as error:  # a full disk: the run is over, and others may ask for the next
+                self._tell("error", f"run {self.proposal.run}: its records are not whole: {first_line(error)}")
+        self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
+
+    def _close_records(self, status: str) -> None:
         if self._released and self._earlier is not None:  # whether or not the prediction came to an end
             self._earlier.folder.count([json_line(jsonable(record)) for record in self._released])
         if self._recorder is not None and self._run_folder is not None:
@@ -494,6 +497,3 @@ class SiteRun:
                 self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
             self._recorder.close()
             self._run_folder.finish("finished" if status == "finished" else "failed")
-        more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
-        log_end(self._folder, self.proposal.run, status, self.gate, why, taken=charged, **more)
-        self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")

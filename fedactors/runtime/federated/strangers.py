@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 MOST, MOST_OF_ADDRESS = 256, 32
 LINES_PER_MINUTE = 60
-"""Refusals of who connects that are written each for itself; what is more is counted, in one line."""
+"""Refusals that are written each for itself; what is more is counted, in one line."""
 
 
 class Strangers:
@@ -71,4 +71,4 @@ class Strangers:
         if self._unwritten and self._lines >= LINES_PER_MINUTE / 6:
             self._lines -= 1
             count, self._unwritten = self._unwritten, 0
-            self._write("others", f"{count} more were refused as they connected, the last of them {self._last}")
+            self._write("others", f"{count} more were refused, the last of them {self._last}")

@@ -73,8 +73,8 @@ class Backstop:
 
 def of_folder(folder: Path) -> str | None:
     """Return the address of the control service of an embedded cluster, once it has one."""
-    for file in folder.glob("session_*/gcs_server_port_*"):
-        with suppress(OSError):
+    with suppress(OSError):  # Ray is making what is looked at, or somebody removes it
+        for file in folder.glob("session_*/gcs_server_port_*"):
             if (port := file.read_text().strip()).isdecimal():
                 return f"127.0.0.1:{port}"
     return None

@@ -105,7 +105,8 @@ class Lanes:
     def send(self, address: Address, door: Door, parts: Parts) -> asyncio.Future[Any]:
         """Send an encoded call and return the future of its reply.
 
-        Calls over one socket arrive in the order in which they are made; those through Ray in any order.
+        Calls over one socket arrive in the order in which they are made, unless a body could not be read where it lay;
+        those through Ray in any order.
         """
         connection = self._open.get(address.name)
         if connection is not None and connection.is_open:

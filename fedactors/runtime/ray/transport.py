@@ -166,9 +166,13 @@ class _Frames(asyncio.Protocol):
         length = sum(len(part) for part in parts)
         if self._places and LEAST_PLACED <= length <= MOST_PLACED:
             assert self._memory is not None
-            key, (_, file, offset) = self._memory.store.put(parts, frozenset())
-            self._placed[key] = kind, number
-            kind, length, parts = kind | PLACED, _PLACE.size, [_PLACE.pack(key, file, offset)]
+            try:
+                key, (_, file, offset) = self._memory.store.put(parts, frozenset())
+            except OSError:  # no more files, or no memory: the socket needs neither
+                self._places = False
+            else:
+                self._placed[key] = kind, number
+                kind, length, parts = kind | PLACED, _PLACE.size, [_PLACE.pack(key, file, offset)]
         told = self._frame_of_keys(TAKEN, self._untold) if self._untold else b""
         self._untold.clear()
         self.transport.write(b"".join((told, _HEAD.pack(length, number, kind), *parts)))
@@ -347,7 +351,9 @@ async def connect(path: str, connection: Outgoing) -> Outgoing:
     """
     try:
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
-    except OSError as error:
+    except BaseException as error:  # also where nobody waits for it any more
         connection.give_up()
+        if not isinstance(error, OSError):
+            raise
         raise PartyLost(connection.name, f"its process does not answer ({error.strerror or error})") from None
     return connection

@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import shutil
 import sys
@@ -60,18 +61,19 @@ def one_torch_thread() -> None:
     one_thread()
 
 
-def start_worker(folder: str) -> None:
+def start_worker(*folders: str) -> None:
     """Make a fresh worker ready: one torch thread, and no life without the process that started the pool.
 
     Args:
-        folder: shared memory of the pool, removed when its owner was killed and could not do so.
+        folders: of the pool's owner, removed when it was killed and could not do so.
     """
     owner = multiprocessing.parent_process()
 
     def follow() -> None:
         if owner is not None:
             multiprocessing.connection.wait([owner.sentinel])
-            shutil.rmtree(folder, ignore_errors=True)
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
@@ -112,8 +114,11 @@ class ProcessPool:
         self._folder = str(make_folder("pool", shared_arrays.MEMORY_FOLDER))
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._arguments = shared_arrays.Arguments(self._folder)
+        folders = [self._folder]
+        if multiprocessing.parent_process() is None:  # else it may be the folder of the process that started this one
+            folders.append(multiprocessing.util.get_temp_dir())  # where whoever forks the workers listens
         self._executor = concurrent.futures.ProcessPoolExecutor(
-            num_workers, context, initializer=start_worker, initargs=(self._folder,)
+            num_workers, context, initializer=start_worker, initargs=tuple(folders)
         )
         self.submit(os.getpid, ())  # the processes start while the caller prepares
 
