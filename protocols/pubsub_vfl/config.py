@@ -208,7 +208,8 @@ class PubSubVflConfig(StepSettings):
     """Value of the same metric at which training stops; null trains on."""
 
     on_party_loss: Literal["stop", "restart"] = "restart"
-    """What follows when a worker's process is lost; a lost broker or parameter server always stops the run."""
+    """What follows when a worker's process is lost; a lost broker or parameter server, and a worker of a fixed pair
+    (each ``algorithm`` but ``pubsub-vfl``), always stops the run."""
 
     def __post_init__(self) -> None:
         if self.feature_split and len(self.feature_split) != self.num_parties:

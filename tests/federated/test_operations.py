@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from fedactors.runtime.federated.audit import AUDIT, check
 from fedactors.runtime.federated.folders import SITE
 from fedactors.runtime.federated.greeting import VERSION, Hello
 from fedactors.runtime.federated.meeting import dial
+from fedactors.runtime.federated.operations import Operations
 from fedactors.runtime.federated.pieces import HEAD, REPLY, REQUEST, error_in, read_piece
 from fedactors.runtime.federated.site import SiteProcess
 from fedactors.runtime.federated.site_run import SiteRun
@@ -108,6 +110,23 @@ def test_metrics_that_cannot_be_written_are_told_at_the_start(tmp_path: Path) ->
     file.write_text(file.read_text().replace("\n\n", '\nmetrics = "nowhere/fedactors.prom"\n\n', 1))
     with pytest.raises(BadInput, match=r"metrics: .*nowhere/fedactors\.prom' is not allowed: its folder is not there"):
         asyncio.run(SiteProcess(world.folder(SHOP)).start())
+
+
+def test_metrics_are_readable_for_who_collects_them_under_the_units_umask(tmp_path: Path) -> None:
+    unit = (Path(__file__).parents[2] / "deploy" / "fedactors-site.service").read_text()
+    mask = next(line for line in unit.splitlines() if line.startswith("UMask=")).partition("=")[2]
+    world = World(tmp_path)
+    file = world.path / SHOP / SITE
+    file.write_text(file.read_text().replace("\n\n", '\nmetrics = "fedactors.prom"\n\n', 1))
+    operations = Operations(world.folder(SHOP), lambda _: None)
+    before = os.umask(int(mask, 8))
+    try:
+        operations.begin()
+        operations.end()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((file.parent / "fedactors.prom").stat().st_mode) == 0o644
+    assert stat.S_IMODE((file.parent / "status.json").stat().st_mode) == 0o600
 
 
 def test_a_site_has_one_process(kept: World) -> None:

@@ -273,8 +273,11 @@ class _Collector:
 
 
 def _write_metrics(target: Path, status: Mapping[str, Any]) -> None:
-    from prometheus_client import CollectorRegistry, write_to_textfile
+    from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(status))
-    write_to_textfile(str(target), registry)
+    part = target.with_name(f".{target.name}.part")
+    part.write_bytes(generate_latest(registry))
+    part.chmod(0o644)  # node exporter is another user, and a site's umask leaves others nothing
+    os.replace(part, target)

@@ -393,6 +393,17 @@ def test_rows_are_aligned_first(alignment):
     assert done.result.extra["num_rows"] == 358
 
 
+def test_of_one_seed_rows_that_are_aligned_by_ids_have_another_order_each_time():
+    losses = {
+        how: [
+            simulate(alignment=how, num_epochs=1, algorithm="vfl").recorder.rounds[0]["training/loss"] for _ in range(2)
+        ]
+        for how in ("already-aligned", "hash")
+    }
+    assert losses["already-aligned"][0] == losses["already-aligned"][1]
+    assert losses["hash"][0] != losses["hash"][1]
+
+
 def test_training_stops_when_nothing_gets_better():
     done = simulate(num_epochs=200, learning_rate=0.3, patience=3)
     best = done.result.metrics["best_epoch"]
