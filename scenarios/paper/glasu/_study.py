@@ -6,10 +6,11 @@ docs/results or of the folder that --out names; its study is ``<table>-<data>``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def glasu(num_local_updates: int, **more: Any) -> dict[str, Any]:
 def measure(
     study: GlasuStudy, table: str, rows: Rows, *, target: Mapping[str, float] | None = None, **common: Any
 ) -> None:
-    """Run the rows of a table that are asked for.
+    """Run the rows of a table that are asked for; seeds that are there with the same settings are left alone.
 
     Args:
         study: what the command line asks for.
@@ -87,7 +88,7 @@ def measure(
     """
     points = {name: study.layered(common, settings) for name, settings in rows.items()}
     run = functools.partial(once, study.data, (target or {}).get(study.data))
-    study.measure(study.study(table), points, run)
+    study.measure(study.study(table), points, run, all_seeds=True, as_set=True)
 
 
 def once(data: str, target: float | None, settings: Mapping[str, Any], seed: int) -> RunRow:
@@ -146,6 +147,39 @@ def best_row(study: GlasuStudy, case: str, table: str = "choose") -> str:
     """Return the name of a case's row at its best step; empty if there is none."""
     rate = best_rates(study, table).get(case)
     return "" if rate is None else f"{case}-rate={rate}"
+
+
+def by_step(study: GlasuStudy, table: str, case: str) -> dict[int, dict[float, RunRow]]:
+    """Return a case's rows in a grid by their seed and step."""
+    found: dict[int, dict[float, RunRow]] = {}
+    for row in study.rows(study.study(table)):
+        name, _, rate = row.name.partition("-rate=")
+        if name == case:
+            found.setdefault(row.seed, {})[float(rate)] = row
+    return found
+
+
+def mean_over(steps: Collection[float], rows: Mapping[int, Mapping[float, RunRow]]) -> list[RunRow]:
+    """Return a row for each seed with the mean test accuracy over some steps."""
+    means = {
+        seed: statistics.fmean(found[step].metrics["test/accuracy"] for step in steps) for seed, found in rows.items()
+    }
+    return [
+        dataclasses.replace(rows[seed][min(steps)], metrics={"test/accuracy": mean}) for seed, mean in means.items()
+    ]
+
+
+def put_mean_differences(
+    study: GlasuStudy, made: str, table: str, pairs: Sequence[tuple[str, str]], against: str = "choose"
+) -> None:
+    """Put the paired differences of test accuracy, mean over the steps at which both cases were run; see below."""
+    for ours, theirs in pairs:
+        left, right = by_step(study, table, ours), by_step(study, against, theirs)
+        grids = [set(found) for side in (left, right) for found in side.values()]
+        steps = set.intersection(*grids) if left and right else set()
+        row = difference_row(mean_over(steps, left), mean_over(steps, right), "test/accuracy") if steps else None
+        if row is not None:
+            study.put(study.study(made), f"{ours} - {theirs}, mean over steps", [row])
 
 
 def put_differences(

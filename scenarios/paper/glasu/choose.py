@@ -8,7 +8,7 @@ python scenarios/paper/glasu/choose.py --data cora [--only Q=04] [--seeds 0,1,2,
 from _study import asked, glasu, measure
 
 CASES = ("centralised", "standalone", "simulated-centralised")
-STEPS = (0.005, 0.01, 0.02, 0.04, 0.08)
+STEPS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 GRID = {
     1: STEPS,
     4: (0.0005, 0.001, 0.002, 0.004, 0.008),
