@@ -32,8 +32,8 @@ LEARNING_RATES = {
     "cora": {1: 0.01, 2: 0.004, 4: 0.001, 8: 0.0005, 16: 0.00025},
     "pubmed": {1: 0.01, 2: 0.004, 4: 0.004, 8: 0.002, 16: 0.001},
 }
-"""Adam's step for each number of local updates: for Q = 4 the best by validation accuracy (`choose`), for Q = 1 the
-best in an earlier grid on Cora; the others follow their course."""
+"""Adam's step for each number of local updates where a table sets none. On Cora those of Q = 1 and 4 were the best by
+validation accuracy in earlier grids, smaller than that of `choose`; all others are guesses."""
 
 WEIGHT_DECAY = {"cora": 3e-3, "pubmed": 1e-3}
 Rows = Mapping[str, Mapping[str, Any]]
@@ -159,6 +159,12 @@ def by_step(study: GlasuStudy, table: str, case: str) -> dict[int, dict[float, R
     return found
 
 
+def steps_of(study: GlasuStudy, table: str, case: str) -> set[float]:
+    """Return the steps at which a case was run with every one of its seeds."""
+    grids = [set(found) for found in by_step(study, table, case).values()]
+    return set.intersection(*grids) if grids else set()
+
+
 def mean_over(steps: Collection[float], rows: Mapping[int, Mapping[float, RunRow]]) -> list[RunRow]:
     """Return a row for each seed with the mean test accuracy over some steps."""
     means = {
@@ -174,10 +180,9 @@ def put_mean_differences(
 ) -> None:
     """Put the paired differences of test accuracy, mean over the steps at which both cases were run; see below."""
     for ours, theirs in pairs:
-        left, right = by_step(study, table, ours), by_step(study, against, theirs)
-        grids = [set(found) for side in (left, right) for found in side.values()]
-        steps = set.intersection(*grids) if left and right else set()
-        row = difference_row(mean_over(steps, left), mean_over(steps, right), "test/accuracy") if steps else None
+        steps = steps_of(study, table, ours) & steps_of(study, against, theirs)
+        sides = [mean_over(steps, by_step(study, *of)) for of in ((table, ours), (against, theirs))] if steps else []
+        row = difference_row(sides[0], sides[1], "test/accuracy") if sides else None
         if row is not None:
             study.put(study.study(made), f"{ours} - {theirs}, mean over steps", [row])
 

@@ -11,9 +11,9 @@ CASES = ("centralised", "standalone", "simulated-centralised")
 STEPS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 GRID = {
     1: STEPS,
-    4: (0.0005, 0.001, 0.002, 0.004, 0.008),
-    8: (0.00025, 0.0005, 0.001, 0.002, 0.004),
-    16: (0.000125, 0.00025, 0.0005, 0.001, 0.002),
+    4: (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016),
+    8: (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008),
+    16: (0.000125, 0.00025, 0.0005, 0.001, 0.002, 0.004),
 }
 ROWS = {f"Q={q:02d}-rate={rate}": glasu(q, learning_rate=rate) for q in GRID for rate in GRID[q]}
 ROWS |= {f"{case}-rate={rate}": {"special_case": case, "learning_rate": rate} for case in CASES for rate in STEPS}
