@@ -103,8 +103,8 @@ class Study(argparse.Namespace):
             seeds: instead of those of the command line.
             all_seeds: measure again what is there with fewer seeds; with `as_set`, only the seeds that are not there.
             whole: ``--only`` has been asked already.
-            as_set: measure again what is there with other settings than those of its point (its `settings`), which
-                may follow from other rows.
+            as_set: measure again what is there with other settings than those of its point (its `settings`, or the
+                point itself), which may follow from other rows.
             smoke_rows: with ``--smoke``, only so many.
         """
         seeds = seeds or self.seeds
@@ -137,9 +137,10 @@ class Study(argparse.Namespace):
 
     def _is_as_set(self, study: str, name: str, point: Any) -> bool:
         """Say whether all rows of a name were made with what the point sets; what it leaves open is not compared."""
-        asked = as_dict(build(find_protocol(self.protocol).Config, dict(point.settings)))
+        settings = getattr(point, "settings", point)
+        asked = as_dict(build(find_protocol(self.protocol).Config, dict(settings)))
         rows = self.rows(study, name)
-        return all(row.config.get(key) == asked[key] for row in rows for key in point.settings)
+        return all(row.config.get(key) == asked[key] for row in rows for key in settings)
 
     def put(
         self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = (), kept: Sequence[RunRow] = ()

@@ -15,7 +15,7 @@ SpecialCase = Literal["none", "centralised", "standalone", "simulated-centralise
 
 
 _STEP = 0.01
-"""Of one update on a joint inference; tuned steps for Q = 2 to 16 lie on both sides of its Q-th part."""
+"""Of one update on a joint inference; with Q of them each takes its Q-th part, a rule and no tuned value."""
 
 
 def _layers(value: Any) -> Any:

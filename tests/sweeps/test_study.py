@@ -86,21 +86,17 @@ def test_a_row_that_was_made_with_other_settings_is_measured_again_where_they_fo
 
 
 def test_only_the_seeds_that_are_not_there_are_measured_where_settings_are_as_they_were(tmp_path):
-    @dataclasses.dataclass
-    class Point:
-        settings: dict[str, object]
-
     asked = []
 
     def once(point, seed):
         asked.append(seed)
-        return RunRow(protocol="glasu", seed=seed, config=dataclasses.asdict(GlasuConfig(**point.settings)))
+        return RunRow(protocol="glasu", seed=seed, config=dataclasses.asdict(GlasuConfig(**point)))
 
     def seeds(rate, *seeds):
         asked.clear()
         given = parse("--out", str(tmp_path))
         given.protocol = "glasu"
-        points = {"a": Point({"learning_rate": rate})}
+        points = {"a": {"learning_rate": rate}}
         given.measure("table", points, once, seeds=seeds, all_seeds=True, as_set=True)
         return [row.seed for row in read_table(given.table)]
 
@@ -210,3 +206,15 @@ def test_what_differs(tmp_path, change, said):
     write_table(tmp_path / "t.parquet", [row])
     again = dataclasses.replace(row, **change)
     assert Repeat(known=read_table(tmp_path / "t.parquet")[0], again=again).differences == said
+
+
+@pytest.mark.parametrize(("now", "is_same"), [(0.0715, True), (0.0600, True), (0.0800, False), (None, False)])
+def test_calibration_errors_are_compared_by_their_absolute_difference(now, is_same):
+    # a sample beside the edge of a bin moves the sum by up to two over the number of samples
+    known = RunRow(protocol="glasu", seed=0, metrics={"validation/calibration_error": 0.0694, "loss": 0.0694})
+    again = dataclasses.replace(known, metrics={"validation/calibration_error": now, "loss": 0.0694})
+    repeat = Repeat(known=known, again=again)
+    assert (not repeat.differences) == is_same
+    assert "1 of 2 numbers equal, tolerance 0.01 (calibration errors: absolute): " in str(repeat)
+    other = dataclasses.replace(known, metrics={"validation/calibration_error": 0.0694, "loss": 0.0715})
+    assert Repeat(known=known, again=other).differences == ["metrics.loss: 0.0694 in the record, 0.0715 now"]

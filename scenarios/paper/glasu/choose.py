@@ -8,12 +8,12 @@ python scenarios/paper/glasu/choose.py --data cora [--only Q=04] [--seeds 0,1,2,
 from _study import asked, glasu, measure
 
 CASES = ("centralised", "standalone", "simulated-centralised")
-STEPS = (0.005, 0.01, 0.02, 0.04, 0.08)
+STEPS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 GRID = {
     1: STEPS,
-    4: (0.0005, 0.001, 0.002, 0.004, 0.008),
-    8: (0.00025, 0.0005, 0.001, 0.002, 0.004),
-    16: (0.000125, 0.00025, 0.0005, 0.001, 0.002),
+    4: (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016),
+    8: (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008),
+    16: (0.000125, 0.00025, 0.0005, 0.001, 0.002, 0.004),
 }
 ROWS = {f"Q={q:02d}-rate={rate}": glasu(q, learning_rate=rate) for q in GRID for rate in GRID[q]}
 ROWS |= {f"{case}-rate={rate}": {"special_case": case, "learning_rate": rate} for case in CASES for rate in STEPS}
