@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _watch import blocks
+
 from fedactors.config import parse_words
 from fedactors.network.links import Network
 from fedactors.records.recorder import MemoryRecorder
@@ -81,6 +83,8 @@ def perform(point: Point, seed: int = 0) -> RunRow:
 def perform_with_states(point: Point, seed: int = 0) -> tuple[RunRow, dict[str, bytes]]:
     """Run a point in simulation; return the actors' final states too."""
     recorder = Clocked()
+    if int(point.settings.get("num_parties", 2)) == 2:
+        blocks(point.data, tuple(point.settings.get("feature_split", ())))  # held: a study loads them once
     done = run_once(
         PROTOCOL,
         point.settings,
@@ -162,7 +166,7 @@ def asked(description: str | None, seeds: Sequence[int] = (0,)) -> Study:
 
 
 def perform_all(points: Iterable[Point], study: str, given: Study) -> None:
-    """Run every point with each seed; with ``--smoke`` the first, tiny."""
+    """Run every point with each seed that is not there yet; with ``--smoke`` the first, tiny."""
     words, sized = parse_words(given.words), {}
     for point in points:
         settings: dict[str, Any] = {**point.settings, **words}
@@ -171,4 +175,4 @@ def perform_all(points: Iterable[Point], study: str, given: Study) -> None:
             settings["feature_split"] = ()
             point = dataclasses.replace(point, data="breast-cancer")
         sized[point.name] = dataclasses.replace(point, settings=settings)
-    given.measure(study, sized, perform, smoke_rows=1)
+    given.measure(study, sized, perform, all_seeds=True, as_set=True, smoke_rows=1)
