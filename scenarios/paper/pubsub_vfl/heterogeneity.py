@@ -105,7 +105,8 @@ def main() -> None:
     }
     for gigabits in LINKS[:1] if given.smoke else LINKS:
         for study, situations in kinds.items():
-            for name, (cores, features) in list(situations.items())[: None if given.full or gigabits > 1 else 1]:
+            number = None if given.full or (gigabits > 1 and not given.smoke) else 1
+            for name, (cores, features) in list(situations.items())[:number]:
                 situation = f"{gigabits:g}-gbit-{name}"
                 made = points(cores, features, gigabits, *size)
                 perform_all(
