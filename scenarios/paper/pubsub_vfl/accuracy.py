@@ -3,19 +3,17 @@
 Centralised training is the synchronous baseline with one worker each: the tests show it equal to plain split learning
 at every step, and that is what the same network does on all columns in one place. Test metrics are those of the epoch
 that was best on validation rows. Regression: in the labels' units. `rounds` averages within epochs at twice the rate,
-as two workers that average take half the steps. `--summary` makes the tables of paired differences from the rows.
+as two workers that average take half the steps. Tables of paired differences are made from the rows.
 Reduced: 15 epochs, with the small model Energy 60, Blog 40 (``--full``: 100), 20,000 of the synthetic rows. Bank also
 without `duration`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from _study import Point, flags, perform_all
+from _study import Point, flags, perform_all, put_difference
 
-from fedactors.records.paired import paired_difference
 from fedactors.sweeps.study import Study
 
 DATA = ("bank", "credit", "energy", "blog", "synthetic:20000x500", "bank-no-duration")
@@ -43,32 +41,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def summarise(given: Study, study: str, metric: str) -> None:
-    """Put the paired differences to centralised training into the table: of AUC in points, of RMSE in per cent."""
-    for data in (name.partition(":")[0] for name in DATA):
-        theirs = {row.seed: row.metrics[f"test/{metric}"] for row in given.rows(study, f"{data}-{CENTRALISED}")}
-        for method in METHODS:
-            rows = given.rows(study, f"{data}-{method}")
-            if method == CENTRALISED or not rows or not theirs:
-                continue
-            shared = [row for row in rows if row.seed in theirs]
-            values = {row.seed: row.metrics[f"test/{metric}"] for row in shared}
-            gaps = {
-                seed: 100 * (value / theirs[seed] - 1 if metric == "rmse" else value - theirs[seed])
-                for seed, value in values.items()
-            }
-            found = paired_difference(gaps, dict.fromkeys(gaps, 0.0))
-            low, high = found["interval"] or (None, None)
-            metrics = {"difference": found["difference"], "low": low, "high": high, "n": found["n"]}
-            metrics = {name: value for name, value in metrics.items() if value is not None}
-            row = dataclasses.replace(shared[0], metrics=metrics, usage={}, curve={}, extra={})
-            given.put(f"{study}-differences", f"{data}-{method}", [row])
-
-
 def main() -> None:
     parser = flags(__doc__, SEEDS)
     parser.add_argument("--model", choices=("mlp", "resnet"), default="mlp", help="Table 1 or Table 7")
-    parser.add_argument("--summary", action="store_true", help="only the tables of paired differences")
     given = parser.parse_args(namespace=Study())
     points = [
         Point(
@@ -87,11 +62,12 @@ def main() -> None:
     ]
     for metric in ("auc", "rmse"):
         study = f"accuracy-{given.model}-{metric}"
-        if given.summary:
-            summarise(given, study, metric)
-            continue
         chosen = [point for point in points if (point.data in REGRESSION) == (metric == "rmse")]
         perform_all(chosen, study, given)
+        for point in chosen:
+            baseline = f"{point.data.partition(':')[0]}-{CENTRALISED}"
+            if point.name != baseline:
+                put_difference(given, study, point.name, baseline, f"test/{metric}", relative=metric == "rmse")
 
 
 if __name__ == "__main__":
