@@ -1,12 +1,13 @@
 """Unequal cores (50:14 to 36:28) and unequal features (50:450 to 200:300) of two parties (Figure 4): an epoch's time.
 
 Two settings a method. PubSub-VFL has the numbers of workers that the planner chooses from the committed cost model for
-this link (`planned`), and as many on both sides as the party with fewer cores has of them (`pairs`); the baselines have
-these pairs too, or eight (`8-pairs`). Batches of 256 rows, and nobody pauses between epochs. Over 1 Gbit/s the link is
-the bound of all of them, so that one situation of each kind is run there, and all of them over 25 Gbit/s. What is read
-is how long an epoch takes and how busy the cores are, not what is learned: so many workers share few batches.
+this link (`planned`), which may be more than a party has cores, and a pair for each core of the party with fewer
+(`pairs`); the baselines have these pairs too, or as many as the planner's larger number (`most-pairs`).
+Batches of 256 rows, and nobody pauses between epochs. Over 1 Gbit/s the link is the bound of all of them, so that one
+situation of each kind is run there, and all of them over 25 Gbit/s. What is read is how long an epoch takes and how
+busy the cores are, not what is learned: so many workers share few batches.
 Reduced: 50,000 synthetic rows, 2 epochs, and of the baselines those with a parameter server; ``--full`` has a million
-rows and 50 epochs, on both links.
+rows and 50 epochs, on both links. ``--only`` chooses situations.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ LINKS = (25.0, 1.0)
 """Gbit/s, 0.5 ms away."""
 OURS = "pubsub-vfl"
 BASELINES = ("avfl-ps", "vfl-ps")
-FEW = 8
 WINDOW = 8
 NUM_ROWS = 31_500
 """Training rows; they do not change which numbers of workers are best."""
@@ -45,12 +45,13 @@ def points(
     common = {"num_epochs": epochs, "epochs_per_round": epochs, "feature_split": features}
     plan = choice({"batch_size": 256, "feature_split": features}, data, by_party, NUM_ROWS, gigabits)
     pairs = (min(cores), min(cores))
+    most = max(plan.num_active_workers, plan.num_passive_workers)
     asked_of: dict[str, tuple[str, int, int]] = {
         f"{OURS}-planned": (OURS, plan.num_active_workers, plan.num_passive_workers),
         f"{OURS}-pairs": (OURS, *pairs),
     }
     for method in BASELINES:
-        asked_of |= {f"{method}-pairs": (method, *pairs), f"{method}-{FEW}-pairs": (method, FEW, FEW)}
+        asked_of |= {f"{method}-pairs": (method, *pairs), f"{method}-most-pairs": (method, most, most)}
     return {
         name: Point(
             name=name,
@@ -108,6 +109,8 @@ def main() -> None:
             number = None if given.full or (gigabits > 1 and not given.smoke) else 1
             for name, (cores, features) in list(situations.items())[:number]:
                 situation = f"{gigabits:g}-gbit-{name}"
+                if situation not in (given.row or situation) or not given.wants(f"{study}/{situation}-"):
+                    continue
                 made = points(cores, features, gigabits, *size)
                 perform_all(
                     [dataclasses.replace(point, name=f"{situation}-{end}") for end, point in made.items()], study, given
