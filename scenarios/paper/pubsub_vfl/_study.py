@@ -15,8 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _watch import blocks
+
 from fedactors.config import parse_words
 from fedactors.network.links import Network
+from fedactors.records.paired import paired_difference
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import NOT_REACHED, RunRow
 from fedactors.runtime.base import Runtime
@@ -81,6 +84,8 @@ def perform(point: Point, seed: int = 0) -> RunRow:
 def perform_with_states(point: Point, seed: int = 0) -> tuple[RunRow, dict[str, bytes]]:
     """Run a point in simulation; return the actors' final states too."""
     recorder = Clocked()
+    if int(point.settings.get("num_parties", 2)) == 2:
+        blocks(point.data, tuple(point.settings.get("feature_split", ())))  # held: a study loads them once
     done = run_once(
         PROTOCOL,
         point.settings,
@@ -162,7 +167,7 @@ def asked(description: str | None, seeds: Sequence[int] = (0,)) -> Study:
 
 
 def perform_all(points: Iterable[Point], study: str, given: Study) -> None:
-    """Run every point with each seed; with ``--smoke`` the first, tiny."""
+    """Run every point with each seed that is not there yet; with ``--smoke`` the first, tiny."""
     words, sized = parse_words(given.words), {}
     for point in points:
         settings: dict[str, Any] = {**point.settings, **words}
@@ -171,4 +176,31 @@ def perform_all(points: Iterable[Point], study: str, given: Study) -> None:
             settings["feature_split"] = ()
             point = dataclasses.replace(point, data="breast-cancer")
         sized[point.name] = dataclasses.replace(point, settings=settings)
-    given.measure(study, sized, perform, smoke_rows=1)
+    given.measure(study, sized, perform, all_seeds=True, as_set=True, smoke_rows=1)
+
+
+def put_difference(given: Study, study: str, name: str, baseline: str, metric: str, *, relative: bool = False) -> None:
+    """Put the paired difference of two names' rows, in per cent, into the table, if both are there.
+
+    Args:
+        given: what the command line says.
+        study: that they belong to.
+        name: whose rows are compared.
+        baseline: with which.
+        metric: what of them.
+        relative: per cent of the baseline's value instead of points.
+    """
+    theirs = {row.seed: float(row.metrics[metric]) for row in given.rows(study, baseline)}
+    rows = [row for row in given.rows(study, name) if row.seed in theirs]
+    if not rows:
+        return
+    gaps = {}
+    for row in rows:
+        value, other = float(row.metrics[metric]), theirs[row.seed]
+        gaps[row.seed] = 100 * (value - other) / (other if relative else 1)
+    found = paired_difference(gaps, dict.fromkeys(gaps, 0.0))
+    low, high = found["interval"] or (None, None)
+    known = {"difference": found["difference"], "low": low, "high": high, "n": found["n"]}
+    metrics = {key: value for key, value in known.items() if value is not None}
+    row = dataclasses.replace(rows[0], metrics=metrics, usage={}, curve={}, extra={})
+    given.put(f"{study}-differences", name, [row])

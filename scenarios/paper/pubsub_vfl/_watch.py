@@ -194,9 +194,9 @@ def watched_score(runtime: SimulatedRuntime, score: str) -> float:
 
 
 @functools.lru_cache(maxsize=1)
-def _blocks(data: str) -> tuple[PartyBlock, ...]:
+def blocks(data: str, feature_split: tuple[int, ...] = ()) -> tuple[PartyBlock, ...]:
     """Return the parties' rows of a named data set; as long as they are held, runs of this process load no others."""
-    made = load_data(PubSubVflConfig(), data, 0)
+    made = load_data(PubSubVflConfig(feature_split=feature_split), data, 0)
     return tuple(made.load(party) for party in made.parties)
 
 
@@ -204,7 +204,7 @@ def watch(point: Watched, seed: int) -> RunRow:
     """Run a point; its row has the seconds to each target (censored where it was not reached) and what it took."""
     score = score_of(point.data)
     recorder = Watcher(score, point.targets)
-    _blocks(point.data)  # held by its cache: runs of a study load them once
+    blocks(point.data)  # held by its cache: runs of a study load them once
     with contextlib.suppress(Enough):
         run_once(
             PROTOCOL,
