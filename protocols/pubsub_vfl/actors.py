@@ -281,17 +281,21 @@ class PassiveWorker(PartyWorker, Embedder):
 
     async def _embed(self, epoch: int, stamp: Stamp, positions: np.ndarray) -> Embedding:
         """Embed a batch and keep its publication for its gradient."""
-        self._publications[stamp] = publication = await self._forward(positions)
+        self._publications[self._key(epoch, stamp)] = publication = await self._forward(positions)
         values = await self._compressed(self._release("train", positions, publication[1]), epoch, stamp)
         return Embedding(stamp[0], epoch, stamp[1], self.clock.now(), values)
 
+    def _key(self, epoch: int, stamp: Stamp) -> Stamp:
+        """Return what a publication is kept by."""
+        return stamp
+
     async def _backward(self, gradient: Gradient) -> np.ndarray | Tensor | None:
         """Return the flat gradient through the publication that `gradient` belongs to; None if that was given up."""
-        stamp = (gradient.batch_id, gradient.sequence)
-        if stamp not in self._publications:
+        key = self._key(gradient.epoch, (gradient.batch_id, gradient.sequence))
+        if key not in self._publications:
             return None
-        publication, values, positions = self._publications[stamp]
-        self._forget(stamp)
+        publication, values, positions = self._publications[key]
+        self._forget(key)
         config, gradient_BE = self.config, await self._values(gradient)
         if config.bottom_training == "frozen":
             return np.zeros(self.replica.sizes[0], values.dtype)

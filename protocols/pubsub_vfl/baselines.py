@@ -32,7 +32,7 @@ from fedactors.runtime.base import Work
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.averaging import AveragingServer
-from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest
+from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest, Stamp
 
 Array = np.ndarray
 Share = tuple[int, int]
@@ -131,6 +131,10 @@ class PairedPassiveWorker(PassiveWorker):
             return None
         positions = self.rows.batches(request.epoch)[request.batch_id]
         return await self._embed(request.epoch, (request.batch_id, 1), positions)
+
+    def _key(self, epoch: int, stamp: Stamp) -> Stamp:
+        # a batch's number comes again in the next epoch, whose request may overtake the gradient of this one
+        return stamp[0], epoch
 
 
 class PairedActiveWorker(ActiveWorker):
