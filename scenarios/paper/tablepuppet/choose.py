@@ -147,9 +147,10 @@ def losses(grid: Grid, study: Study, seeds: Sequence[int] = (0, 1, 2)) -> dict[s
 
 
 def once(point: Point, seed: int) -> RunRow:
-    """Train at one point."""
+    """Train at one point; under privacy its ledger is kept too, which says that the noise is drawn anew each time."""
     done = run_once(PROTOCOL, point.settings, point.data, seed)
-    return done.row({"training/loss": done.result.metrics["training/loss"]}, extra={}, curve={})
+    extra = {"privacy": done.result.extra["privacy"]} if point.settings.get("label_dp") else {}
+    return done.row({"training/loss": done.result.metrics["training/loss"]}, extra=extra, curve={})
 
 
 def main() -> int:
