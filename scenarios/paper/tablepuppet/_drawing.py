@@ -20,7 +20,7 @@ def draw(figure: str, panels: Sequence[Panel], study: Study, axis: str = "epoch"
     Raises:
         BadInput: nothing was measured.
     """
-    shown = [panel for panel in panels if study.rows(panel.name, "centralised")]
+    shown = [panel for panel in panels if study.rows(panel.centralised, "centralised")]
     if not shown:
         raise BadInput(f"{study.table}: no panel of {figure} is measured (see --only)")
     columns = min(len(shown), 3)
@@ -39,7 +39,7 @@ def draw(figure: str, panels: Sequence[Panel], study: Study, axis: str = "epoch"
 
 
 def _draw_panel(axes: Axes, panel: Panel, study: Study, axis: str) -> None:
-    best = study.rows(panel.name, "centralised")[0].metrics
+    best = study.rows(panel.centralised, "centralised")[0].metrics
     score = "rmse" if "test/rmse" in best else "accuracy"
     ours, trivial = best[f"test/{score}"], best[f"test/trivial_{score}"]
     axes.axhline(ours, color="black", linestyle="--", linewidth=1, label="centralised")
