@@ -5,10 +5,11 @@ python scenarios/paper/nebulafl/table_1.py [--only dirichlet-0.5] [--full]
 On cited hardware and links, with the bytes and work of ResNet-18, as in the cell 44.7-MB-x1 of `map.py`. Every method
 has the settings that `choose.py` found on validation rows. Baselines train on the fastest free hardware, which gives
 each of them the most trainings in the time; NebulaFL is shown with its own assignment and with that policy. Baselines
-that send every container's model are also given twice the time, at Dirichlet 0.5.
+that send every container's model are also given twice the time, at Dirichlet 0.5. ``free-links`` are the same rows of
+0.5 on the "market", whose links carry a model at no cost to speak of.
 """
 
-from _study import BASELINES, FULL_IN_CLOUD, SPAN, Row, cloud, cloud_chosen, measure
+from _study import BASELINES, DIGITS, FULL_IN_CLOUD, SPAN, Row, chosen, cloud, cloud_chosen, measure
 
 from fedactors.records.compare import difference_row
 from protocols.nebulafl.config import BY_CENTER
@@ -25,6 +26,14 @@ FLAT = [name for name in BASELINES if name not in BY_CENTER]
 ROWS |= {
     f"dirichlet-0.5/{name}-twice": Row({**ROWS[f"dirichlet-0.5/{name}"].settings, "duration": 2 * SPAN})
     for name in FLAT
+}
+FREE = {
+    **DIGITS, "catalogue": "market", "network": "market", "bytes_factor": 1.0, "work_factor": 1.0,
+    "target_accuracy": None, "dirichlet": 0.5,
+}  # fmt: skip
+ROWS |= {
+    f"free-links/{name}": Row({**FREE, **chosen(name.removesuffix("-fastest")), **settings})
+    for name, settings in METHODS.items()
 }
 COMMON = {**cloud(), "stop_at_target": False, "duration": SPAN, "evaluation_interval": SPAN / 20}
 
