@@ -40,6 +40,9 @@ SMOKE: dict[str, Any] = {
     "rotation_interval": 200.0, "num_epochs": 1, "num_training": None,
 }  # fmt: skip
 SMOKE_IN_CLOUD = {"duration": 6.0, "evaluation_interval": 3.0, "rotation_interval": 2.0}
+SPAN = 14.0
+"""Seconds in the cloud after which methods are compared: sixty trainings in a row on an RTX 4090."""
+FULL_IN_CLOUD: dict[str, Any] = {"num_containers": 200, "active_per_center": 10}
 MODEL_BYTES = 19_240
 """Of the digits' model, 4,810 numbers."""
 BYTES = {megabytes: float(megabytes) * 1e6 / MODEL_BYTES for megabytes in ("1", "44.7", "500")}
@@ -69,6 +72,11 @@ def cloud_nebulafl(megabytes: str = "44.7", work: str = "x1") -> dict[str, Any]:
     known = chosen("nebulafl")
     trainings = 2.2 * known["rotation_interval"] / 250.0  # where it was chosen, 250 s are 2.2 trainings
     return {**known, "rotation_interval": max(trainings * _training(work), 2 * _transfer(megabytes))}
+
+
+def cloud_chosen(method: str) -> dict[str, Any]:
+    """Return a method's settings there: NebulaFL's interval follows the cloud's seconds, all else is as chosen."""
+    return cloud_nebulafl() if method == "nebulafl" else chosen(method)
 
 
 def _training(work: str) -> float:
@@ -121,6 +129,7 @@ def measure(
     *,
     seeds: Sequence[int],
     targets: Sequence[float] = (),
+    times: Sequence[float] = (),
     common: Mapping[str, Any] = DIGITS,
     full: Mapping[str, Any] = FULL,
     more: More | None = None,
@@ -133,6 +142,7 @@ def measure(
         rows: what to run.
         seeds: of a run that gives none.
         targets: test accuracies; when and for how much each was first measured is written too.
+        times: seconds; the accuracy measured last by then is written too.
         common: settings of all rows.
         full: what ``--full`` sets.
         more: metrics from the last checkpoint.
@@ -147,12 +157,19 @@ def measure(
         studies.setdefault(study, {})[last] = Row(settings, "digits" if given.smoke else rows[name].data)
     for study, points in studies.items():
         given.measure(
-            study, points, functools.partial(once, targets=targets, more=more), whole=True, all_seeds=True, as_set=True
+            study,
+            points,
+            functools.partial(once, targets=targets, times=times, more=more),
+            whole=True,
+            all_seeds=True,
+            as_set=True,
         )
     return given
 
 
-def once(row: Row, seed: int, targets: Sequence[float] = (), more: More | None = None) -> RunRow:
+def once(
+    row: Row, seed: int, targets: Sequence[float] = (), times: Sequence[float] = (), more: More | None = None
+) -> RunRow:
     """Run one row with one seed; `more` metrics come from its last checkpoint."""
     recorder = MemoryRecorder()
     done = run_once(PROTOCOL, row.settings, row.data, seed, recorder=recorder)
@@ -162,6 +179,9 @@ def once(row: Row, seed: int, targets: Sequence[float] = (), more: More | None =
         metrics |= more(done.config, done.data, recorder.checkpoints["final"].actors)
     for target in targets:
         metrics |= until(target, curve)
+    for time in times:
+        known = [point["accuracy"] for point in curve if point["time"] <= time * (1 + 1e-9)]
+        metrics |= of_split(measured_split(done.config), {f"accuracy_{time:g}s": known[-1]}) if known else {}
     digits = {"time": 6, "accuracy": 4, "dollars": 3}
     kept = {name: [round(point[name], places) for point in curve] for name, places in digits.items()}
     kept |= of_split(measured_split(done.config), {"accuracy": kept.pop("accuracy")})

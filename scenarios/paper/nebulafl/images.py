@@ -15,14 +15,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from _study import BASELINES, Row, chosen, cloud, cloud_nebulafl, flags, once, resized
+from _study import BASELINES, SPAN, Row, chosen, cloud, cloud_nebulafl, flags, once, resized
 
 from fedactors.sweeps.study import Study
 
 RATES = (0.003, 0.01, 0.03, 0.1)
 SHARES = (0.1, 0.5)
 PARTS = ("choose", "table")
-SPAN = 14.0
 COMMON: dict[str, Any] = {
     **cloud(), "stop_at_target": False, "batch_size": 25, "num_training": 6000, "duration": SPAN,
     "evaluation_interval": SPAN / 10, "resource_policy": "fastest",
