@@ -39,11 +39,11 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 MOVED = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Step times Q where blocks move at once; 1/L is about 1.1."""
-ALONE = (2.5, 5.0, 7.5, 10.0, 15.0, 20.0)
+ALONE = (5.0, 10.0, 20.0, 30.0, 40.0, 60.0)
 """The same for one block at a time; 1/L_block is about 3, and Q of these are to be done."""
-DUALS = (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
+DUALS = (1.25e-5, 2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4)
 """Dual steps of DCPA; the automatic one is about 4e-4."""
-ITERATIONS = 100
+ITERATIONS = 40
 """Of DCPA."""
 
 
