@@ -2,7 +2,7 @@
 
 Starts uniform over the clients, lazy walks, 1/Gamma of each token's copy (Section 4.2), Q = 20. Each takes the step of
 seven with the least training objective after 100 rounds on seed 0, which is not one of the five that follow; 1/L_block,
-which is safe for tokens that are averaged, is about 7e-4. SVFL beside it is that of `tuned.py` to 1e-2.
+which is safe for tokens that are averaged, is about 6.5e-4. SVFL beside it is that of `tuned.py` to 1e-2.
 
     python scenarios/paper/mtcd/overlapping.py
 """
