@@ -229,9 +229,9 @@ def solve_ridge(x_NF: Array, y_N: Array, alpha: float) -> Array:
 
 
 def solve_sparse_logistic(
-    x_NF: Array, y_N: Array, beta: float, tolerance: float = 1e-12, max_sweeps: int = 500
+    x_NF: Array, y_N: Array, beta: float, tolerance: float = 1e-12, max_sweeps: int = 500, step: float | None = None
 ) -> Array:
-    """Return theta* with a duality gap of at most `tolerance` (relative to f).
+    """Return theta* with a duality gap of at most `tolerance` (relative to f); `step` is at most 1/L, by default found.
 
     Accelerated proximal gradient with restart finds the support; a damped Newton method on the support does the rest.
 
@@ -241,7 +241,7 @@ def solve_sparse_logistic(
     problem = SparseLogistic(beta)
     num_samples = len(y_N)
     theta_F = np.zeros(x_NF.shape[1])
-    step = 1.0 / (1.01 * smoothness(problem, [x_NF]))
+    step = step or 1.0 / (1.01 * smoothness(problem, [x_NF]))
     for _ in range(max_sweeps):
         theta_F = _accelerated_steps(problem, x_NF, y_N, theta_F, step, num_steps=100)
         theta_F = _newton_on_support(problem, x_NF, y_N, theta_F)

@@ -82,12 +82,14 @@ class MtcdStudy(Study):
             )
         self.measure(figure, points, once, seeds=seeds, all_seeds=True)
 
-    def best(self, figure: str, tried: Iterable[str], metric: str, otherwise: float) -> float:
+    def best(
+        self, figure: str, tried: Iterable[str], metric: str, otherwise: float, step: str = "learning_rate"
+    ) -> float:
         """Return the step size of the row with the least of a metric among those that were tried, if any."""
         rows = [row for name in tried for row in self.rows(figure, name) if row.status == "finished"]
         if not rows:
             return otherwise
-        return float(min(rows, key=lambda row: float(row.metrics[metric])).config["learning_rate"])
+        return float(min(rows, key=lambda row: float(row.metrics[metric])).config[step])
 
 
 def once(setting: Setting, seed: int) -> RunRow:

@@ -11,6 +11,7 @@ shows, and takes far longer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,24 @@ DUALS = (0.03, 0.01, 0.1, None)
 MOST_ITERATIONS = 2500
 
 
+def iterations(
+    problem: objective.Problem,
+    blocks: Sequence[objective.Array],
+    y_N: objective.Array,
+    laplacian_KK: objective.Array,
+    steps: dcpa.DcpaSteps,
+) -> Iterator[list[dcpa.DcpaState]]:
+    """Yield all clients' states after each iteration of DCPA."""
+    states = [dcpa.start_state(len(y_N), x_ND.shape[1]) for x_ND in blocks]
+    while True:
+        mixed_KN = laplacian_KK @ np.array([state.y for state in states])
+        states = [
+            dcpa.iterate(problem, x_ND, y_N, state, mixed_N, steps, len(blocks))
+            for x_ND, state, mixed_N in zip(blocks, states, mixed_KN, strict=True)
+        ]
+        yield states
+
+
 def run_dcpa(settings: dict[str, Any], seed: int, dual: float | None, most: int) -> dict[str, Any]:
     """Return one run's curve of gap and vectors, to 1e-3, divergence, or `most` iterations."""
     config = build(MtcdConfig, settings)
@@ -42,14 +61,9 @@ def run_dcpa(settings: dict[str, Any], seed: int, dual: float | None, most: int)
     graph = make_graph(config, seed)
     laplacian_KK = dcpa.consensus_matrix(topology.metropolis_weights(graph))
     steps = dcpa.auto_steps(problem, blocks, laplacian_KK, dual)
-    states = [dcpa.start_state(len(y_N), x_ND.shape[1]) for x_ND in blocks]
     curve: dict[str, Any] = {"dual_step": steps.dual, "iterations": [], "gap": [], "vectors": []}
-    for iteration in range(1, most + 1):
-        mixed_KN = laplacian_KK @ np.array([state.y for state in states])
-        states = [
-            dcpa.iterate(problem, x_ND, y_N, state, mixed_N, steps, len(blocks))
-            for x_ND, state, mixed_N in zip(blocks, states, mixed_KN, strict=True)
-        ]
+    all_states = iterations(problem, blocks, y_N, laplacian_KK, steps)
+    for iteration, states in zip(range(1, most + 1), all_states, strict=False):
         if iteration % 25 == 0 or iteration == most:
             value = objective.objective(problem, blocks, y_N, [state.w for state in states])
             curve["iterations"].append(iteration)

@@ -15,8 +15,9 @@ from typing import Any
 from _study import FEW, MtcdStudy
 
 STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5, 2.2e-5, 2.8e-5, 4e-5)
-TOKENS = {40: (40, 20, 10, 8, 4, 2), 80: (80, 40, 20, 16, 8)}
-"""Tokens of the settings that are asked, by the number of clients; as many as clients stands for SVFL."""
+TOKENS = {40: (40, 20, 10, 8, 4, 2), 80: (80, 40, 16)}
+"""Tokens of the settings that are asked, by the number of clients; as many as clients stands for SVFL. With 80 clients
+those whose clusters are as long as with 40 and `FEW`."""
 LOCAL_STEPS = (1, 80)
 """Of `FEW`, beside 20."""
 

@@ -26,7 +26,7 @@ PRIVATE: dict[str, Any] = {
 }
 METHODS: dict[str, dict[str, Any]] = {"svfl": {"algorithm": "svfl"}, "mtcd": {"num_tokens": 1, "num_hops": 2}}
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-MULTIPLIERS = (1.0, 4.0, 16.0, 64.0, 256.0)
+MULTIPLIERS = (1.0, 4.0, 16.0, 64.0)
 TUNING_SEED = 5
 
 
