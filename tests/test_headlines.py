@@ -80,8 +80,8 @@ def test_a_difference_is_that_of_the_pairs(tmp_path):
     write(tmp_path / "data", "base", 1.0, 4.0)
     text = RATIO.replace("ratio", "difference").replace("<=", ">=")
     found = line(tmp_path, f'{text}0"\n')
-    assert found[1].startswith("+1 (0 to 2)<br>")
-    assert found[2:] == [">= 0", "holds", "2"]
+    assert found[1].startswith("+1 (-11.71 to 13.71)<br>")
+    assert found[2:] == [">= 0", "not shown", "2"]
 
 
 def test_a_summary_names_its_interval_and_its_pairs(tmp_path):

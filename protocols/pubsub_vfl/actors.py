@@ -285,10 +285,6 @@ class PassiveWorker(PartyWorker, Embedder):
         values = await self._compressed(self._release("train", positions, publication[1]), epoch, stamp)
         return Embedding(stamp[0], epoch, stamp[1], self.clock.now(), values)
 
-    def _key(self, epoch: int, stamp: Stamp) -> Stamp:
-        """Return what a publication is kept by."""
-        return stamp
-
     async def _backward(self, gradient: Gradient) -> np.ndarray | Tensor | None:
         """Return the flat gradient through the publication that `gradient` belongs to; None if that was given up."""
         key = self._key(gradient.epoch, (gradient.batch_id, gradient.sequence))

@@ -252,3 +252,7 @@ class Embedder(Addressee):
         """Return, and forget, the batches that came before their epoch did; None if they have not come."""
         first, self._first = self._first, None
         return first.assigned if first is not None and first.epoch == epoch else None
+
+    def _key(self, epoch: int, stamp: Stamp) -> Stamp:
+        """Return what a batch is kept by until its gradient comes."""
+        return stamp

@@ -67,7 +67,7 @@ def test_workers_of_a_party_in_one_process_hold_the_rows_of_named_data_once():
     assert first.block is second.block
     for array in (first.block.features, first.block.labels, first.block.ids, first.block.keeps_scale):
         with pytest.raises(ValueError, match="read-only"):
-            array[:1] = 0  # it would be the other's row too
+            array[:1] = 0  # type: ignore[index]  # it would be the other's row too
     assert vertical("breast-cancer").load("passive") is not first.block
     file = arrays("multiclass").part("passive-1")
     assert PartyRows(config, file, 0).block is not PartyRows(config, file, 0).block
