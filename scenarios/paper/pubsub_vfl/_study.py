@@ -190,13 +190,13 @@ def put_difference(given: Study, study: str, name: str, baseline: str, metric: s
         metric: what of them.
         relative: per cent of the baseline's value instead of points.
     """
-    theirs = {row.seed: float(row.metrics[metric]) for row in given.rows(study, baseline)}
-    rows = [row for row in given.rows(study, name) if row.seed in theirs]
+    theirs = {row.seed: row.metrics[metric] for row in given.rows(study, baseline) if metric in row.metrics}
+    rows = [row for row in given.rows(study, name) if row.seed in theirs and metric in row.metrics]
     if not rows:
         return
     gaps = {}
     for row in rows:
-        value, other = float(row.metrics[metric]), theirs[row.seed]
+        value, other = float(row.metrics[metric]), float(theirs[row.seed])
         gaps[row.seed] = 100 * (value - other) / (other if relative else 1)
     found = paired_difference(gaps, dict.fromkeys(gaps, 0.0))
     low, high = found["interval"] or (None, None)
