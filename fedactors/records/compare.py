@@ -18,7 +18,7 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.records.metrics import Summary, read_events, read_rounds, read_summary, shown_metric
-from fedactors.records.paired import paired_difference, paired_ratio, t_quantile
+from fedactors.records.paired import paired_difference, paired_ratio, t_interval
 from fedactors.records.remote import is_remote
 from fedactors.records.run_folder import RunFolder
 from fedactors.records.table import RunRow, is_table, read_facts, read_table
@@ -206,9 +206,7 @@ def describe_values(values: Sequence[float]) -> dict[str, Any]:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return {"n": len(values), "mean": mean, "std": None, "ci95": None}
-    std = statistics.stdev(values)
-    half = t_quantile(len(values) - 1) * std / math.sqrt(len(values))
-    return {"n": len(values), "mean": mean, "std": std, "ci95": [mean - half, mean + half]}
+    return {"n": len(values), "mean": mean, "std": statistics.stdev(values), "ci95": t_interval(values)}
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:

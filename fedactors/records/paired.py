@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -28,16 +28,16 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) ->
     gaps = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
     if len(gaps) < 2:
         return {"n": len(gaps), "difference": gaps[0] if gaps else None, "interval": None}
-    mean = statistics.fmean(gaps)
-    half = t_quantile(len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
-    return {"n": len(gaps), "difference": mean, "interval": [mean - half, mean + half]}
+    return {"n": len(gaps), "difference": statistics.fmean(gaps), "interval": t_interval(gaps)}
 
 
-def t_quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t distribution."""
+def t_interval(values: Sequence[float]) -> list[float]:
+    """Return the 95 % interval [low, high] of Student's t for the mean of at least two values."""
     from scipy.stats import t
 
-    return float(t.ppf(0.975, freedom))
+    mean, freedom = statistics.fmean(values), len(values) - 1
+    half = float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values))
+    return [mean - half, mean + half]
 
 
 def paired_ratio(

@@ -209,7 +209,7 @@ class PubSubVflConfig(StepSettings):
 
     on_party_loss: Literal["stop", "restart"] = "restart"
     """What follows when a worker's process is lost; a lost broker or parameter server, and a worker of a fixed pair
-    (each ``algorithm`` but ``pubsub-vfl``), always stops the run."""
+    (each ``algorithm`` but ``pubsub-vfl``), always stop the run."""
 
     def __post_init__(self) -> None:
         if self.feature_split and len(self.feature_split) != self.num_parties:
