@@ -61,6 +61,8 @@ class Watched:
     """Gbit/s that each party sends and receives in all."""
     latency: float = 0.0005
     """Seconds of one way."""
+    every: float = EVERY
+    """Share of an epoch after which the models are looked at."""
     cores: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"active": 32, "passive": 32})
     speed: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -95,16 +97,17 @@ def reaches(score: str, value: float, target: float) -> bool:
 
 
 class Watcher(MemoryRecorder):
-    """Looks at the models whenever the active party's steps have come another 5 % of an epoch further."""
+    """Looks at the models whenever the active party's steps have come another share of an epoch further."""
 
     runtime: Runtime | None = None
 
-    def __init__(self, score: str, targets: tuple[float, ...]) -> None:
+    def __init__(self, score: str, targets: tuple[float, ...], every: float = EVERY) -> None:
         super().__init__()
         self.curve: dict[str, list[float]] = {"epochs": [], "seconds": [], score: []}
         self.seconds_to: dict[float, float] = {}
         self._score = score
         self._targets = targets
+        self._every = every
         self._num_steps = 0
         self._num_looks = 0
         self._begun = math.nan
@@ -146,9 +149,9 @@ class Watcher(MemoryRecorder):
         first = runtime.contexts["active/worker-0"].actor
         assert isinstance(first, PartyWorker)
         per_epoch = num_batches(first.rows.num_train, first.config.batch_size)
-        if self._num_steps < (self._num_looks + 1) * EVERY * per_epoch:
+        if self._num_steps < (self._num_looks + 1) * self._every * per_epoch:
             return
-        self._num_looks = int(self._num_steps / (EVERY * per_epoch))
+        self._num_looks = int(self._num_steps / (self._every * per_epoch))
         self._look(self._num_steps / per_epoch, self.seconds)
         if len(self.seconds_to) == len(self._targets):
             runtime.fail(Enough("all targets are reached"))
@@ -203,7 +206,7 @@ def blocks(data: str, feature_split: tuple[int, ...] = ()) -> tuple[PartyBlock, 
 def watch(point: Watched, seed: int) -> RunRow:
     """Run a point; its row has the seconds to each target (censored where it was not reached) and what it took."""
     score = score_of(point.data)
-    recorder = Watcher(score, point.targets)
+    recorder = Watcher(score, point.targets, point.every)
     blocks(point.data)  # held by its cache: runs of a study load them once
     with contextlib.suppress(Enough):
         run_once(
