@@ -259,10 +259,24 @@ def median_spent(rows: Sequence[RunRow], spent: Callable[[RunRow], float | None]
     return ordered[len(ordered) // 2] if ordered else math.inf
 
 
-def difference_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], column: str) -> RunRow | None:
-    """Return the mean paired difference of a metric and its t interval as a row; None below `FEWEST` pairs."""
-    sides = [{row.seed: row.metrics[column] for row in rows if row.status == "finished"} for rows in (ours, theirs)]
-    found = difference(*sides)
+def difference_row(
+    ours: Sequence[RunRow], theirs: Sequence[RunRow], column: str, *, scale: float = 1.0, relative: bool = False
+) -> RunRow | None:
+    """Return the mean paired difference of a metric and its t interval as a row; None below `FEWEST` pairs.
+
+    Args:
+        ours: rows of one name.
+        theirs: those of the other.
+        column: the metric.
+        scale: of differences, 100 for points.
+        relative: each difference is a share of their value.
+    """
+    sides = [
+        {row.seed: row.metrics[column] for row in rows if row.status == "finished" and column in row.metrics}
+        for rows in (ours, theirs)
+    ]
+    units = {seed: scale / (value if relative else 1.0) for seed, value in sides[1].items()}
+    found = difference(*({seed: value * units.get(seed, scale) for seed, value in side.items()} for side in sides))
     if found["difference"] is None:
         return None
     metrics = {"difference": found["difference"], **dict(zip(("low", "high"), found["ci95"], strict=True))}

@@ -212,3 +212,10 @@ def test_a_row_of_paired_differences_has_the_t_interval():
     assert (row.metrics["difference"], row.metrics["n"]) == (3, 3)
     assert (row.metrics["low"], row.metrics["high"]) == pytest.approx((3 - half, 3 + half))
     assert difference_row(rows_taking("ours", 1.0, 2.0), rows_taking("theirs", 0.0, 0.0), "seconds") is None
+
+
+def test_a_relative_difference_is_a_share_of_each_seeds_own_value():
+    sides = rows_taking("ours", 1.1, 2.4, 2.0), rows_taking("theirs", 1.0, 2.0, 4.0)
+    row = difference_row(*sides, "seconds", scale=100.0, relative=True)
+    assert row.metrics["difference"] == pytest.approx((10 + 20 - 50) / 3)
+    assert difference_row(*sides, "seconds", scale=100.0).metrics["difference"] == pytest.approx((10 + 40 - 200) / 3)

@@ -19,7 +19,7 @@ from _watch import blocks
 
 from fedactors.config import parse_words
 from fedactors.network.links import Network
-from fedactors.records.paired import paired_difference
+from fedactors.records.compare import difference_row
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import NOT_REACHED, RunRow
 from fedactors.runtime.base import Runtime
@@ -180,7 +180,7 @@ def perform_all(points: Iterable[Point], study: str, given: Study) -> None:
 
 
 def put_difference(given: Study, study: str, name: str, baseline: str, metric: str, *, relative: bool = False) -> None:
-    """Put the paired difference of two names' rows, in per cent, into the table, if both are there.
+    """Put the paired difference of two names' rows, in per cent, into the table, if both have enough seeds.
 
     Args:
         given: what the command line says.
@@ -190,17 +190,7 @@ def put_difference(given: Study, study: str, name: str, baseline: str, metric: s
         metric: what of them.
         relative: per cent of the baseline's value instead of points.
     """
-    theirs = {row.seed: row.metrics[metric] for row in given.rows(study, baseline) if metric in row.metrics}
-    rows = [row for row in given.rows(study, name) if row.seed in theirs and metric in row.metrics]
-    if not rows:
-        return
-    gaps = {}
-    for row in rows:
-        value, other = float(row.metrics[metric]), float(theirs[row.seed])
-        gaps[row.seed] = 100 * (value - other) / (other if relative else 1)
-    found = paired_difference(gaps, dict.fromkeys(gaps, 0.0))
-    low, high = found["interval"] or (None, None)
-    known = {"difference": found["difference"], "low": low, "high": high, "n": found["n"]}
-    metrics = {key: value for key, value in known.items() if value is not None}
-    row = dataclasses.replace(rows[0], metrics=metrics, usage={}, curve={}, extra={})
-    given.put(f"{study}-differences", name, [row])
+    sides = given.rows(study, name), given.rows(study, baseline)
+    row = difference_row(*sides, metric, scale=100.0, relative=relative)
+    if row is not None:
+        given.put(f"{study}-differences", name, [row])

@@ -5,20 +5,21 @@
     python scenarios/paper/pubsub_vfl/time_to_target.py --full                 # the whole map, ten seeds everywhere
     python scenarios/paper/pubsub_vfl/time_to_target.py --smoke --out DIR
 
-Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each
-method's best one with ten other seeds, and `by-target` those that are the best for one target alone; `changes` takes
-what shortens the exchange away, one at a time, and `epochs` reads how long two whole epochs then take; `late` reads
-the same where a passive worker is 40 or 1,000 times slower than the others; `local` lets workers step again on cached
-exchanges while they wait, over two links, with and without it at the best of three settings (`local-tune`); `cores`
-reads how busy 64 cores are with up to 32 workers a side; `map` asks over several links which method is best, each
-with the setting that `links` chose for that link as `tune` does, among eight; `summary` makes the tables of paired
-ratios from the rows of the others, between two looks by interpolation. A row is measured again when its method's best
-setting is another one.
+Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each method's
+best one with ten other seeds, and `by-target` those that are the best for one target alone; `changes` takes what
+shortens the exchange away, one at a time, and `epochs` reads how long two whole epochs then take; `late` reads the same
+where a passive worker is 40 or 1,000 times slower than the others; `local` lets workers step again on cached exchanges
+while they wait, over two links, with and without it at the best of three settings (`local-tune`); `cores` reads how
+busy 64 cores are with up to 32 workers a side; `windows` has fewer and more batches in flight; `map` asks over several
+links which method is best, each with the setting that `links` chose for that link as `tune` does, among eight;
+`summary` makes the tables of paired ratios from the rows of the others, between two looks by interpolation. A row is
+measured again when its method's best setting is another one.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`), of a
-million rows, which take the settings chosen on a tenth of them, every 0.5 %. No method pauses between epochs. Of a method's settings that is best which reaches the most targets, and of several the one
-with the least sum of times to them.
+million rows, which take the settings chosen on a tenth of them, every 0.5 %. No method pauses between epochs. Of a
+method's settings that is best which reaches the most targets, and of several the one with the least sum of times to
+them.
 """
 
 from __future__ import annotations
@@ -50,23 +51,13 @@ CHOSEN_ON = {"synthetic:1000000x500": "synthetic:100000x500"}
 LOOKS = {"synthetic:1000000x500": EVERY / 10}
 """Share of an epoch after which models are looked at, where it is another one: as many batches as on a tenth."""
 PARTS = (
-    "tune",
-    "compare",
-    "by-target",
-    "changes",
-    "epochs",
-    "late",
-    "local-tune",
-    "local",
-    "cores",
-    "links",
-    "map",
-    "summary",
-)
+    "tune", "compare", "by-target", "changes", "epochs", "late", "local-tune", "local", "cores", "windows", "links",
+    "map", "summary",
+)  # fmt: skip
 TUNING_SEED = 100
 SEEDS = tuple(range(10))
-FEWER = {"tune": 1, "changes": 5, "epochs": 1, "late": 1, "local-tune": 1, "local": 5, "cores": 1, "links": 1, "map": 5}
-"""Seeds of the parts that are not run with all of them; ``--full`` does."""
+FIVE = ("changes", "local", "windows", "map")
+"""Parts that are run with five seeds; those that compare have all of them, the others one. ``--full``: all have all."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.0), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
 """Gbit/s and seconds of latency."""
@@ -88,8 +79,6 @@ AVFL_PS = (
     (4, "workers", 64, 0.003),
 )
 """Workers a side, who steps, batch size and learning rate; with one pair AVFL-PS would be AVFL."""
-ALSO_TRIED = ((4, "workers", 64, 0.01),)
-"""Of AVFL-PS, on the first set, with the rate that PubSub-VFL has in this place; nothing is chosen from it."""
 LINK_ALSO = {
     "vfl": ((1, "", 32, 0.003), (1, "", 512, 0.01)),
     "vfl-ps": ((8, "", 64, 0.003), (8, "", 64, 0.01)),
@@ -98,6 +87,11 @@ LINK_ALSO = {
     OURS: ((1, "workers", 64, 0.003), (1, "workers", 64, 0.01)),
 }
 """Two more of each method that are tried where its setting is chosen for a link; as above."""
+ALSO_TRIED = LINK_ALSO | {
+    "avfl-ps": (*LINK_ALSO["avfl-ps"], (4, "workers", 64, 0.01)),
+    OURS: (*LINK_ALSO[OURS], (4, "workers", 64, 0.02), (4, "workers", 32, 0.01), (8, "workers", 32, 0.01)),
+}
+"""Beyond the grids' edges and, of AVFL-PS, with PubSub-VFL's rate: on the first set only. Nothing is chosen from it."""
 NEVER = 2.0
 """An AUC that no run reaches: it is watched to its end."""
 EPOCH_LINKS = ((1.0, 0.0005), (1.0, 0.01))
@@ -120,6 +114,8 @@ LATE: Mapping[str, Mapping[str, Any]] = {
 """What a deadline, some 20 batches of the others long, does about a passive worker that is `SLOWER`."""
 SLOWER = (40, 1000)
 """Times slower than its siblings."""
+IN_FLIGHT = (0.25, 0.5, 1.0, 2.0)
+"""Of the batches that `settings` lets be in flight in all, for the methods that have a window."""
 ONE = {"num_active_workers": 1, "num_passive_workers": 1}
 LOCAL_LINKS = ((0.1, 0.01), (1.0, 0.0005))
 LOCAL: Mapping[str, Mapping[str, Any]] = {"without": {}, "with": {"local_updates": 5}}
@@ -264,7 +260,7 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
     if part == "tune":
         settled = [(method, chosen) for method in METHODS for chosen in grid(method)]
         if data == "bank":
-            settled += [("avfl-ps", _setting(*one)) for one in ALSO_TRIED]
+            settled += [(method, _setting(*one)) for method, also in ALSO_TRIED.items() for one in also]
         return {f"{method}-{label(chosen)}": point(method, chosen) for method, chosen in settled}
     links = ALL_LINKS if given.full else LINKS
     if part == "links":
@@ -300,6 +296,12 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
                     known = found[name].targets if name in found else ()
                     found[name] = dataclasses.replace(point(method, chosen), targets=(*known, target))
         return found
+    if part == "windows":
+        return {
+            f"{method}-{share:g}": _in_flight(point(method, best[method]), share)
+            for method in ("avfl", "avfl-ps", OURS)
+            for share in IN_FLIGHT
+        }
     if part == "compare":
         return {
             f"{method}-{bits}": point(method, {**chosen, "cut_bits": bits})
@@ -340,6 +342,15 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             "optimizer_at": "server" if best[OURS]["optimizer_at"] == "workers" else "workers"
         }
     return {name: point(OURS, {**best[OURS], **change}) for name, change in changes.items()}
+
+
+def _in_flight(whole: Watched, share: float) -> Watched:
+    """Return a run with a share of its batches in flight, and of the orders that wait at a worker."""
+    found = dict(whole.settings)
+    for name in ("max_in_flight", "embedding_buffer", "prefetch"):
+        if name in found:
+            found[name] = max(1, round(share * found[name]))
+    return dataclasses.replace(whole, settings=found)
 
 
 # --- the tables of ratios ---
@@ -469,7 +480,8 @@ def main() -> None:
                     for name, point in asked.items()
                     if part not in ("tune", "links") or "lr0.003" in name
                 }
-            fewer = given.seeds if given.full or part in ("compare", "by-target") else given.seeds[: FEWER[part]]
+            whole = given.full or part in ("compare", "by-target")
+            fewer = given.seeds if whole else given.seeds[: 5 if part in FIVE else 1]
             seeds = (TUNING_SEED,) if part in ("tune", "links", "local-tune") else fewer
             # what was chosen for the parts that compare follows from other rows, and may have changed with them
             given.measure(f"{part}-{data}", asked, watch, seeds=seeds, all_seeds=seeds is fewer, as_set=True)
