@@ -26,13 +26,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from _watch import EVERY, RESULTS, SIGNS, Watched, name_of, reaches, score_of, watch
+from _ratios import crossing, median_seconds, ratio_row
+from _watch import EVERY, RESULTS, SIGNS, Watched, name_of, score_of, watch
 
-from fedactors.records.paired import paired_ratio
 from fedactors.records.table import RunRow
 from fedactors.sweeps.study import Study, study_flags
 
@@ -51,13 +50,28 @@ CHOSEN_ON = {"synthetic:1000000x500": "synthetic:100000x500"}
 LOOKS = {"synthetic:1000000x500": EVERY / 10}
 """Share of an epoch after which models are looked at, where it is another one: as many batches as on a tenth."""
 PARTS = (
-    "tune", "compare", "by-target", "changes", "epochs", "late", "local-tune", "local", "cores", "windows", "links",
-    "map", "summary",
-)  # fmt: skip
+    "tune",
+    "compare",
+    "confirm",
+    "by-target",
+    "changes",
+    "epochs",
+    "late",
+    "local-tune",
+    "local",
+    "cores",
+    "windows",
+    "links",
+    "map",
+    "summary",
+)
 TUNING_SEED = 100
 SEEDS = tuple(range(10))
-FIVE = ("changes", "local", "windows", "map")
-"""Parts that are run with five seeds; those that compare have all of them, the others one. ``--full``: all have all."""
+FRESH_SEEDS = tuple(range(10, 20))
+"""Of `confirm`: seeds that nothing was changed after."""
+ALL_SEEDS = ("compare", "by-target", "changes", "map")
+"""Parts that are run with all seeds; of the others, `FIVE` have five, and the rest one. ``--full``: all have all."""
+FIVE = ("local", "windows")
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.0), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
 """Gbit/s and seconds of latency."""
@@ -251,7 +265,7 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             data=data,
             settings=settings(method, chosen, latency),
             # the last target takes most of the time, and is left to the comparison itself
-            targets=TARGETS[data][: None if given.full or part in ("tune", "compare") else 2],
+            targets=TARGETS[data][: None if given.full or part in ("tune", "compare", "confirm") else 2],
             gigabits=gigabits,
             latency=latency,
             every=LOOKS.get(data, EVERY),
@@ -302,10 +316,10 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             for method in ("avfl", "avfl-ps", OURS)
             for share in IN_FLIGHT
         }
-    if part == "compare":
+    if part in ("compare", "confirm"):
         return {
             f"{method}-{bits}": point(method, {**chosen, "cut_bits": bits})
-            for bits in (0, 8)
+            for bits in ((0, 8) if part == "compare" else (0,))
             for method, chosen in best.items()
         }
     if part == "epochs":
@@ -356,72 +370,18 @@ def _in_flight(whole: Watched, share: float) -> Watched:
 # --- the tables of ratios ---
 
 
-CHANCE = 0.5
-"""The AUC with which an untrained model begins; where the RMSE does, a run's first look says."""
-
-
-def crossing(row: RunRow, target: float) -> float | None:
-    """Return when the line through a run's looks first reaches the target; None if no look does.
-
-    Looks are a share of an epoch apart, so that a method with long epochs would be read later if only looks counted.
-    """
-    score = score_of(row.data)
-    seconds, values = row.curve["seconds"], row.curve[score]
-    if score == "auc":
-        seconds, values = [0.0, *seconds], [CHANCE, *values]
-    for place in range(1, len(values)):
-        if reaches(score, values[place], target):
-            share = (target - values[place - 1]) / (values[place] - values[place - 1])
-            return float(seconds[place - 1] + share * (seconds[place] - seconds[place - 1]))
-    return None
-
-
-def by_seed(rows: Sequence[RunRow], target: float) -> dict[int, float | None]:
-    """Return the seconds to a target by seed, None where it was not reached."""
-    return {row.seed: crossing(row, target) for row in rows if row.status == "finished"}
-
-
-def median_seconds(rows: Sequence[RunRow], target: float) -> float:
-    """Return the median time; infinite if fewer than half reached the target."""
-    return statistics.median_low([math.inf if v is None else v for v in by_seed(rows, target).values()] or [math.inf])
-
-
-def ratio_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], target: float) -> RunRow:
-    """Return the paired ratio of the times to a target, with its interval, as a row."""
-    found = paired_ratio(by_seed(ours, target), by_seed(theirs, target))
-    looks = [
-        {row.seed: row.metrics.get(name_of(target)) for row in rows if row.status == "finished"}
-        for rows in (ours, theirs)
-    ]
-    at_looks = paired_ratio(*looks, num_samples=1)["ratio"]
-    interval = found["interval"] or (math.nan, math.nan)
-    values = {
-        "seconds_to_target": median_seconds(ours, target),
-        "others_seconds_to_target": median_seconds(theirs, target),
-        "ratio_to_target": math.nan if found["ratio"] is None else found["ratio"],
-        "low_to_target": interval[0],
-        "high_to_target": interval[1],
-        "ratio_of_looks_to_target": math.nan if at_looks is None else at_looks,
-    }
-    metrics = {name: value for name, value in values.items() if math.isfinite(value)}
-    counts = {name: found[name] for name in ("n", "ours_censored", "theirs_censored", "neither")}
-    return dataclasses.replace(
-        ours[0], metrics={**metrics, **counts}, censored=tuple(values.keys() - metrics.keys()), curve={}, extra={}
-    )
-
-
 def summarise(given: Study, data: str) -> None:
     """Put the ratios of PubSub-VFL to each other method, and of each change to what is kept, into the table."""
-    for bits in (0, 8):
-        ours = given.rows(f"compare-{data}", f"{OURS}-{bits}")
-        others = [(m, given.rows(f"compare-{data}", f"{m}-{bits}")) for m in METHODS if m != OURS]
+    for part, bits in (("compare", 0), ("compare", 8), ("confirm", 0)):
+        study = f"ratios-{data}-{bits}" if part == "compare" else f"confirmed-{data}"
+        ours = given.rows(f"{part}-{data}", f"{OURS}-{bits}")
+        others = [(m, given.rows(f"{part}-{data}", f"{m}-{bits}")) for m in METHODS if m != OURS]
         for target in TARGETS[data] if ours else ():
             for method, rows in others:
                 if rows:
-                    given.put(f"ratios-{data}-{bits}", f"{target:g}-{method}", [ratio_row(ours, rows, target)])
+                    given.put(study, f"{target:g}-{method}", [ratio_row(ours, rows, target)])
             best, rows = min(others, key=lambda pair: median_seconds(pair[1], target))
-            name = f"{target:g}-best ({best})"
-            given.put(f"ratios-{data}-{bits}", name, [ratio_row(ours, rows, target)])
+            given.put(study, f"{target:g}-best ({best})", [ratio_row(ours, rows, target)])
     _summarise_by_target(given, data)
     for name in CHANGES:
         whole, changed = given.rows(f"changes-{data}", "all"), given.rows(f"changes-{data}", name)
@@ -480,8 +440,10 @@ def main() -> None:
                     for name, point in asked.items()
                     if part not in ("tune", "links") or "lr0.003" in name
                 }
-            whole = given.full or part in ("compare", "by-target")
+            whole = given.full or part in ALL_SEEDS
             fewer = given.seeds if whole else given.seeds[: 5 if part in FIVE else 1]
+            if part == "confirm":
+                fewer = FRESH_SEEDS if given.seeds == SEEDS else given.seeds
             seeds = (TUNING_SEED,) if part in ("tune", "links", "local-tune") else fewer
             # what was chosen for the parts that compare follows from other rows, and may have changed with them
             given.measure(f"{part}-{data}", asked, watch, seeds=seeds, all_seeds=seeds is fewer, as_set=True)
