@@ -5,28 +5,29 @@
     python scenarios/paper/pubsub_vfl/time_to_target.py --full                 # the whole map, ten seeds everywhere
     python scenarios/paper/pubsub_vfl/time_to_target.py --smoke --out DIR
 
-Parts, in this order: `tune` tries the same number of settings for every method (seed 100); `compare` runs each method's
-best one with ten other seeds, and `by-target` those that are the best for one target alone; `changes` takes what
-shortens the exchange away, one at a time, and `epochs` reads how long two whole epochs then take; `late` reads the same
-where a passive worker is 40 or 1,000 times slower than the others; `local` lets workers step again on cached exchanges
-while they wait, over two links, with and without it at the best of three settings (`local-tune`); `cores` reads how
-busy 64 cores are with up to 32 workers a side; `windows` has fewer and more batches in flight; `map` asks over several
-links which method is best, each with the setting that `links` chose for that link as `tune` does, among eight;
-`summary` makes the tables of paired ratios from the rows of the others, between two looks by interpolation. A row is
-measured again when its method's best setting is another one.
+Parts, in this order: `tune` tries the same number of settings for every method with five seeds of its own, `wider` some
+beyond; `compare` runs each method's best one with ten other seeds, `confirm` with ten more after which nothing was
+changed, and `by-target` those that are the best for one target alone; `changes` takes what shortens the exchange away,
+one at a time, and `epochs` reads how long two whole epochs then take; `late` reads the same where a passive worker is
+40 or 1,000 times slower than the others; `local` lets workers step again on cached exchanges while they wait, over two
+links, with and without it at the best of three settings (`local-tune`); `cores` reads how busy 64 cores are with up to
+32 workers a side; `windows` has fewer and more batches in flight; `map` asks over several links which method is best,
+each with the setting that `links` chose for that link as `tune` does, among eight; `summary` makes the tables of paired
+ratios from the rows of the others, between two looks by interpolation. A row is measured again when its method's best
+setting is another one.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`), of a
 million rows, which take the settings chosen on a tenth of them, every 0.5 %. No method pauses between epochs. Of a
-method's settings that is best which reaches the most targets, and of several the one with the least sum of times to
-them.
+method's settings that is best which reaches the most targets, over all seeds with which it was tried, and of several
+the one with the least sum of times to them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _ratios import crossing, median_seconds, ratio_row
@@ -51,6 +52,7 @@ LOOKS = {"synthetic:1000000x500": EVERY / 10}
 """Share of an epoch after which models are looked at, where it is another one: as many batches as on a tenth."""
 PARTS = (
     "tune",
+    "wider",
     "compare",
     "confirm",
     "by-target",
@@ -65,13 +67,16 @@ PARTS = (
     "map",
     "summary",
 )
-TUNING_SEED = 100
+TUNING_SEEDS = (100, 101, 102, 103, 104)
+"""Of `tune`; the first of them of the other parts that choose settings."""
 SEEDS = tuple(range(10))
 FRESH_SEEDS = tuple(range(10, 20))
 """Of `confirm`: seeds that nothing was changed after."""
 ALL_SEEDS = ("compare", "by-target", "changes", "map")
 """Parts that are run with all seeds; of the others, `FIVE` have five, and the rest one. ``--full``: all have all."""
 FIVE = ("local", "windows")
+TRIES = ("tune", "wider", "links", "local-tune")
+"""Parts that have tuning seeds."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.0), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
 """Gbit/s and seconds of latency."""
@@ -105,7 +110,7 @@ ALSO_TRIED = LINK_ALSO | {
     "avfl-ps": (*LINK_ALSO["avfl-ps"], (4, "workers", 64, 0.01)),
     OURS: (*LINK_ALSO[OURS], (4, "workers", 64, 0.02), (4, "workers", 32, 0.01), (8, "workers", 32, 0.01)),
 }
-"""Beyond the grids' edges and, of AVFL-PS, with PubSub-VFL's rate: on the first set only. Nothing is chosen from it."""
+"""Beyond the grids' edges and, of AVFL-PS, with PubSub-VFL's rate: nothing is chosen from it."""
 NEVER = 2.0
 """An AUC that no run reaches: it is watched to its end."""
 EPOCH_LINKS = ((1.0, 0.0005), (1.0, 0.01))
@@ -202,11 +207,11 @@ def link_name(gigabits: float, latency: float) -> str:
     return f"{gigabits:g}-gbit-{latency * 1e3:g}-ms-"
 
 
-def rank(row: RunRow, data: str) -> tuple[int, float]:
-    """Return how good a run was, the best one least: targets reached, then the sum of times to them."""
-    reached = [row.metrics[name_of(target)] for target in TARGETS[data] if name_of(target) in row.metrics]
+def rank(rows: Sequence[RunRow], data: str) -> tuple[int, float]:
+    """Return how good a setting's runs were, the best one least: targets reached, then the sum of times to them."""
+    reached = [row.metrics[name_of(t)] for row in rows for t in TARGETS[data] if name_of(t) in row.metrics]
     score = score_of(data)
-    return -len(reached), sum(reached) if reached else -SIGNS[score] * row.metrics[f"best_{score}"]
+    return -len(reached), sum(reached) if reached else -SIGNS[score] * sum(r.metrics[f"best_{score}"] for r in rows)
 
 
 def best_local(given: Study, data: str, tried: Mapping[str, Watched]) -> dict[str, Watched]:
@@ -217,44 +222,48 @@ def best_local(given: Study, data: str, tried: Mapping[str, Watched]) -> dict[st
         for name in LOCAL:
             own = [row for row in rows if row.name.startswith(f"{link_name(*link)}{name}-")]
             if own:
-                found[f"{link_name(*link)}{name}"] = tried[min(own, key=lambda row: rank(row, data)).name]
+                found[f"{link_name(*link)}{name}"] = tried[min(own, key=lambda row: rank([row], data)).name]
     return found
 
 
 def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
     """Return the best setting of each method over the rows of `tune`, or of a link over those of `links`."""
-    found: dict[str, tuple[tuple[int, float], dict[str, Any]]] = {}
     study = f"links-{data}" if link else f"tune-{CHOSEN_ON.get(data, data)}"
-    tried = [row for row in given.rows(study) if row.status == "finished" and row.name.startswith(link)]
-    rows = {row.name.removeprefix(link): row for row in tried}
-    for method in METHODS:
-        for chosen in link_grid(method) if link else grid(method):
-            row = rows.get(f"{method}-{label(chosen)}")
-            if row is None:
-                continue
-            if method not in found or rank(row, data) < found[method][0]:
-                found[method] = (rank(row, data), chosen)
+    ranks = {
+        method: {
+            place: rank(rows, data)
+            for place, chosen in enumerate(link_grid(method) if link else grid(method))
+            if (rows := _finished(given, study, f"{link}{method}-{label(chosen)}"))
+        }
+        for method in METHODS
+    }
+    found = {
+        method: (link_grid(method) if link else grid(method))[min(tried, key=lambda place: tried[place])]
+        for method, tried in ranks.items()
+        if tried
+    }
     if OURS not in found or len(found) < 2:
         raise SystemExit(
             f"{given.table}: holds no rows of {study} to choose settings by: run --part {study.split('-')[0]}"
         )
-    return {method: chosen for method, (_, chosen) in found.items()}
-
-
-def tuned_to(given: Study, data: str, target: float) -> dict[str, dict[str, Any]]:
-    """Return each method's setting that was the first to reach a target in `tune`; the best one where none did."""
-    found = tuned(given, data)
-    rows = {row.name: row for row in given.rows(f"tune-{data}") if row.status == "finished"}
-    for method in found:
-        tried = [(crossing(rows[name], target), chosen) for name, chosen in _named(method) if name in rows]
-        reached = [(seconds, chosen) for seconds, chosen in tried if seconds is not None]
-        if reached:
-            found[method] = min(reached, key=lambda pair: pair[0])[1]
     return found
 
 
-def _named(method: str) -> list[tuple[str, dict[str, Any]]]:
-    return [(f"{method}-{label(chosen)}", chosen) for chosen in grid(method)]
+def tuned_to(given: Study, data: str, target: float) -> dict[str, dict[str, Any]]:
+    """Return each method's setting that reached a target with the most seeds of `tune`, and then soonest."""
+    found = tuned(given, data)
+    for method in found:
+        best = (0, 0.0)
+        for chosen in grid(method):
+            rows = _finished(given, f"tune-{data}", f"{method}-{label(chosen)}")
+            reached = [seconds for row in rows if (seconds := crossing(row, target)) is not None]
+            if reached and (-len(reached), sum(reached)) < best:
+                best, found[method] = (-len(reached), sum(reached)), chosen
+    return found
+
+
+def _finished(given: Study, study: str, name: str) -> list[RunRow]:
+    return [row for row in given.rows(study, name) if row.status == "finished"]
 
 
 def points(given: Study, part: str, data: str) -> dict[str, Watched]:
@@ -265,17 +274,20 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             data=data,
             settings=settings(method, chosen, latency),
             # the last target takes most of the time, and is left to the comparison itself
-            targets=TARGETS[data][: None if given.full or part in ("tune", "compare", "confirm") else 2],
+            targets=TARGETS[data][: None if given.full or part in ("tune", "wider", "compare", "confirm") else 2],
             gigabits=gigabits,
             latency=latency,
             every=LOOKS.get(data, EVERY),
         )
 
     if part == "tune":
-        settled = [(method, chosen) for method in METHODS for chosen in grid(method)]
-        if data == "bank":
-            settled += [(method, _setting(*one)) for method, also in ALSO_TRIED.items() for one in also]
-        return {f"{method}-{label(chosen)}": point(method, chosen) for method, chosen in settled}
+        return {f"{method}-{label(chosen)}": point(method, chosen) for method in METHODS for chosen in grid(method)}
+    if part == "wider":
+        return {
+            f"{method}-{label(chosen)}": point(method, chosen)
+            for method, also in ALSO_TRIED.items()
+            for chosen in (_setting(*one) for one in also)
+        }
     links = ALL_LINKS if given.full else LINKS
     if part == "links":
         return {
@@ -444,9 +456,10 @@ def main() -> None:
             fewer = given.seeds if whole else given.seeds[: 5 if part in FIVE else 1]
             if part == "confirm":
                 fewer = FRESH_SEEDS if given.seeds == SEEDS else given.seeds
-            seeds = (TUNING_SEED,) if part in ("tune", "links", "local-tune") else fewer
+            elif part in TRIES:
+                fewer = TUNING_SEEDS if part == "tune" else TUNING_SEEDS[:1]
             # what was chosen for the parts that compare follows from other rows, and may have changed with them
-            given.measure(f"{part}-{data}", asked, watch, seeds=seeds, all_seeds=seeds is fewer, as_set=True)
+            given.measure(f"{part}-{data}", asked, watch, seeds=fewer, all_seeds=True, as_set=True)
 
 
 def _tiny(point: Watched) -> Watched:
