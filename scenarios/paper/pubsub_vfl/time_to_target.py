@@ -72,9 +72,9 @@ TUNING_SEEDS = (100, 101, 102, 103, 104)
 SEEDS = tuple(range(10))
 FRESH_SEEDS = tuple(range(10, 20))
 """Of `confirm`: seeds that nothing was changed after."""
-ALL_SEEDS = ("compare", "by-target", "changes", "map")
+ALL_SEEDS = ("compare", "by-target", "changes")
 """Parts that are run with all seeds; of the others, `FIVE` have five, and the rest one. ``--full``: all have all."""
-FIVE = ("local", "windows")
+FIVE = ("local", "windows", "map")
 TRIES = ("tune", "wider", "links", "local-tune")
 """Parts that have tuning seeds."""
 MOST_EPOCHS = 2
