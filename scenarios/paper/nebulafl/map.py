@@ -25,6 +25,7 @@ from _study import (
     WORK,
     Row,
     chosen,
+    clear,
     cloud,
     cloud_nebulafl,
     compared,
@@ -97,6 +98,7 @@ def cells() -> dict[str, dict[str, dict[str, Any]]]:
 
 def summarise(given: Study) -> None:
     """Put beside one another, for each cell and for time and money, the best baseline and each kind of NebulaFL."""
+    clear(given, *(f"{study}-{metric}" for study in ("map", "table-2") for metric in METRICS))
     for name, settings in cells().items():
         found = {row: given.rows(f"map/{name}", row) for row in settings}
         theirs = {row: rows for row, rows in found.items() if rows and not row.startswith("nebulafl")}
@@ -117,6 +119,7 @@ def summarise(given: Study) -> None:
 
 def summarise_exchange(given: Study) -> None:
     """Put each side's best number of exchanges beside the other's."""
+    clear(given, *(f"exchange-{metric}" for metric in METRICS))
     for megabytes, work in HEAVY:
         name = f"{megabytes}-MB-{work}"
         found = {row: given.rows(f"exchange/{name}", row) for row in exchange(megabytes, work)}
