@@ -17,7 +17,7 @@ from fedactors.data.horizontal import HorizontalData
 from fedactors.learning.metrics import of_split
 from fedactors.records.compare import ratio_row
 from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.table import RunRow, read_table, write_table
+from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, rows_of, study_flags
 from protocols.nebulafl.config import NebulaFLConfig
@@ -209,9 +209,3 @@ def spent(metric: str) -> Callable[[RunRow], float | None]:
 def compared(ours: Sequence[RunRow], theirs: Sequence[RunRow], metric: str) -> RunRow:
     """Return the paired ratios of hours (the medians in seconds) or dollars as a row."""
     return ratio_row(ours, theirs, spent(metric), scale=3600.0 if metric == "hours" else 1.0)
-
-
-def clear(given: Study, *studies: str) -> None:
-    """Take away what was compared before, whose best baseline or points may be others now; not with ``--row``."""
-    if given.row is None and given.table.exists():
-        write_table(given.table, [row for row in read_table(given.table) if row.study not in studies])

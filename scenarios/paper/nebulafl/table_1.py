@@ -9,7 +9,7 @@ that send every container's model are also given twice the time, at Dirichlet 0.
 0.5 on the "market", whose links carry a model at no cost to speak of.
 """
 
-from _study import BASELINES, DIGITS, FULL_IN_CLOUD, SPAN, Row, chosen, clear, cloud, cloud_chosen, measure
+from _study import BASELINES, DIGITS, FULL_IN_CLOUD, SPAN, Row, chosen, cloud, cloud_chosen, measure
 
 from fedactors.records.compare import difference_row
 from protocols.nebulafl.config import BY_CENTER
@@ -42,8 +42,10 @@ if __name__ == "__main__":
         __doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4), times=(SPAN / 2,), common=COMMON, full=FULL_IN_CLOUD
     )
     for study in dict.fromkeys(f"table-1/{name.partition('/')[0]}" for name in ROWS):
-        clear(given, f"{study}-differences")
-        for name in ("nebulafl", *BASELINES, *(f"{name}-twice" for name in FLAT)):
-            row = difference_row(given.rows(study, "nebulafl-fastest"), given.rows(study, name), "test/accuracy")
-            if row is not None:
-                given.put(f"{study}-differences", f"nebulafl-fastest - {name}", [row])
+        found = {
+            f"nebulafl-fastest - {name}": difference_row(
+                given.rows(study, "nebulafl-fastest"), given.rows(study, name), "test/accuracy"
+            )
+            for name in ("nebulafl", *BASELINES, *(f"{name}-twice" for name in FLAT))
+        }
+        given.replace(f"{study}-differences", {name: row for name, row in found.items() if row is not None})
