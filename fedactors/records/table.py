@@ -187,13 +187,14 @@ def read_facts(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def put_rows(path: Path, rows: Iterable[RunRow], order: Sequence[str] = ()) -> None:
+def put_rows(path: Path, rows: Iterable[RunRow], order: Sequence[str] = (), whole: Sequence[str] = ()) -> None:
     """Put rows into the table at `path`, in place of those of the same study and name; several processes may at a time.
 
     Args:
         path: of the table, which need not exist.
         rows: the new ones.
         order: names in the order in which their study shall have them; names that are not in it stand before.
+        whole: studies of which the new rows are all there is; others that they had go.
     """
     new: dict[tuple[str, str], list[RunRow]] = {}
     for row in rows:
@@ -201,7 +202,8 @@ def put_rows(path: Path, rows: Iterable[RunRow], order: Sequence[str] = ()) -> N
     with _locked(path):
         kept: dict[tuple[str, str], list[RunRow]] = {}
         for row in read_table(path) if path.exists() else ():
-            kept.setdefault((row.study, row.name), []).append(row)
+            if row.study not in whole:
+                kept.setdefault((row.study, row.name), []).append(row)
         groups = {**kept, **new}
         studies = list(dict.fromkeys(study for study, _ in groups))
         place = {name: index for index, name in enumerate(order)}

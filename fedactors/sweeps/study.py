@@ -164,6 +164,15 @@ class Study(argparse.Namespace):
         shown = first.failure or format_value(dict(list(first.metrics.items())[:6]))
         print(f"{study}/{name}: {shown} ({first.wall_seconds:.1f} s)", flush=True)
 
+    def replace(self, study: str, rows: Mapping[str, RunRow]) -> None:
+        """Put one row a name as all that a study has: what was compared before may go by other names."""
+        if self.row is not None:
+            for name, row in rows.items():
+                self.put(study, name, [row])
+            return
+        put_rows(self.table, [self._known(study, name, row) for name, row in rows.items()], list(rows), (study,))
+        print(f"{study}: {len(rows)} rows", flush=True)
+
     def command(self, study: str, name: str, seed: int) -> str:
         """Return the command line of this script that makes one row with one seed."""
         words, rest = [], list(sys.argv[1:])

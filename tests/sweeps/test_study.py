@@ -176,6 +176,23 @@ def test_a_row_made_again_is_compared_and_not_written(tmp_path, capsys):
         measured(tmp_path, {"b": "1"}, "--row", "table/b", "--seeds", "7")
 
 
+def test_a_study_that_is_replaced_keeps_no_row_of_another_name(tmp_path, capsys):
+    measured(tmp_path, {"a": "1"})
+    given = parse("--out", str(tmp_path))
+    given.protocol = "glasu"
+    given.put("other", "old", [once("1", 0)])
+    given.replace("other", {name: once(name, 0) for name in ("z", "y")})
+    assert [(row.study, row.name) for row in read_table(given.table)] == [
+        ("table", "a"), ("table", "a"), ("other", "z"), ("other", "y"),
+    ]  # fmt: skip
+    given.row = "other/y"
+    with pytest.raises(SystemExit) as end:
+        given.replace("other", {name: once(name, 0) for name in ("x", "y")})
+    assert not end.value.code
+    assert "other/y seed 0" in capsys.readouterr().out
+    assert [row.name for row in given.rows("other")] == ["z", "y"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -35,6 +35,7 @@ from _study import (
 )  # fmt: skip
 
 from fedactors.records.compare import median_spent
+from fedactors.records.table import RunRow
 from fedactors.sweeps.study import Study
 
 OURS: dict[str, dict[str, Any]] = {
@@ -97,6 +98,7 @@ def cells() -> dict[str, dict[str, dict[str, Any]]]:
 
 def summarise(given: Study) -> None:
     """Put beside one another, for each cell and for time and money, the best baseline and each kind of NebulaFL."""
+    made: dict[str, dict[str, RunRow]] = {}
     for name, settings in cells().items():
         found = {row: given.rows(f"map/{name}", row) for row in settings}
         theirs = {row: rows for row, rows in found.items() if rows and not row.startswith("nebulafl")}
@@ -109,14 +111,18 @@ def summarise(given: Study) -> None:
                 # each with the policy that serves it best here, ours and theirs alike
                 mine = min(ours, key=lambda row: median_spent(ours[row], spent(metric)))
                 ratio = compared(ours[mine], theirs[best], metric)
-                given.put(f"map-{metric}", f"{name}, {mine} over {best}", [ratio])
+                made.setdefault(f"map-{metric}", {})[f"{name}, {mine} over {best}"] = ratio
                 if kind == "nebulafl" and name == TABLE_2:
                     for row, rows in theirs.items():
-                        given.put(f"table-2-{metric}", f"{mine} over {row}", [compared(ours[mine], rows, metric)])
+                        table = made.setdefault(f"table-2-{metric}", {})
+                        table[f"{mine} over {row}"] = compared(ours[mine], rows, metric)
+    for study, rows in made.items():
+        given.replace(study, rows)
 
 
 def summarise_exchange(given: Study) -> None:
     """Put each side's best number of exchanges beside the other's."""
+    made: dict[str, dict[str, RunRow]] = {}
     for megabytes, work in HEAVY:
         name = f"{megabytes}-MB-{work}"
         found = {row: given.rows(f"exchange/{name}", row) for row in exchange(megabytes, work)}
@@ -128,9 +134,10 @@ def summarise_exchange(given: Study) -> None:
                 )
                 for side in ("nebulafl", "fedavg")
             )
-            given.put(
-                f"exchange-{metric}", f"{name}, {ours} over {theirs}", [compared(found[ours], found[theirs], metric)]
-            )
+            ratio = compared(found[ours], found[theirs], metric)
+            made.setdefault(f"exchange-{metric}", {})[f"{name}, {ours} over {theirs}"] = ratio
+    for study, rows in made.items():
+        given.replace(study, rows)
 
 
 def main() -> None:

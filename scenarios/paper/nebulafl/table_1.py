@@ -19,7 +19,7 @@ METHODS = {"nebulafl": {}, "nebulafl-fastest": {"resource_policy": "fastest"}} |
 }
 ROWS = {
     f"dirichlet-{alpha:g}/{name}": Row({"dirichlet": alpha, **cloud_chosen(name.removesuffix("-fastest")), **settings})
-    for alpha in (0.5, 0.1)
+    for alpha in (1.0, 0.5, 0.1)
     for name, settings in METHODS.items()
 }
 FLAT = [name for name in BASELINES if name not in BY_CENTER]
@@ -42,7 +42,10 @@ if __name__ == "__main__":
         __doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4), times=(SPAN / 2,), common=COMMON, full=FULL_IN_CLOUD
     )
     for study in dict.fromkeys(f"table-1/{name.partition('/')[0]}" for name in ROWS):
-        for name in ("nebulafl", *BASELINES, *(f"{name}-twice" for name in FLAT)):
-            row = difference_row(given.rows(study, "nebulafl-fastest"), given.rows(study, name), "test/accuracy")
-            if row is not None:
-                given.put(f"{study}-differences", f"nebulafl-fastest - {name}", [row])
+        found = {
+            f"nebulafl-fastest - {name}": difference_row(
+                given.rows(study, "nebulafl-fastest"), given.rows(study, name), "test/accuracy"
+            )
+            for name in ("nebulafl", *BASELINES, *(f"{name}-twice" for name in FLAT))
+        }
+        given.replace(f"{study}-differences", {name: row for name, row in found.items() if row is not None})
