@@ -39,6 +39,7 @@ if __name__ == "__main__":
     measure(given, "table4", ROWS, target=target, evaluate_every=1, num_rounds=30, patience=None)
     one = quickest(given, 1)
     for more in filter(None, (quickest(given, q) for q in GRID if q > 1)):
-        row = one and difference_row(*(given.rows(given.study("table4"), name) for name in (more, one)), TIME)
-        if row:
+        ours, theirs = (given.rows(given.study("table4"), name) for name in (more, one))
+        row = difference_row(ours, theirs, TIME) if one else None
+        if row is not None:
             given.put(given.study("table4-differences"), f"{more} - {one}", [row])
