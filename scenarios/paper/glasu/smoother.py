@@ -39,16 +39,23 @@ def smooth_grid(study: GlasuStudy, case: str, rule: str) -> Grid:
 
 def best_step(grid: Grid) -> float:
     """Return the step with the best mean validation accuracy over seeds."""
-    steps = set.intersection(*(set(found) for found in grid.values()))
     scores = {
-        step: statistics.fmean(found[step].metrics["validation/accuracy"] for found in grid.values()) for step in steps
+        step: statistics.fmean(found[step].metrics["validation/accuracy"] for found in grid.values())
+        for step in steps_of_all(grid)
     }
     return max(sorted(scores), key=scores.__getitem__)
+
+
+def steps_of_all(*grids: Grid) -> set[float]:
+    """Return the steps at which all seeds of some grids were run."""
+    return set.intersection(*(set(found) for grid in grids for found in grid.values()))
 
 
 def put_rule(study: GlasuStudy, rule: str) -> None:
     """Put a rule's differences: each method at its best step, and GLASU-1's mean over all steps."""
     grids = {case: smooth_grid(study, case, rule) for case in ("Q=01", "Q=04", *CASES)}
+    if not all(grids.values()):
+        return
     for ours in ("Q=01", "Q=04"):
         for theirs in CASES:
             steps = {case: best_step(grids[case]) for case in (ours, theirs)}
@@ -56,7 +63,7 @@ def put_rule(study: GlasuStudy, rule: str) -> None:
             name = " - ".join(f"{case}-rate={step}" for case, step in steps.items())
             put(study, f"{rule}: {name}", *sides)
     for theirs in CASES:
-        common = set.intersection(*(set(found) for case in ("Q=01", theirs) for found in grids[case].values()))
+        common = steps_of_all(grids["Q=01"], grids[theirs])
         sides = [mean_over(common, grids[case]) for case in ("Q=01", theirs)]
         put(study, f"{rule}: Q=01 - {theirs}, mean over steps", *sides)
 
