@@ -10,6 +10,8 @@ from pathlib import Path
 
 from _study import RESULTS, GlasuStudy, asked, best_row, glasu, measure
 
+from fedactors.records.compare import difference_row
+
 BACKBONES = ("gcn", "gat", "gcnii")
 CASES = {
     "simulated-centralised": {"special_case": "simulated-centralised"},
@@ -56,4 +58,10 @@ def draw(study: GlasuStudy) -> Path:
 if __name__ == "__main__":
     given = asked(__doc__)
     measure(given, "figure3", ROWS)
+    whole, *others = CASES
+    for name, against in ((f"{of}-{case}", f"{of}-{whole}") for of in BACKBONES[:2] for case in others):
+        ours, theirs = (given.rows(given.study("figure3"), row) for row in (name, against))
+        gap = difference_row(ours, theirs, "test/accuracy")
+        if gap is not None:
+            given.put(given.study("figure3-differences"), f"{name} - {against}", [gap])
     print(draw(given))
