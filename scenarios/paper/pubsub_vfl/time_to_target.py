@@ -384,6 +384,7 @@ def _in_flight(whole: Watched, share: float) -> Watched:
 
 def summarise(given: Study, data: str) -> None:
     """Put the ratios of PubSub-VFL to each other method, and of each change to what is kept, into the table."""
+    tables: dict[str, dict[str, RunRow]] = {}
     for part, bits in (("compare", 0), ("compare", 8), ("confirm", 0)):
         study = f"ratios-{data}-{bits}" if part == "compare" else f"confirmed-{data}"
         ours = given.rows(f"{part}-{data}", f"{OURS}-{bits}")
@@ -391,19 +392,22 @@ def summarise(given: Study, data: str) -> None:
         for target in TARGETS[data] if ours else ():
             for method, rows in others:
                 if rows:
-                    given.put(study, f"{target:g}-{method}", [ratio_row(ours, rows, target)])
+                    tables.setdefault(study, {})[f"{target:g}-{method}"] = ratio_row(ours, rows, target)
             best, rows = min(others, key=lambda pair: median_seconds(pair[1], target))
-            given.put(study, f"{target:g}-best ({best})", [ratio_row(ours, rows, target)])
-    _summarise_by_target(given, data)
+            tables[study][f"{target:g}-best ({best})"] = ratio_row(ours, rows, target)
+    tables[f"ratios-by-target-{data}"] = _by_target(given, data)
+    effects, local_effects, best_of = (
+        tables.setdefault(f"{s}-{data}", {}) for s in ("effects", "local-effects", "best")
+    )
     for name in CHANGES:
         whole, changed = given.rows(f"changes-{data}", "all"), given.rows(f"changes-{data}", name)
         if name != "all" and whole and changed:
             for target in TARGETS[data][: None if given.full else 2]:
-                given.put(f"effects-{data}", f"{name}-{target:g}", [ratio_row(changed, whole, target)])
+                effects[f"{name}-{target:g}"] = ratio_row(changed, whole, target)
     for way in (link_name(*link) for link in LOCAL_LINKS):
         without, changed = (given.rows(f"local-{data}", f"{way}{name}") for name in LOCAL)
         for target in TARGETS[data][:2] if without and changed else ():
-            given.put(f"local-effects-{data}", f"{way}{target:g}", [ratio_row(changed, without, target)])
+            local_effects[f"{way}{target:g}"] = ratio_row(changed, without, target)
     links: dict[str, dict[str, list[RunRow]]] = {}
     for row in given.rows(f"map-{data}"):
         link, _, method = row.name.partition("-ms-")
@@ -413,14 +417,17 @@ def summarise(given: Study, data: str) -> None:
         if OURS not in found or len(found) < 2:
             continue
         best = min((m for m in found if m != OURS), key=lambda method: median_seconds(found[method], target))
-        row = ratio_row(found[OURS], found[best], target)
-        given.put(f"best-{data}", f"{link}, best baseline {best}", [row])
+        best_of[f"{link}, best baseline {best}"] = ratio_row(found[OURS], found[best], target)
+    for study, rows_of_study in tables.items():
+        if rows_of_study:
+            given.replace(study, rows_of_study)
 
 
-def _summarise_by_target(given: Study, data: str) -> None:
-    """Put the ratios of the methods' settings for each target alone into the table."""
+def _by_target(given: Study, data: str) -> dict[str, RunRow]:
+    """Return the ratios of the methods' settings for each target alone."""
+    ratios: dict[str, RunRow] = {}
     if not given.rows(f"by-target-{data}"):
-        return
+        return ratios
     best = tuned(given, data)
     for target in TARGETS[data]:
         found = {
@@ -434,7 +441,8 @@ def _summarise_by_target(given: Study, data: str) -> None:
             continue
         quickest = min(found, key=lambda method: median_seconds(found[method], target))
         for name, rows in [*found.items(), (f"best ({quickest})", found[quickest])]:
-            given.put(f"ratios-by-target-{data}", f"{target:g}-{name}", [ratio_row(ours, rows, target)])
+            ratios[f"{target:g}-{name}"] = ratio_row(ours, rows, target)
+    return ratios
 
 
 def main() -> None:
