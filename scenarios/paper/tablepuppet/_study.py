@@ -72,7 +72,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "local_epochs": 1,
             "local_learning_rate": 0.03,
             "inner_rounds": 1,
-            "inner_rho": 1.0,
+            "inner_rho": 0.01,
         },
     },
     "orders:300-linear": {"sgd": {}, "admm": {}, "partitioned admm": {}},
