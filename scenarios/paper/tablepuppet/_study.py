@@ -39,13 +39,13 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "nycflights13-linear": {
         "sgd": {"learning_rate": 0.3, "batch_size": 512},
-        "admm": {"rho": 0.3},
+        "admm": {"rho": 0.5},
         "partitioned admm": {"rho": 0.3, "inner_rho": 0.001},
     },
     "nycflights13-logistic": {
         "sgd": {"learning_rate": 1.0, "batch_size": 512},
-        "admm": {"rho": 0.03},
-        "partitioned admm": {"rho": 0.03, "inner_rho": 0.001},
+        "admm": {"rho": 0.05},
+        "partitioned admm": {"rho": 0.1, "inner_rho": 0.0001},
     },
     "nycflights13-neural": {
         "sgd": {"learning_rate": 0.003, "batch_size": 512},
@@ -70,9 +70,9 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "rho": 1.0,
             "clip": 1,
             "local_epochs": 1,
-            "local_learning_rate": 0.1,
+            "local_learning_rate": 0.03,
             "inner_rounds": 1,
-            "inner_rho": 0.1,
+            "inner_rho": 0.01,
         },
     },
     "orders:300-linear": {"sgd": {}, "admm": {}, "partitioned admm": {}},

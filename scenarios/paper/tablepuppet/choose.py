@@ -65,9 +65,6 @@ def grids(given: Mapping[str, Any], sgd: Axes, admm: Axes, partitioned: Axes) ->
 
 
 RHO: dict[str, tuple[float, ...]] = {"rho": (0.03, 0.1, 0.3, 1.0)}
-BOTH: dict[str, tuple[float, ...]] = {**RHO, "inner_rho": (0.001, 0.01, 0.1, 1.0)}
-FEW = {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)}
-LATE_RHO: dict[str, tuple[float, ...]] = {"rho": (0.01, *RHO["rho"])}
 GRIDS = (
     *grids(
         LINEAR,
@@ -75,15 +72,30 @@ GRIDS = (
         {"rho": (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0)},
         {"rho": (0.1, 0.3, 1.0), "inner_rho": (0.0001, 0.001, 0.01)},
     ),
-    *grids(SOFTMAX, {"learning_rate": (0.5, 1.0, 2.0)}, {"rho": (0.01, *RHO["rho"])}, FEW),
+    *grids(
+        SOFTMAX,
+        {"learning_rate": (0.5, 1.0, 2.0)},
+        {"rho": (0.01, *RHO["rho"])},
+        {"rho": (0.1, 0.3), "inner_rho": (0.001, 0.01)},
+    ),
     *grids(
         LINEAR | NEURAL,
         {"learning_rate": (0.2, 0.5, 1.0)},
         {"rho": (0.1, 0.3, 1.0)},
         {"inner_rho": (0.001, 0.01), "lbfgs_iterations": (3, 10)},
     ),
-    *grids(FLIGHTS, {"learning_rate": (0.1, 0.3, 0.5), "batch_size": (512, 2048)}, RHO, BOTH),
-    *grids(LATE, {"learning_rate": (0.1, 0.3, 0.5, 1.0), "batch_size": (512, 2048)}, LATE_RHO, BOTH | LATE_RHO),
+    *grids(
+        FLIGHTS,
+        {"learning_rate": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5), "batch_size": (512, 2048)},
+        {"rho": (0.01, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 3.0)},
+        {"rho": (0.03, 0.1, 0.3, 1.0), "inner_rho": (0.0001, 0.001, 0.01)},
+    ),
+    *grids(
+        LATE,
+        {"learning_rate": (0.3, 0.5, 1.0, 1.5, 2.0, 4.0), "batch_size": (512, 2048)},
+        {"rho": (0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0)},
+        {"rho": (0.01, 0.03, 0.1, 0.3), "inner_rho": (0.0001, 0.001, 0.01)},
+    ),
     *grids(
         FLIGHTS | NEURAL,
         {"learning_rate": (0.0003, 0.001, 0.003), "batch_size": (512,)},
@@ -92,8 +104,8 @@ GRIDS = (
     ),
 )
 """The paper's ranges (rates 0.01 to 0.5, rho 0.1 to 10), and beyond them where the loss is less curved than the squared
-one. MovieLens' linear model has nine points for each method. Four clients take the settings of two, and VFL those of
-RFL-V."""
+one. The linear and logistic models have as many points for each method. Four clients take the settings of two, and VFL
+those of RFL-V."""
 PRIVATE_GRIDS = (
     *grids(
         LINEAR | PRIVATE,
@@ -103,14 +115,9 @@ PRIVATE_GRIDS = (
     ),
     *grids(
         LATE | PRIVATE,
-        {"batch_size": (240000,), "clip": (3, 10), "learning_rate": (2.0, 4.0, 8.0, 16.0, 32.0)},
-        {"rho": (0.2, 1.0), "local_learning_rate": (0.01, 0.03, 0.1, 0.3, 1.0)},
-        {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0), "local_learning_rate": (0.03, 0.1)},
-    ),
-    Grid(
-        panel=Panel(data="nycflights13", task="binary", private=True),
-        algorithm="rfl-sgd-v",
-        axes={"batch_size": (240000,), "clip": (30,), "learning_rate": (2.0, 4.0)},
+        {"batch_size": (240000,), "clip": (3, 10, 30), "learning_rate": (4.0, 8.0, 16.0)},
+        {"rho": (0.2, 1.0, 3.0), "local_learning_rate": (0.01, 0.1, 0.3)},
+        {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0), "local_learning_rate": (0.03, 0.1, 0.3)},
     ),
 )
 """Large batches and few local epochs: each step is one more release, so few steps with little noise beat many. On the
