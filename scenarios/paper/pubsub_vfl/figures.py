@@ -1,4 +1,4 @@
-"""Draws docs/results/pubsub_vfl-*.svg from the committed table of runs: times to a target, attack success for 5d.
+"""Draws docs/results/pubsub_vfl-*.svg from the committed table of runs: times to a target, attack success for 5d."""
 
 from __future__ import annotations
 
