@@ -24,8 +24,8 @@ from protocols.mtcd.plugin import PROTOCOL
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 TABLE = RESULTS / "mtcd.parquet"
 GAPS = (1e-1, 1e-2, 1e-3)
-FEW = (40, 20, 8)
-"""Tokens of the settings whose Q is tuned; 40 stands for SVFL."""
+FEW = (40, 20, 10, 8, 4)
+"""Tokens of the settings whose Q is tuned with 40 clients; 40 stands for SVFL."""
 POINTS = 60
 """Points of a curve that are kept."""
 Curve = Mapping[str, Sequence[float]]
@@ -65,7 +65,7 @@ class MtcdStudy(Study):
         states_budget: bool = False,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        """Run the settings of a figure, by name, over seeds; what is there with fewer seeds is run again.
+        """Run the settings of a figure, by name, over seeds: those seeds that are not there with these settings.
 
         Beside the last measurements a row has, for each gap, the iterations and vectors it took to reach it.
         """
@@ -80,7 +80,7 @@ class MtcdStudy(Study):
                 reproducible_noise=reproducible_noise,
                 states_budget=states_budget,
             )
-        self.measure(figure, points, once, seeds=seeds, all_seeds=True)
+        self.measure(figure, points, once, seeds=seeds, all_seeds=True, as_set=True)
 
     def best(
         self, figure: str, tried: Iterable[str], metric: str, otherwise: float, step: str = "learning_rate"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from _cells import by_seed, difference_text, grid_table, number, ratio_text, spread_of, summaries, table, values_of
-from _study import FEW, by_name
+from _study import by_name
 
 from fedactors.sweeps.repeat import older_text
 
@@ -226,14 +226,15 @@ def network_step_table() -> str:
     )
 
 
-def local_steps_grid(gap: str) -> str:
+def local_steps_grid(gap: str, which: str = "", num_clients: int = 40) -> str:
     """Return the fewest rounds of each method with each Q, and the product of step and Q at which it needs them."""
     found: dict[int, dict[int, tuple[float, float]]] = {}
-    for study in ("step-sizes", "local-step-sizes"):
+    asked = {int(name.partition("-")[0]) for name in by_name(f"local-step-sizes{which}")}
+    for study in (f"step-sizes{which}", f"local-step-sizes{which}"):
         for name, rows in by_name(study).items():
             given, rounds = rows[0].config, rows[0].metrics.get(f"rounds_to_{gap}")
             tokens, q = int(name.partition("-")[0]), int(given["num_local_steps"])
-            if tokens in FEW and rounds is not None:
+            if tokens in asked and rounds is not None:
                 point = (float(rounds), q * float(given["learning_rate"]))
                 found.setdefault(tokens, {})[q] = min(found.get(tokens, {}).get(q, (math.inf, 0.0)), point)
     all_q = sorted({q for line in found.values() for q in line})
@@ -244,7 +245,7 @@ def local_steps_grid(gap: str) -> str:
         cells = [
             f"**{cell}**" if q in line and line[q][0] == best else cell for q, cell in zip(all_q, cells, strict=True)
         ]
-        rows_.append(["SVFL" if tokens == 40 else f"{tokens} tokens", *cells])
+        rows_.append(["SVFL" if tokens == num_clients else f"{tokens} tokens", *cells])
     return table(f"rounds to {float(gap):g} | " + " | ".join(f"Q = {q}" for q in all_q), rows_)
 
 
@@ -440,6 +441,8 @@ ALL_TABLES: dict[str, Callable[[], str]] = {
     "network-steps": network_step_table,
     "local-step-sizes": functools.partial(local_steps_grid, "0.001"),
     "local-step-sizes-coarse": functools.partial(local_steps_grid, "0.01"),
+    "local-step-sizes-80": functools.partial(local_steps_grid, "0.001", "-80", 80),
+    "local-step-sizes-80-coarse": functools.partial(local_steps_grid, "0.01", "-80", 80),
     "best-40": functools.partial(best_table, 40),
     "best-80": functools.partial(best_table, 80),
     "overlapping": overlapping_table,
@@ -464,6 +467,7 @@ STUDIES = {
     "ranges": tuple(COMPARISONS),
     **{study: tuple(f"{study}-{kind}" for kind in kinds(study)) for study in ("networks", "network-steps")},
     **{f"local-step-sizes{which}": ("step-sizes", "local-step-sizes") for which in ("", "-coarse")},
+    **{f"local-step-sizes-80{which}": ("step-sizes-80", "local-step-sizes-80") for which in ("", "-coarse")},
     "overlapping": ("overlapping", "best-40-0.01"),
     **{f"best-{number}": tuple(f"best-{number}-{gap}" for gap in ("0.01", "0.001")) for number in (40, 80)},
 }

@@ -10,6 +10,7 @@ step and Q: what a block moves in a round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from _study import FEW, MtcdStudy
@@ -17,9 +18,9 @@ from _study import FEW, MtcdStudy
 STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5, 2.2e-5, 2.8e-5, 4e-5)
 TOKENS = {40: (40, 20, 10, 8, 4, 2), 80: (80, 40, 16)}
 """Tokens of the settings that are asked, by the number of clients; as many as clients stands for SVFL. With 80 clients
-those whose clusters are as long as with 40 and `FEW`."""
+those whose clusters are as long as with 40 and 20 and 8 tokens."""
 LOCAL_STEPS = (1, 80)
-"""Of `FEW`, beside 20."""
+"""Beside 20."""
 
 
 def setting(num_clients: int, tokens: int, step: float, local_steps: int) -> dict[str, Any]:
@@ -31,21 +32,26 @@ def setting(num_clients: int, tokens: int, step: float, local_steps: int) -> dic
     return {**made, "num_tokens": tokens, "num_hops": num_clients // tokens - 1, "walk": "sweep"}
 
 
+def other_local_steps(num_clients: int, all_tokens: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """Return the runs with other Q, by name, at the same products of step and Q."""
+    return {
+        f"{g:02}-tokens-q{q:02}-{20 * step:.2g}": setting(num_clients, g, 20 * step / q, q)
+        for g in all_tokens
+        for q in LOCAL_STEPS
+        for step in STEPS
+    }
+
+
 def main() -> None:
     """Run every method at every step size; one that diverges is a row that says so."""
     study = MtcdStudy.of(__doc__, seeds=(0,))
     rows = {f"{g:02}-tokens-{step:g}": setting(40, g, step, 20) for g in TOKENS[40] for step in STEPS}
     study.record("step-sizes", rows)
-    rows = {
-        f"{g:02}-tokens-q{q:02}-{20 * step:.2g}": setting(40, g, 20 * step / q, q)
-        for g in FEW
-        for q in LOCAL_STEPS
-        for step in STEPS
-    }
-    study.record("local-step-sizes", rows)
+    study.record("local-step-sizes", other_local_steps(40, FEW))
     if study.full:
         rows = {f"{g:02}-tokens-{step:g}": setting(80, g, step, 20) for g in TOKENS[80] for step in STEPS}
         study.record("step-sizes-80", rows)
+        study.record("local-step-sizes-80", other_local_steps(80, TOKENS[80]))
 
 
 if __name__ == "__main__":

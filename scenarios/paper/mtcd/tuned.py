@@ -1,6 +1,6 @@
-"""Figures 4 and 5 where the number of local steps is tuned too, and with 80 clients where not; both on the path graph.
+"""Figures 4 and 5 where the number of local steps is tuned too, with 40 and 80 clients on the path graph.
 
-Each method takes the step, and with 40 clients the Q, that needs the fewest rounds to the gap in `step_sizes.py`, whose
+Each method takes the step and the Q that need the fewest rounds to the gap in `step_sizes.py`, whose
 seed is not one of these. Links cost as in `semi_decentralised.py`.
 
     python scenarios/paper/mtcd/tuned.py            after step_sizes.py, whose rows it reads
@@ -17,7 +17,7 @@ from step_sizes import TOKENS, setting
 
 from fedactors.errors import BadInput
 
-STUDIES = {40: ("step-sizes", "local-step-sizes"), 80: ("step-sizes-80",)}
+STUDIES = {40: ("step-sizes", "local-step-sizes"), 80: ("step-sizes-80", "local-step-sizes-80")}
 GAPS = (1e-2, 1e-3)
 
 
