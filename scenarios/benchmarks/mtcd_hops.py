@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,12 @@ from fedactors.plugins import RunResult
 from fedactors.records.table import RunRow, put_rows
 from fedactors.runtime.base import derived_seed
 from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.sweeps.trials import code_digest, data_digest, versions
 from protocols.mtcd import algorithm
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, load_data
 from protocols.mtcd.objective import problem_of
+from protocols.mtcd.plugin import PROTOCOL
 from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
 from protocols.mtcd.run import run
 
@@ -168,6 +172,10 @@ def main() -> None:
         data="synthetic",
         config=as_dict(config),
         metrics=metrics,
+        command=shlex.join(["python", "scenarios/benchmarks/mtcd_hops.py", *sys.argv[1:]]),
+        code=code_digest(PROTOCOL),
+        content=data_digest("synthetic"),
+        versions=versions(),
         extra={"ratio_range": [round(min(ratios), 3), round(max(ratios), 3)], "features_per_client": args.features},
     )
     if args.to:
