@@ -56,7 +56,7 @@ def once(point: Point, seed: int) -> RunRow:
 
 
 def main() -> None:
-    given = flags(__doc__, seeds=(0, 1, 2)).parse_args(namespace=PrivacyStudy())
+    given = flags(__doc__, seeds=(0, 1, 2, 3, 4)).parse_args(namespace=PrivacyStudy())
     epochs, words = 20 if given.full else 3, parse_words(given.words)
     for data in DATA:
         points = {
@@ -68,7 +68,7 @@ def main() -> None:
                 name: dataclasses.replace(point, data="breast-cancer", settings={**point.settings, "num_epochs": 1})
                 for name, point in points.items()
             }
-        given.measure(f"privacy-{data}", points, once, smoke_rows=2)
+        given.measure(f"privacy-{data}", points, once, all_seeds=True, as_set=True, smoke_rows=2)
         for name in METHODS:
             if name != ALONE:
                 put_difference(given, f"privacy-{data}", name, ALONE, "test/auc")
