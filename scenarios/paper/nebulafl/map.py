@@ -117,7 +117,7 @@ def summarise(given: Study) -> None:
                         table = made.setdefault(f"table-2-{metric}", {})
                         table[f"{mine} over {row}"] = compared(ours[mine], rows, metric)
     for study, rows in made.items():
-        given.replace(study, rows)
+        given.replace(study, ratios)
 
 
 def summarise_exchange(given: Study) -> None:
@@ -137,7 +137,7 @@ def summarise_exchange(given: Study) -> None:
             ratio = compared(found[ours], found[theirs], metric)
             made.setdefault(f"exchange-{metric}", {})[f"{name}, {ours} over {theirs}"] = ratio
     for study, rows in made.items():
-        given.replace(study, rows)
+        given.replace(study, ratios)
 
 
 def main() -> None:
