@@ -116,7 +116,7 @@ def summarise(given: Study) -> None:
                     for row, rows in theirs.items():
                         table = made.setdefault(f"table-2-{metric}", {})
                         table[f"{mine} over {row}"] = compared(ours[mine], rows, metric)
-    for study, rows in made.items():
+    for study, ratios in made.items():
         given.replace(study, ratios)
 
 
@@ -136,7 +136,7 @@ def summarise_exchange(given: Study) -> None:
             )
             ratio = compared(found[ours], found[theirs], metric)
             made.setdefault(f"exchange-{metric}", {})[f"{name}, {ours} over {theirs}"] = ratio
-    for study, rows in made.items():
+    for study, ratios in made.items():
         given.replace(study, ratios)
 
 
