@@ -34,8 +34,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "movielens-1m-neural": {
         "sgd": {"learning_rate": 0.5},
-        "admm": {"rho": 0.3},
-        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01, "lbfgs_iterations": 10},
+        "admm": {"rho": 0.1},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001, "lbfgs_iterations": 10},
     },
     "nycflights13-linear": {
         "sgd": {"learning_rate": 0.3, "batch_size": 512},
@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "nycflights13-neural": {
         "sgd": {"learning_rate": 0.003, "batch_size": 512},
         "admm": {"rho": 0.3},
-        "partitioned admm": {"rho": 0.3, "inner_rho": 0.01, "lbfgs_iterations": 3},
+        "partitioned admm": {"rho": 0.3, "inner_rho": 0.001, "lbfgs_iterations": 3},
     },
     "movielens-1m-linear-private": {
         "sgd": {"batch_size": 102400, "clip": 30, "learning_rate": 0.2},
@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "local_epochs": 5,
             "local_learning_rate": 0.3,
             "inner_rounds": 1,
-            "inner_rho": 0.001,
+            "inner_rho": 0.01,
         },
     },
     "nycflights13-logistic-private": {
