@@ -413,7 +413,7 @@ class WorksInBackground(Right):
     async def search(self) -> None:
         while True:
             await self.clock.sleep(0.002, key="search")
-            self.found = sum(i * i for i in range(60_000))
+            self.found = sum(i * i for i in range(150_000))
 
 
 # --- time and chance ---
