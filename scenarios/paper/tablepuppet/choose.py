@@ -156,7 +156,8 @@ def losses(grid: Grid, study: Study, seeds: Sequence[int] = (0, 1, 2)) -> dict[s
 def once(point: Point, seed: int) -> RunRow:
     """Train at one point; under privacy its ledger is kept too, which says that the noise is drawn anew each time."""
     done = run_once(PROTOCOL, point.settings, point.data, seed)
-    extra = {"privacy": done.result.extra["privacy"]} if point.settings.get("label_dp") else {}
+    kept = ("privacy", "rows_that_join", "joined_rows") if point.settings.get("label_dp") else ()
+    extra = {name: done.result.extra[name] for name in kept}
     return done.row({"training/loss": done.result.metrics["training/loss"]}, extra=extra, curve={})
 
 
