@@ -229,19 +229,15 @@ def best_local(given: Study, data: str, tried: Mapping[str, Watched]) -> dict[st
 def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
     """Return the best setting of each method over the rows of `tune`, or of a link over those of `links`."""
     study = f"links-{data}" if link else f"tune-{CHOSEN_ON.get(data, data)}"
-    ranks = {
-        method: {
-            place: rank(rows, data)
-            for place, chosen in enumerate(link_grid(method) if link else grid(method))
-            if (rows := _finished(given, study, f"{link}{method}-{label(chosen)}"))
-        }
-        for method in METHODS
-    }
-    found = {
-        method: (link_grid(method) if link else grid(method))[min(tried, key=lambda place: tried[place])]
-        for method, tried in ranks.items()
-        if tried
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for method in METHODS:
+        asked = link_grid(method) if link else grid(method)
+        tried = [(_finished(given, study, f"{link}{method}-{label(chosen)}"), chosen) for chosen in asked]
+        tried = [(rows, chosen) for rows, chosen in tried if rows]
+        if len({len(rows) for rows, _ in tried}) > 1:
+            raise SystemExit(f"{given.table}: settings of {method} have not as many seeds in {study}: run them all")
+        if tried:
+            found[method] = min(tried, key=lambda pair: rank(pair[0], data))[1]
     if OURS not in found or len(found) < 2:
         raise SystemExit(
             f"{given.table}: holds no rows of {study} to choose settings by: run --part {study.split('-')[0]}"

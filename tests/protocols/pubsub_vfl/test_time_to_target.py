@@ -123,9 +123,13 @@ def test_a_setting_for_one_target_reaches_it_with_most_seeds_then_first_and_else
         return dataclasses.replace(row_of("bank", "auc", values, **metrics), name=name)
 
     class Given:
+        table = "table"
+        leave = 0
+
         def rows(self, table: str, name: str) -> list[RunRow]:
             assert table == "tune-bank"
             made = [
+                dataclasses.replace(tried("avfl", 0, [low - 0.1] * 3, best_auc=low - 0.1), seed=1),
                 tried("avfl", 0, [low - 0.01, high, high], **{name_of(low): 2.0, name_of(high): 2.0}),
                 tried("avfl", 1, [low, low, low], **{name_of(low): 1.0}),
                 dataclasses.replace(tried("avfl", 1, [low, low, low], **{name_of(low): 1.0}), seed=1),
@@ -133,9 +137,13 @@ def test_a_setting_for_one_target_reaches_it_with_most_seeds_then_first_and_else
                 dataclasses.replace(tried("avfl", 2, [low - 0.1] * 3, best_auc=low - 0.1), seed=1),
                 tried(study.OURS, 2, [low, high, high], **{name_of(low): 1.0, name_of(high): 2.0}),
             ]
-            return [row for row in made if row.name == name]
+            return [row for row in made[self.leave :] if row.name == name]
 
     avfl, ours = study.grid("avfl"), study.grid(study.OURS)
     assert study.tuned_to(Given(), "bank", low) == {"avfl": avfl[1], study.OURS: ours[2]}
     assert study.tuned_to(Given(), "bank", high) == {"avfl": avfl[0], study.OURS: ours[2]}
     assert study.tuned_to(Given(), "bank", top) == study.tuned(Given(), "bank")
+    partly = Given()
+    partly.leave = 1
+    with pytest.raises(SystemExit, match="settings of avfl have not as many seeds"):
+        study.tuned(partly, "bank")
