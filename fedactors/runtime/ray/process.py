@@ -14,7 +14,6 @@ import concurrent.futures
 import contextlib
 import enum
 import gc
-import os
 import shutil
 import sys
 import time
@@ -31,7 +30,7 @@ from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
 from fedactors.records.liveness import this_process
 from fedactors.records.states import OwnStates
-from fedactors.records.temporary import make_folder, start_of
+from fedactors.records.temporary import make_folder
 from fedactors.remote import DRIVER, current_caller
 from fedactors.resources import queue_for_core
 from fedactors.runtime import restored, snapshot
@@ -242,8 +241,8 @@ class ActorProcess:
 
     # --- for the driver, who shows its ticket ---
 
-    async def prepare(self, driver: bytes) -> tuple[str, str, int, int]:
-        """Construct the actor and listen; return (host, socket path, process id, when the process began)."""
+    async def prepare(self, driver: bytes) -> tuple[str, str, dict[str, Any]]:
+        """Construct the actor and listen; return (host, socket path, which process this is)."""
         self._check_driver(driver, Life.CREATED)
         host = ray.get_runtime_context().get_node_id()
         self._context = RayContext(self._casting, self._settings, host)
@@ -259,7 +258,7 @@ class ActorProcess:
                 lambda: Incoming(self._recognise, self._serve, self._give, self._context.lanes.memory), path
             )
         self._life = Life.PREPARED
-        return host, path, os.getpid(), start_of(os.getpid()) or 0
+        return host, path, self._process
 
     async def meet(self, driver: bytes, addresses: dict[str, Address]) -> None:
         """Learn where the other actors live."""

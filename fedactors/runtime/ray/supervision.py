@@ -154,12 +154,13 @@ class Processes:
         fresh: dict[str, Address] = {}
         first = "starting processes"
         places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own), first)
-        for casting, (host, path, pid, began) in zip(castings, places, strict=True):
-            name, cls = casting.name, casting.cls
+        for casting, (host, path, process) in zip(castings, places, strict=True):
+            name, cls, pid = casting.name, casting.cls, process["pid"]
             actor = self._actors[name] = self._starting.pop(name)
             own, number = self._ticket(name), self._incarnations.get(name, 0)
-            fresh[name] = Address(name, cls.role, host, path, pid, began, actor, doors(cls), own, number)
+            fresh[name] = Address(name, cls.role, host, path, pid, process["start"], actor, doors(cls), own, number)
             self.pids[name] = pid
+            self._coming_up[name] = process  # it may have answered before its first sign of life came
         others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
         self._lanes.update(fresh)
         await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))

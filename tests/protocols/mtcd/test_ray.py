@@ -113,10 +113,13 @@ def test_a_client_killed_at_any_moment_on_ray_stops_the_run_with_its_name(words,
 
 
 def test_four_tokens_roam_at_once():
-    """Token k starts at client k: at some instant all four visits are under way, each in a process of its own."""
+    """Token k starts at client k: at some instant all four visits are under way, each in a process of its own.
+
+    So many steps that a visit takes longer than it takes to begin the four, on a quick machine too.
+    """
     words = (
         "num_clients=4 num_tokens=4 mode=overlapping topology=complete start=all-clients num_samples=8000 "
-        "num_features=400 num_local_steps=40 num_hops=0 num_rounds=3 measure_gap=false learning_rate=1e-6"
+        "num_features=400 num_local_steps=100000 num_hops=0 num_rounds=3 measure_gap=false learning_rate=1e-6"
     )
     _, kept, runtime = on_ray(words)
     visits = [(start, end, actor) for actor, _, label, start, end in kept.spans if label == "visit"]
