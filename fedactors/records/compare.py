@@ -253,10 +253,9 @@ def ratio_row(
 
 
 def median_spent(rows: Sequence[RunRow], spent: Callable[[RunRow], float | None]) -> float:
-    """Return the median of what it took; infinite where most runs did not reach the target."""
-    values = [spent(row) for row in rows if row.status == "finished"]
-    ordered = sorted(math.inf if value is None else value for value in values)
-    return ordered[len(ordered) // 2] if ordered else math.inf
+    """Return the median of what it took; infinite where fewer than half of the runs reached it."""
+    values = [spent(row) for row in rows if row.status == "finished"] or [None]
+    return statistics.median_low(math.inf if value is None else value for value in values)
 
 
 def difference_row(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 from collections.abc import Sequence
+from functools import partial
 
 from _watch import name_of, reaches, score_of
 
-from fedactors.records.paired import paired_ratio
+from fedactors.records import compare
+from fedactors.records.compare import median_spent
 from fedactors.records.table import RunRow
 
 CHANCE = 0.5
@@ -39,28 +39,13 @@ def by_seed(rows: Sequence[RunRow], target: float) -> dict[int, float | None]:
 
 def median_seconds(rows: Sequence[RunRow], target: float) -> float:
     """Return the median time; infinite if fewer than half reached the target."""
-    return statistics.median_low([math.inf if v is None else v for v in by_seed(rows, target).values()] or [math.inf])
+    return median_spent(rows, partial(crossing, target=target))
 
 
 def ratio_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], target: float) -> RunRow:
-    """Return the paired ratio of the times to a target, with its interval, as a row."""
-    found = paired_ratio(by_seed(ours, target), by_seed(theirs, target))
-    looks = [
-        {row.seed: row.metrics.get(name_of(target)) for row in rows if row.status == "finished"}
-        for rows in (ours, theirs)
-    ]
-    at_looks = paired_ratio(*looks, num_samples=1)["ratio"]
-    interval = found["interval"] or (math.nan, math.nan)
-    values = {
-        "seconds_to_target": median_seconds(ours, target),
-        "others_seconds_to_target": median_seconds(theirs, target),
-        "ratio_to_target": math.nan if found["ratio"] is None else found["ratio"],
-        "low_to_target": interval[0],
-        "high_to_target": interval[1],
-        "ratio_of_looks_to_target": math.nan if at_looks is None else at_looks,
-    }
-    metrics = {name: value for name, value in values.items() if math.isfinite(value)}
-    counts = {name: found[name] for name in ("n", "ours_censored", "theirs_censored", "neither")}
-    return dataclasses.replace(
-        ours[0], metrics={**metrics, **counts}, censored=tuple(values.keys() - metrics.keys()), curve={}, extra={}
-    )
+    """Return the paired ratio of the times to a target as a row, and the ratio that looks alone would give."""
+    row = compare.ratio_row(ours, theirs, partial(crossing, target=target))
+    at_looks = compare.ratio_row(ours, theirs, lambda run: run.metrics.get(name_of(target)))
+    if "ratio" not in at_looks.metrics:
+        return dataclasses.replace(row, censored=(*row.censored, "ratio_of_looks"))
+    return dataclasses.replace(row, metrics={**row.metrics, "ratio_of_looks": at_looks.metrics["ratio"]})
