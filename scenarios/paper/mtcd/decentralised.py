@@ -27,7 +27,7 @@ from protocols.mtcd.data import GeneratedData, load_data, stack
 from protocols.mtcd.roaming import make_graph
 
 GRAPHS = ("complete", "erdos-renyi", "path")
-DUALS = (0.03, 0.01, 0.1, None)
+DUALS = (0.03, 0.01, 0.05, 0.1, None, 0.02, 0.015, 0.007, 0.005, 0.003)
 MOST_ITERATIONS = 2500
 
 

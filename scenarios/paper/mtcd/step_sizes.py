@@ -1,7 +1,7 @@
 """Rounds to gaps of 1e-3 and 1e-2 at each step size, from SVFL to two tokens: the choices behind Figures 4 and 5.
 
 Token-per-cluster on the path graph, each cluster swept once a round; seed 0, by the training objective. With Q = 20
-local steps (study step-sizes), and with other Q (local-step-sizes), where every method has the same ten products of
+local steps (study step-sizes), and with other Q (local-step-sizes), where every method has the same sixteen products of
 step and Q: what a block moves in a round.
 
     python scenarios/paper/mtcd/step_sizes.py
@@ -15,7 +15,10 @@ from typing import Any
 
 from _study import FEW, MtcdStudy
 
-STEPS = (2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.4e-5, 2e-5, 2.2e-5, 2.8e-5, 4e-5)
+STEPS = (
+    2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.2e-5, 1.4e-5, 1.5e-5, 1.6e-5, 1.65e-5, 1.8e-5, 2e-5, 2.1e-5, 2.2e-5, 2.8e-5, 4e-5,
+)  # fmt: skip
+"""With Q = 20; close to one another before the first methods diverge, which they do sooner with Q = 1."""
 TOKENS = {40: (40, 20, 10, 8, 4, 2), 80: (80, 40, 16)}
 """Tokens of the settings that are asked, by the number of clients; as many as clients stands for SVFL. With 80 clients
 those whose clusters are as long as with 40 and 20 and 8 tokens."""
