@@ -33,7 +33,8 @@ LEARNING_RATES = {
     "pubmed": {1: 0.01, 2: 0.004, 4: 0.004, 8: 0.002, 16: 0.001},
 }
 """Adam's step for each number of local updates where a table sets none. On Cora those of Q = 1 and 4 were the best by
-validation accuracy in earlier grids, smaller than that of `choose`; all others are guesses."""
+validation accuracy in earlier grids (K = 2), smaller than that of `choose`; of the others it is not on record how they
+were come by."""
 
 WEIGHT_DECAY = {"cora": 3e-3, "pubmed": 1e-3}
 Rows = Mapping[str, Mapping[str, Any]]

@@ -13,7 +13,8 @@ ROWS = {f"K={k}": glasu(1, aggregation_layers=layers) for k, layers in LAYERS.it
 if __name__ == "__main__":
     given = asked(__doc__)
     measure(given, "table3", ROWS)
-    ours, theirs = (given.rows(given.study("table3"), name) for name in ("K=1", "K=4"))
-    row = difference_row(ours, theirs, "test/accuracy")
-    if row is not None:
-        given.put(given.study("table3-differences"), "K=1 - K=4", [row])
+    for other in ("K=4", "K=2"):
+        ours, theirs = (given.rows(given.study("table3"), name) for name in ("K=1", other))
+        row = difference_row(ours, theirs, "test/accuracy")
+        if row is not None:
+            given.put(given.study("table3-differences"), f"K=1 - {other}", [row])
