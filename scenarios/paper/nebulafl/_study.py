@@ -7,20 +7,27 @@ Every row is run once per seed in the simulated runtime (training real, time and
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fedactors.config import build
 from fedactors.data.horizontal import HorizontalData
 from fedactors.learning.metrics import of_split
+from fedactors.network.ledger import INTER_DATA_CENTER
+from fedactors.network.links import SharedTransfers
 from fedactors.records.compare import ratio_row
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.records.table import RunRow
 from fedactors.sweeps.runs import run_once
 from fedactors.sweeps.study import Study, rows_of, study_flags
-from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from protocols.nebulafl.data import exchange_name, read_catalogue, read_network
 from protocols.nebulafl.plugin import PROTOCOL
 from protocols.nebulafl.run import measured_split
 
@@ -200,12 +207,69 @@ def until(target: float, curve: Sequence[Mapping[str, float]]) -> dict[str, floa
     }
 
 
-def spent(metric: str) -> Callable[[RunRow], float | None]:
-    """Return what gives a row's hours or dollars until the target, None where it was not reached."""
+def handing(config: NebulaFLConfig) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the seconds and dollars of a model from the exchange to each center at once, and of one from each back."""
+    centers, exchange = read_catalogue(config.catalogue).first_centers(config.num_centers), exchange_name(config)
+    network = read_network(config.network).heavier(config.bytes_factor).links(centers, exchange, MODEL_BYTES)
+
+    def together(ways: Sequence[tuple[str, str]]) -> tuple[float, float]:
+        links, flows = [network.link(*way, INTER_DATA_CENTER) for way in ways], SharedTransfers(network)
+        for place, ((source, target), link) in enumerate(zip(ways, links, strict=True)):
+            flows.start(0.0, place, network.host(source), network.host(target), link, MODEL_BYTES)
+        arrivals: list[float] = []
+        while (end := flows.next_end()) is not None:
+            arrivals += [end + links[place].latency for place in flows.advance(end)]
+        return max(arrivals), sum(link.price(MODEL_BYTES) for link in links)
+
+    return together([(exchange, center) for center in centers]), together([(center, exchange) for center in centers])
+
+
+def owed(row: RunRow) -> tuple[float, float]:
+    """Return the seconds and dollars that a row is charged beside what its run shows, so that all methods do the same.
+
+    That is to begin with a model at the exchange, and to end with one there. The other methods' runs do, and are
+    charged for it. NebulaFL's begin with a model that each center draws from the seed, and what is measured is the mean
+    of the centers' masters, which nobody holds: it owes both ways. In methods with rounds the next one's orders have
+    left by the time that a model is measured: these are taken off the bill.
+    """
+    config = build(NebulaFLConfig, row.config)
+    (out_seconds, out_dollars), (back_seconds, back_dollars) = handing(config)
+    if config.algorithm == "nebulafl":
+        return out_seconds + back_seconds, out_dollars + back_dollars
+    orders = 1 if config.algorithm in BY_CENTER else config.active_per_center if config.algorithm == "fedavg" else 0
+    return 0.0, -orders * out_dollars
+
+
+def spent(metric: str, *, handed: bool = True) -> Callable[[RunRow], float | None]:
+    """Return what gives a row's hours or dollars until the target, None where it was not reached.
+
+    Args:
+        metric: hours or dollars.
+        handed: what is `owed` is charged.
+    """
     suffix = f"_{100 * TARGET:g}"
-    return lambda row: row.metrics[f"{metric}{suffix}"] if row.metrics[f"reached{suffix}"] else None
+
+    def found(row: RunRow) -> float | None:
+        if not row.metrics[f"reached{suffix}"]:
+            return None
+        seconds, dollars = owed(row) if handed else (0.0, 0.0)
+        return float(row.metrics[f"{metric}{suffix}"]) + (seconds / 3600.0 if metric == "hours" else dollars)
+
+    return found
 
 
-def compared(ours: Sequence[RunRow], theirs: Sequence[RunRow], metric: str) -> RunRow:
-    """Return the paired ratios of hours (the medians in seconds) or dollars as a row."""
-    return ratio_row(ours, theirs, spent(metric), scale=3600.0 if metric == "hours" else 1.0)
+def compared(ours: Sequence[RunRow], theirs: Sequence[RunRow], metric: str, *, handed: bool = True) -> RunRow:
+    """Return the paired ratios of hours (the medians in seconds) or dollars as a row; see `spent`."""
+    return ratio_row(ours, theirs, spent(metric, handed=handed), scale=3600.0 if metric == "hours" else 1.0)
+
+
+def in_equal_time(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Return rows with the test accuracy that they had in the same time, what they owe included."""
+    found = []
+    for row in rows:
+        seconds, time = owed(row)[0], row.curve["time"]
+        if seconds:
+            known = float(np.interp(time[-1] - seconds, time, row.curve["test/accuracy"]))
+            row = dataclasses.replace(row, metrics={**row.metrics, "test/accuracy": known})
+        found.append(row)
+    return found

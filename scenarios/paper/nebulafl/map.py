@@ -81,12 +81,12 @@ def exchange(megabytes: str, work: str) -> dict[str, dict[str, Any]]:
         f"nebulafl-interval-x{factor:g}": {
             **common, **ours, "resource_policy": "fastest", "rotation_interval": factor * ours["rotation_interval"],
         }
-        for factor in (0.5, 1.0, 2.0, 4.0)
+        for factor in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     }  # fmt: skip
     theirs = {**common, **chosen("fedavg-hierarchical")}
     return rows | {
         f"fedavg-hierarchical-{policy}-rounds-{count}": {**theirs, **how, "center_rounds": count}
-        for count in (1, 2, 4, 8)
+        for count in (1, 2, 4, 8, 12, 16)
         for policy, how in THEIRS.items()
     }
 
@@ -121,21 +121,22 @@ def summarise(given: Study) -> None:
 
 
 def summarise_exchange(given: Study) -> None:
-    """Put each side's best number of exchanges beside the other's."""
+    """Put each side's best number of exchanges beside the other's: those with the least time, and the least money."""
     made: dict[str, dict[str, RunRow]] = {}
     for megabytes, work in HEAVY:
         name = f"{megabytes}-MB-{work}"
         found = {row: given.rows(f"exchange/{name}", row) for row in exchange(megabytes, work)}
-        for metric in METRICS if all(found.values()) else ():
+        for sought in METRICS if all(found.values()) else ():
             ours, theirs = (
                 min(
                     (row for row in found if row.startswith(side)),
-                    key=lambda row: median_spent(found[row], spent(metric)),
+                    key=lambda row: median_spent(found[row], spent(sought)),
                 )
                 for side in ("nebulafl", "fedavg")
             )
-            ratio = compared(found[ours], found[theirs], metric)
-            made.setdefault(f"exchange-{metric}", {})[f"{name}, {ours} over {theirs}"] = ratio
+            for metric in METRICS:
+                ratio = compared(found[ours], found[theirs], metric)
+                made.setdefault(f"exchange-{metric}", {})[f"{name}, least {sought}: {ours} over {theirs}"] = ratio
     for study, ratios in made.items():
         given.replace(study, ratios)
 

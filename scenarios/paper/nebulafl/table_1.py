@@ -9,7 +9,7 @@ that send every container's model are also given twice the time, at Dirichlet 0.
 0.5 on the "market", whose links carry a model at no cost to speak of.
 """
 
-from _study import BASELINES, DIGITS, FULL_IN_CLOUD, SPAN, Row, chosen, cloud, cloud_chosen, measure
+from _study import BASELINES, DIGITS, FULL_IN_CLOUD, SPAN, Row, chosen, cloud, cloud_chosen, in_equal_time, measure
 
 from fedactors.records.compare import difference_row
 from protocols.nebulafl.config import BY_CENTER
@@ -44,7 +44,9 @@ if __name__ == "__main__":
     for study in dict.fromkeys(f"table-1/{name.partition('/')[0]}" for name in ROWS):
         found = {
             f"nebulafl-fastest - {name}": difference_row(
-                given.rows(study, "nebulafl-fastest"), given.rows(study, name), "test/accuracy"
+                in_equal_time(given.rows(study, "nebulafl-fastest")),
+                in_equal_time(given.rows(study, name)),
+                "test/accuracy",
             )
             for name in ("nebulafl", *BASELINES, *(f"{name}-twice" for name in FLAT))
         }
