@@ -82,10 +82,13 @@ def row_of(place: str) -> list[RunRow]:
 
 
 def value_of(source: dict[str, Any]) -> float:
-    """Return the number that a source gives: a row's column (the largest over its seeds) or a setting of its run."""
+    """Return the number that a source gives: a column (the largest over the seeds), a setting, a line of the ledger."""
     rows = row_of(source["row"])
     if "column" in source:
         return max(float(row.metrics[source["column"]]) for row in rows)
+    if "ledger" in source:
+        table, _, line = source["ledger"].partition("/")
+        return max(float(row.extra["privacy"][table][line]["epsilon"]) for row in rows)
     return float(rows[0].config[source["setting"]])
 
 
