@@ -119,9 +119,15 @@ PRIVATE_GRIDS = (
         {"rho": (0.2, 1.0, 3.0), "local_learning_rate": (0.01, 0.1, 0.3)},
         {"inner_rounds": (1,), "inner_rho": (0.01, 0.1, 1.0), "local_learning_rate": (0.03, 0.1, 0.3)},
     ),
+    Grid(
+        panel=Panel(data="nycflights13", task="binary", private=True),
+        algorithm="rfl-admm-v",
+        axes={"local_batch_size": (1_000_000,), "clip": (1, 3, 10), "local_learning_rate": (0.01, 0.03, 0.1)},
+    ),
 )
 """Large batches and few local epochs: each step is one more release, so few steps with little noise beat many. On the
-flights 240,000 is more than all joined rows: one step an epoch."""
+flights 240,000 is more than all joined rows: one step an epoch. The last grid asks the same of ADMM: all rows of a
+client's own table in a batch, and other clips."""
 SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)
 
 
