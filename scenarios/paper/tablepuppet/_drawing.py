@@ -44,16 +44,21 @@ def _draw_panel(axes: Axes, panel: Panel, study: Study, axis: str) -> None:
     ours, trivial = best[f"test/{score}"], best[f"test/trivial_{score}"]
     axes.axhline(ours, color="black", linestyle="--", linewidth=1, label="centralised")
     axes.axhline(trivial, color="grey", linestyle=":", linewidth=1, label="trivial")
-    span = abs(ours - trivial)
-    low, high = sorted((ours, trivial))
+    reached = [ours, trivial]
     for marker, name in zip("osv^D", panel.rows, strict=False):
         rows = study.rows(panel.name, name.replace(" ", "-"))
         if not rows or rows[0].status == "failed":
             continue
         step, curve = 1.0 if axis == "epoch" else rows[0].metrics[f"{axis}_s"], rows[0].curve[f"test/{score}"]
+        # what is better than the trivial predictor is shown whole
+        reached += [value for value in curve if (value < trivial) == (score == "rmse")]
+        if len(curve) == 1:
+            axes.axhline(curve[0], color="black", linestyle="-.", linewidth=1, label=name)
+            continue
         seconds = [step * (i + 1) for i in range(len(curve))]
         axes.plot(seconds, curve, marker=marker, markersize=3, linewidth=1, label=name, alpha=0.8)
-    axes.set_ylim(low - 0.5 * span, high + 0.5 * span)
+    span = max(reached) - min(reached)
+    axes.set_ylim(min(reached) - 0.2 * span, max(reached) + 0.2 * span)
     if axis != "epoch":
         axes.set_xscale("log")
     axes.set_title(panel.name, fontsize=9)
