@@ -39,6 +39,7 @@ def server() -> Iterator[dict[str, str]]:
     """Run one for the block; yield what the environment of a cluster must have so that its workers are forked."""
     with tempfile.TemporaryDirectory(prefix="forked-") as folder:
         address = f"{folder}/socket"
+        before = os.environ.get(WATCH)  # of another cluster of this process
         os.environ[WATCH] = f"{address}.watch"
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -49,7 +50,10 @@ def server() -> Iterator[dict[str, str]]:
             yield {ADDRESS: address}
         finally:
             assert process.stdin is not None
-            del os.environ[WATCH]
+            if before is None:
+                os.environ.pop(WATCH, None)
+            else:
+                os.environ[WATCH] = before
             process.stdin.close()  # ends it
             process.wait(timeout=60)
 
