@@ -160,13 +160,18 @@ def test_a_process_that_hangs_while_it_starts_is_named_in_time() -> None:
 
 
 def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> None:
-    """It has given signs of life before, so that nobody waits for a first one."""
+    """It has answered once, so that nobody waits for a first sign of life, which may not have come yet."""
     runtime = RayRuntime(lease=1.5, start_timeout=30.0)
-    met = supervision.Processes._introduce
+    met, heard = supervision.Processes._introduce, supervision.Processes._silence
 
     def introduce(self: Any, actor: Any, name: str, book: Any) -> Any:
         os.kill(self.pids["a"], signal.SIGSTOP)
         return met(self, actor, name, book)
+
+    async def silence(self: Any, name: str, actor: Any, own: bytes) -> str:
+        if name not in self.pids:
+            await asyncio.Event().wait()  # no sign of life came before the first answer
+        return await heard(self, name, actor, own)
 
     async def main() -> None:
         line(runtime, "a")
@@ -174,6 +179,7 @@ def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervision.Processes, "_introduce", introduce)
+        patch.setattr(supervision.Processes, "_silence", silence)
         with pytest.raises(PartyLost, match=r"^a: its process gave no sign of life for 1\.5 s while it was being"):
             runtime.execute(main)
 

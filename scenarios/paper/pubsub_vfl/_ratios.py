@@ -9,7 +9,6 @@ from functools import partial
 from _watch import name_of, reaches, score_of
 
 from fedactors.records import compare
-from fedactors.records.compare import median_spent
 from fedactors.records.table import RunRow
 
 CHANCE = 0.5
@@ -39,7 +38,7 @@ def by_seed(rows: Sequence[RunRow], target: float) -> dict[int, float | None]:
 
 def median_seconds(rows: Sequence[RunRow], target: float) -> float:
     """Return the median time; infinite if fewer than half reached the target."""
-    return median_spent(rows, partial(crossing, target=target))
+    return compare.median_spent(rows, partial(crossing, target=target))
 
 
 def ratio_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], target: float) -> RunRow:
