@@ -49,7 +49,7 @@ class Actor:
     __doors__: ClassVar[Doors]
     _context: Context
     _files: tuple[tuple[str, bytes], ...] = ()
-    """Path and digest of each of its party's own files, as they were when it loaded; see `fedactors.data.own_files`."""
+    """Path and digest of each file of its party, as it was when it loaded; see `fedactors.runtime.snapshot`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.errors import BadInput
-from fedactors.validation import shown, without_password
+from fedactors.validation import check_keys, shown, without_password
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1
@@ -207,9 +207,7 @@ def from_table(cls: type[T], given: Any, where: str) -> T:
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     if not isinstance(given, dict):
         raise BadInput(f"{where}: {shown(given)} is not allowed: give a table [{where}]")
-    unknown = sorted(set(given) - set(names))
-    if unknown:
-        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(names))})")
+    check_keys(given, names, where)
     try:
         return TypeAdapter(cls).validate_json(json.dumps(given, default=str), strict=True)
     except ValidationError as error:

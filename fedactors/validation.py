@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -213,17 +213,10 @@ def choice_of(value: Any, allowed: tuple[str, ...], field: str) -> str:
     return str(value)
 
 
-def text_of(value: Any, field: str) -> str:
-    """Return a value of a file that must be a text; another one is a `BadInput`."""
-    if not isinstance(value, str) or not value:
-        raise BadInput(f"{field}: {shown(value)} is not allowed: give a text")
-    return value
-
-
-def names_of(value: Any, field: str) -> tuple[str, ...] | None:
-    """Return a value of a file that must be column names, or "all" (None); another one is a `BadInput`."""
-    if value == "all":
-        return None
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value) or len(set(value)) < len(value):
-        raise BadInput(f'{field}: {shown(value)} is not allowed: give "all" or a list of different column names')
-    return tuple(value)
+def check_keys(given: Any, known: Collection[str], where: str) -> None:
+    """Refuse keys that a table of a file does not have, and what is no table; `where` is its place in the file."""
+    if not isinstance(given, dict):
+        raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")

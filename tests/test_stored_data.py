@@ -18,11 +18,11 @@ import pytest
 from fedactors.command_line.main import main
 from fedactors.command_line.options import RunOptions
 from fedactors.data.own import load_own
-from fedactors.data.own_files import digests_of_files
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 from fedactors.launch import _way_on
 from fedactors.records.run_folder import RunFolder
+from fedactors.runtime.snapshot import digests_of_files
 from fedactors.stored_data import data_to_audit, data_to_resume
 from tests.bad_inputs.world import CATALOGUE, NETWORK, RELATIONAL, SMALL, write_files
 

@@ -50,16 +50,6 @@ class NewGraph:
 
 
 @plain
-class GraphArrays:
-    """Where the arrays of one's own graph are: numbered nodes, whose labels and split all parties know."""
-
-    parties: tuple[str, ...]
-    files: tuple[str, ...]
-    """Each party's own, of edges and features."""
-    nodes: str
-
-
-@plain
 class GraphData:
     """Clients that share nodes and training labels and hold different edges and feature columns, by a seeded recipe.
 

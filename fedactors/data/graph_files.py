@@ -28,7 +28,7 @@ from fedactors.data.client_graphs import GraphBlock, Index, NewGraph
 from fedactors.data.graphs import csr_of
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
-from fedactors.validation import path_of, reading
+from fedactors.validation import reading
 
 _SPLITS = ("train", "validation", "test")
 _MOST_CLASSES = 65536
@@ -136,17 +136,6 @@ class OwnGraph:
         return self.parts[self.parties.index(party)]
 
 
-def read_files(path: Path, where: str, party: str, keys: Any) -> GraphFiles:
-    """Return where one party's files are, from a table of its own with the keys ``nodes`` and ``file``.
-
-    Raises:
-        BadInput: missing or unknown keys.
-    """
-    _only(keys, {"nodes", "file"}, where)
-    nodes, file = (str(path_of(keys.get(key), f"{where}.{key}", path.parent)) for key in ("nodes", "file"))
-    return GraphFiles(party=party, nodes=nodes, file=file)
-
-
 def read_nodes(path: Path) -> NodeSplit:
     """Read labels and split; masks become node numbers.
 
@@ -181,11 +170,3 @@ def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDA
         if missing:
             raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
         return {name: file[name] for name in names}
-
-
-def _only(given: Any, known: set[str], where: str) -> None:
-    if not isinstance(given, dict):
-        raise BadInput(f"{where}: {given!r} is not allowed: give a table")
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")

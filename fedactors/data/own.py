@@ -26,12 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fedactors.config import from_table
-from fedactors.data.alignment import Alignment
-from fedactors.data.blocks import SplitKind
 from fedactors.data.catalogue import Task
-from fedactors.data.client_graphs import GraphArrays
-from fedactors.data.csv_files import CsvFormat
+from fedactors.data.graph_files import GraphFiles, OwnGraph
 from fedactors.data.node_tables import EdgeFile, GraphTables
 from fedactors.data.own_horizontal import (
     PICTURES,
@@ -40,8 +36,23 @@ from fedactors.data.own_horizontal import (
     file_source,
     horizontal_data,
     new_horizontal_data,
+    num_classes_of,
 )
-from fedactors.data.own_schema import LAYOUTS, MOST_CLASSES, check_table, rules_of
+from fedactors.data.own_schema import (
+    LAYOUTS,
+    ArraysParty,
+    ArraysTask,
+    GraphParty,
+    GraphTask,
+    HorizontalTask,
+    RelationalParty,
+    RelationalTask,
+    SiteArraysTask,
+    Table,
+    VerticalParty,
+    VerticalTask,
+    parse,
+)
 from fedactors.data.partitions import (
     HorizontalData,
     RelationalData,
@@ -53,15 +64,14 @@ from fedactors.data.sources import FileSource
 from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.validation import (
+    check_keys,
     choice_of,
     different_files,
     different_names,
-    names_of,
     party_name,
     path_of,
     read_tree,
     shown,
-    text_of,
 )
 
 _KINDS = {
@@ -76,13 +86,16 @@ _KINDS = {
 Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
 
 
-def layout_of(data: VerticalData | HorizontalData | RelationalData | GraphArrays | GraphTables | type) -> str:
+Described = VerticalData | HorizontalData | RelationalData | OwnGraph | GraphTables
+
+
+def layout_of(data: Described | type) -> str:
     """Return what a description's ``layout`` is called, by what was read of it."""
     kinds = {
         VerticalData: "vertical",
         HorizontalData: "horizontal",
         RelationalData: "relational",
-        GraphArrays: "graph",
+        OwnGraph: "graph",
         GraphTables: "graph-tables",
     }
     return kinds[data if isinstance(data, type) else type(data)]
@@ -115,9 +128,7 @@ def load_new_rows(name: str | HorizontalData, load_named: Callable[[str], Horizo
     return load_own_as(Path(name), HorizontalData, is_new=True) if name.endswith(".toml") else load_named(name)
 
 
-def load_own(
-    path: Path, *, is_new: bool = False
-) -> VerticalData | HorizontalData | RelationalData | GraphArrays | GraphTables:
+def load_own(path: Path, *, is_new: bool = False) -> Described:
     """Read and check a ``parties.toml``.
 
     Args:
@@ -127,31 +138,29 @@ def load_own(
     Raises:
         BadInput: not readable, not TOML, or a wrong key or value; the message names field, value and what is allowed.
     """
-    given = read_tree(path, "data")
-    _known(given, {"task", "parties"}, str(path))
-    task, parties = _table(given, "task", path), _table(given, "parties", path)
-    layout = choice_of(task.get("layout", "vertical"), tuple(LAYOUTS), "task.layout")
-    of_task, of_party = LAYOUTS[layout]
-    check_table(of_task, task, "task")
-    for name, party in parties.items():
-        party_name(name)
-        check_table(of_party, party, f"parties.{name}")
-    different_names(parties)
-    fewest = 1 if layout == "graph" or (layout == "horizontal" and is_new) else 2
+    layout, task, parties = _read(path)
+    is_new_rows = layout == "horizontal" and is_new
+    fewest = 1 if layout == "graph" or is_new_rows else 2
     if len(parties) < fewest:
         raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
-    if layout == "graph":
-        return _graph_arrays(path, task, parties)
-    if layout == "horizontal" and is_new:
-        return new_horizontal_data(path, task, parties, task["type"])
-    kind, num_classes = _task(task)
-    if layout == "graph-tables":
-        return _graph_tables(path, task, parties, kind, num_classes)
-    if layout == "relational":
-        return _relational(path, task, parties, kind, num_classes)
-    if layout == "horizontal":
-        return horizontal_data(path, task, parties, kind)
-    return _vertical(path, task, parties, kind, num_classes)
+    build = new_horizontal_data if is_new_rows else _BUILDERS[layout]
+    return build(path.stem, task, parties)
+
+
+def _read(path: Path) -> tuple[str, Any, dict[str, Any]]:
+    """Return layout, task and parties of a description, each table checked by itself."""
+    given = read_tree(path, "data")
+    check_keys(given, {"task", "parties"}, str(path))
+    for key in ("task", "parties"):
+        if not isinstance(given.get(key), dict):
+            raise BadInput(f"data: {path}: no table [{key}{'.NAME' if key == 'parties' else ''}]")
+    layout = choice_of(given["task"].get("layout", "vertical"), tuple(LAYOUTS), "task.layout")
+    of_task, of_party = LAYOUTS[layout]
+    task, parties = parse(of_task, given["task"], "task", path.parent), {}
+    for name, party in given["parties"].items():
+        parties[party_name(name)] = parse(of_party, party, f"parties.{name}", path.parent)
+    different_names(parties)
+    return layout, task, parties
 
 
 def refuse_settings(config: Any, why: Mapping[str, str], *, but: Mapping[str, Any] | None = None) -> None:
@@ -179,121 +188,98 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     A folder is relative to the file; on the party's own host it is found by its absolute path.
 
     Raises:
-        BadInput: not readable, not TOML, or a value that is no text. What else is wrong, `load_own` says.
+        BadInput: as `load_own`, of each table by itself.
     """
-    where: dict[str, str] = {}
-    keys: dict[str, str] = {}
-    parties = read_tree(path, "data").get("parties")
-    for name, party in parties.items() if isinstance(parties, dict) else ():  # `load_own` refuses what is none
-        if isinstance(party, dict) and "state" in party:
-            place = text_of(party["state"], f"parties.{name}.state")
-            where[name] = place if "://" in place else str((path.parent / Path(place).expanduser()).resolve())
-        if isinstance(party, dict) and "state_key" in party:
-            keys[name] = text_of(party["state_key"], f"parties.{name}.state_key")
-    return where, keys
+    parties = _read(path)[2].items()
+    where = {name: _state_place(party.state, path.parent) for name, party in parties if party.state is not None}
+    return where, {name: party.state_key for name, party in parties if party.state_key is not None}
 
 
-def _vertical(path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int) -> VerticalData:
-    alignment = choice_of(
-        task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment"
-    )
-    holders = [name for name, party in parties.items() if "label" in party]
+def _state_place(place: str, folder: Path) -> str:
+    return place if "://" in place else str((folder / Path(place).expanduser()).resolve())
+
+
+def _vertical(
+    name: str, task: VerticalTask | GraphTask, parties: Mapping[str, VerticalParty] | Mapping[str, GraphParty]
+) -> VerticalData:
+    num_classes = num_classes_of(task)
+    holders = [name for name, party in parties.items() if party.label is not None]
     if len(holders) != 1:
         raise BadInput(
             f"label: {len(holders)} parties name one ({', '.join(holders) or 'none'}); exactly one party must, of rows "
             "to predict as well, whose file need not have the column"
         )
-    for name, party in parties.items():
-        if alignment != "already-aligned" and "id" not in party:
-            raise BadInput(f"parties.{name}.id: missing; alignment={alignment} needs an id column at every party")
-    how = choice_of(task.get("split", "random"), ("random", "stratified"), "task.split")
-    if how == "stratified" and kind == "regression":
-        raise BadInput("task.split: 'stratified' is not allowed for type=regression: it has no classes")
-    positive = task.get("positive")
-    if positive is not None and (kind != "binary" or not isinstance(positive, (str, int, float))):
-        raise BadInput(f"task.positive: {shown(positive)} is not allowed: name a class, for type=binary only")
-    for name, party in parties.items():
-        if "split" in party and (name != holders[0] or how != "random"):
-            raise BadInput(
-                f"parties.{name}.split: {shown(party['split'])} is not allowed: the party with the label names the "
-                "column, and task.split is left out"
-            )
-    for name, party in parties.items():
-        for key in ("weight", "unlabelled"):
-            if key in party and name != holders[0]:
-                raise BadInput(
-                    f"parties.{name}.{key}: {shown(party[key])} is not allowed: only the party with the label has it"
-                )
-    counts = class_weights(task, kind)
+    for party in parties.values():
+        if task.alignment != "already-aligned" and party.id is None:
+            raise BadInput(f"{party.where}.id: missing; alignment={task.alignment} needs an id column at every party")
+    if task.split == "stratified" and task.type == "regression":
+        raise task.refused("split", " for type=regression: it has no classes")
+    if task.positive is not None and task.type != "binary":
+        raise task.refused("positive", ": name a class, for type=binary only")
+    for one, party in parties.items():
+        if one != holders[0] or task.split != "random":
+            party.refuse(["split"], ": the party with the label names the column, and task.split is left out")
+    for one, party in parties.items():
+        if one != holders[0]:
+            party.refuse(["weight", "unlabelled"], ": only the party with the label has it")
+    counts = class_weights(task) if isinstance(task, VerticalTask) else ()
     sources = {
-        name: file_source(path, name, party, kind, num_classes, positive, counts) for name, party in parties.items()
+        one: file_source(one, party, task.type, num_classes, task.positive, counts) for one, party in parties.items()
     }
-    different_files({name: source.path for name, source in sources.items()})
+    different_files({one: source.path for one, source in sources.items()})
     return VerticalData(
-        name=path.stem,
-        task=kind,
+        name=name,
+        task=task.type,
         num_classes=num_classes,
         parties=tuple(sources),
         sources=tuple(sources.values()),
         label_party=holders[0],
-        alignment=cast(Alignment, alignment),
-        split=cast(SplitKind, how),
+        alignment=task.alignment,
+        split=task.split,
     )
 
 
-def _graph_arrays(path: Path, task: dict[str, Any], parties: dict[str, Any]) -> GraphArrays:
-    files = {name: str(path_of(party["file"], f"parties.{name}.file", path.parent)) for name, party in parties.items()}
+def _graph_arrays(name: str, task: ArraysTask, parties: Mapping[str, ArraysParty]) -> OwnGraph:
+    files = {one: party.path_at("file") for one, party in parties.items()}
     different_files(files, "file")
-    nodes = str(path_of(task["nodes"], "task.nodes", path.parent))
-    return GraphArrays(parties=tuple(files), files=tuple(files.values()), nodes=nodes)
+    nodes = task.path_at("nodes")
+    return OwnGraph(tuple(files), tuple(GraphFiles(party=one, nodes=nodes, file=file) for one, file in files.items()))
 
 
-def _graph_tables(
-    path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int
-) -> GraphTables:
-    rows = _vertical(path, task, parties, kind, num_classes)
+def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty]) -> GraphTables:
+    rows = _vertical(name, task, parties)
     edges = {}
-    for name, party in parties.items():
-        sparse = path_of(party["sparse"], f"parties.{name}.sparse", path.parent) if "sparse" in party else None
-        ends = party.get("ends", ["source", "target"])
-        if ends[0] == ends[1]:
-            raise BadInput(f"parties.{name}.ends: {shown(ends)} is not allowed: give two columns")
-        edges[name] = EdgeFile(
-            party=name,
-            path=str(path_of(party["edges"], f"parties.{name}.edges", path.parent)),
-            ends=(ends[0], ends[1]),
-            sparse=None if sparse is None else str(sparse),
-            csv=from_table(CsvFormat, party.get("csv", {}), f"parties.{name}.csv"),
+    for one, party in parties.items():
+        if party.ends[0] == party.ends[1]:
+            raise party.refused("ends", ": give two columns")
+        edges[one] = EdgeFile(
+            party=one,
+            path=party.path_at("edges"),
+            ends=(party.ends[0], party.ends[1]),
+            sparse=None if party.sparse is None else party.path_at("sparse"),
+            csv=party.csv,
         )
-    different_files({name: one.path for name, one in edges.items()}, "edges")
+    different_files({one: edge.path for one, edge in edges.items()}, "edges")
     sources = tuple(replace(source, unlabelled="keep") for source in rows.sources if isinstance(source, FileSource))
     return GraphTables(rows=replace(rows, sources=sources), edges=tuple(edges.values()))
 
 
-def _relational(
-    path: Path, task: dict[str, Any], parties: dict[str, Any], kind: Task, num_classes: int
-) -> RelationalData:
-    sql, label = (text_of(task.get(key), f"task.{key}") for key in ("sql", "label"))
-    categorical = names_of(task.get("categorical", []), "task.categorical") or ()
-    wanted = named_tables(sql)
+def _relational(name: str, task: RelationalTask, parties: Mapping[str, RelationalParty]) -> RelationalData:
+    num_classes, wanted = num_classes_of(task), named_tables(task.sql)
     made: list[RelationalPartition] = []
-    for name, party in parties.items():
-        table = choice_of(party.get("table", name), wanted, f"parties.{name}.table")
-        source = _table_source(path, f"parties.{name}", table, party)
-        number = sum(partition.table == table for partition in made)
-        ids = text_of(party["id"], f"parties.{name}.id") if "id" in party else ""
-        rules = rules_of(party, f"parties.{name}")
-        for column in rules:
-            if column in categorical or f"{table}.{column}" in categorical:
-                raise BadInput(f"parties.{name}.columns: {column!r} is not allowed: it stands in task.categorical too")
+    for one, party in parties.items():
+        table = choice_of(party.table or one, wanted, f"{party.where}.table")
+        for column in party.columns:
+            if column in task.categorical or f"{table}.{column}" in task.categorical:
+                raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands in task.categorical too")
         made.append(
             RelationalPartition(
-                party=name,
+                party=one,
                 table=table,
-                partition=number,
-                source=source,
-                id_column=ids,
-                rules=tuple(rules.items()),
+                partition=sum(partition.table == table for partition in made),
+                source=_table_source(party, table),
+                id_column=party.id or "",
+                rules=tuple(party.columns.items()),
             )
         )
     different_files({one.party: (one.source.where, one.source.table) for one in made})
@@ -301,123 +287,117 @@ def _relational(
     if missing:
         raise BadInput(f"sql: table {missing[0]!r} is with no party; name it under [parties.NAME] table = ...")
     return RelationalData(
-        name=path.stem,
-        sql=sql,
-        label=label,
-        task=kind,
+        name=name,
+        sql=task.sql,
+        label=task.label,
+        task=task.type,
         num_classes=num_classes,
         partitions=tuple(made),
-        categorical=categorical,
+        categorical=tuple(task.categorical),
     )
 
 
-def read_table(path: Path, where: str, table: str, party: dict[str, Any]) -> TableSource:
-    """Return where a party's `table` of a query is, from the table `where` of the file `path`.
-
-    Raises:
-        BadInput: naming the key, its value and what is allowed.
-    """
-    check_table(LAYOUTS["relational"][1], party, where)
-    if "columns" in party:
-        raise BadInput(f"{where}.columns: rules are not allowed at a site for tables that a query joins")
-    return _table_source(path, where, table, party)
+_BUILDERS: Mapping[str, Callable[[str, Any, Any], Described]] = {
+    "vertical": _vertical,
+    "horizontal": horizontal_data,
+    "relational": _relational,
+    "graph": _graph_arrays,
+    "graph-tables": _graph_tables,
+}
+"""What makes the data of a layout, of the description's name, its task and its parties."""
 
 
-def _table_source(path: Path, field: str, table: str, party: dict[str, Any]) -> TableSource:
-    where = text_of(party.get("path"), f"{field}.path")
+def _table_source(party: RelationalParty, table: str) -> TableSource:
+    where = party.path
     address = where.startswith(("env:", "postgresql://", "postgres://"))
     if address and not where.startswith("env:"):
         try:
             settings = postgres_settings(where)
         except SourceError as error:
-            raise BadInput(f"{field}.path: {error}") from None
+            raise BadInput(f"{party.where}.path: {error}") from None
         if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
-            raise BadInput(f"{field}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
+            raise BadInput(f"{party.where}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
     suffix = next((known for known in _KINDS if where.endswith(known)), "")
     guess = "postgres" if address else _KINDS.get(suffix)
-    kind = choice_of(party.get("kind", guess), (*sorted(set(_KINDS.values())), "postgres"), f"{field}.kind")
+    kind = choice_of(party.kind or guess, (*sorted(set(_KINDS.values())), "postgres"), f"{party.where}.kind")
     if kind != "postgres":
-        where = str(path_of(where, f"{field}.path", path.parent))
-    named = text_of(party.get("source_table", table), f"{field}.source_table")
-    return TableSource(kind=cast(TableKind, kind), where=where, table=named)
+        where = party.path_at("path")
+    return TableSource(kind=cast(TableKind, kind), where=where, table=party.source_table or table)
+
+
+# --- the same tables at a site of a federation --------------------------------------------------------------------
+
+
+def read_task(given: Any, where: str, folder: Path) -> Table:
+    """Return what a site's data say of a task, in the table `where` of the site's file.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    if not isinstance(given, dict):
+        raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
+    layout = choice_of(given.get("layout", "vertical"), tuple(LAYOUTS), f"{where}.layout")
+    task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
+    for key in ("class_weights", "columns", *PICTURES):
+        if key in task.written:
+            raise BadInput(f"{where}: {key} is not allowed at a site")
+    return task
+
+
+def facts_of(task: Table) -> dict[str, Any]:
+    """Return what all parties may know of a task: its layout and type, ``classes``, and what the layout needs.
+
+    Raises:
+        BadInput: classes that do not fit the type.
+    """
+    if isinstance(task, HorizontalTask):
+        labels = class_labels(task)
+        return {"layout": task.layout, "type": task.type, "classes": len(labels) or 1, "labels": labels}
+    if not isinstance(task, VerticalTask | RelationalTask | GraphTask):
+        return {"layout": "graph", "type": "multiclass", "classes": 0}
+    facts: dict[str, Any] = {"layout": task.layout, "type": task.type, "classes": num_classes_of(task)}
+    if isinstance(task, RelationalTask):
+        return {**facts, "sql": task.sql, "label": task.label, "categorical": tuple(task.categorical)}
+    return {**facts, "alignment": task.alignment, "split": task.split}
+
+
+def read_files(keys: Any, where: str, folder: Path, party: str) -> GraphFiles:
+    """Return where one party's arrays of a graph are, from a site's table with the keys ``nodes`` and ``file``.
+
+    Raises:
+        BadInput: missing or unknown keys.
+    """
+    check_keys(keys, {"nodes", "file"}, where)
+    nodes, file = (str(path_of(keys.get(key), f"{where}.{key}", folder)) for key in ("nodes", "file"))
+    return GraphFiles(party=party, nodes=nodes, file=file)
+
+
+def read_table(given: Any, where: str, folder: Path, table: str) -> TableSource:
+    """Return where a site's `table` of a query is, from the table `where` of the site's file.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    party = parse(RelationalParty, given, where, folder)
+    if "columns" in party.written:
+        raise BadInput(f"{where}.columns: rules are not allowed at a site for tables that a query joins")
+    return _table_source(party, table)
 
 
 def read_party(
-    path: Path,
+    given: Any,
     where: str,
+    folder: Path,
     name: str,
-    party: dict[str, Any],
     layout: str,
     kind: Task,
     num_classes: int,
-    positive: Any = None,
+    positive: str | int | float | None = None,
 ) -> FileSource:
-    """Return where a party's rows of vertical or horizontal data are, from the table `where` of the file `path`.
+    """Return where a site's rows of vertical or horizontal data are, from the table `where` of the site's file.
 
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    check_table(LAYOUTS[layout][1], party, where)
-    return file_source(path, name, party, kind, num_classes if layout == "vertical" else 0, positive, where=where)
-
-
-def read_task(task: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return what a table says of a task: its layout and type, the number of ``classes``, and what the layout needs.
-
-    Raises:
-        BadInput: naming the key, its value and what is allowed.
-    """
-    layout = choice_of(task.get("layout", "vertical"), (*LAYOUTS, "graph"), f"{where}.layout")
-    if layout == "graph":
-        _known(task, {"layout"}, where)
-        return {"layout": layout, "type": "multiclass", "classes": 0}
-    check_table(LAYOUTS[layout][0], task, where)
-    for key in ("class_weights", "columns", *PICTURES):
-        if key in task:
-            raise BadInput(f"{where}: {key} is not allowed at a site")
-    if layout == "horizontal":
-        labels = class_labels(task, task["type"])
-        return {"layout": layout, "type": task["type"], "classes": len(labels) or 1, "labels": labels}
-    kind, num_classes = _task(task)
-    facts = {"layout": layout, "type": kind, "classes": num_classes}
-    if layout == "relational":
-        categorical = tuple(task.get("categorical", ()))
-        return {**facts, "sql": task["sql"], "label": task["label"], "categorical": categorical}
-    alignment = choice_of(
-        task.get("alignment", "already-aligned"), ("already-aligned", "hash", "psi"), "task.alignment"
-    )
-    split = choice_of(task.get("split", "random"), ("random", "stratified"), "task.split")
-    return {**facts, "alignment": alignment, "split": split}
-
-
-def _task(task: dict[str, Any]) -> tuple[Task, int]:
-    kind: Task = task["type"]
-    classes = task.get("classes")
-    if kind == "regression":
-        if classes is not None:
-            raise BadInput(f"task.classes: {shown(classes)} is not allowed for type=regression")
-        return kind, 1
-    count = len(classes) if isinstance(classes, list) else classes
-    if kind == "binary":
-        if count not in (None, 2):
-            raise BadInput(f"task.classes: {shown(classes)} is not allowed for type=binary: leave it out")
-        return kind, 2
-    if count is None or not 2 <= count <= MOST_CLASSES:
-        raise BadInput(
-            f"task.classes: {'missing' if classes is None else f'{shown(classes)} is not allowed'}; type=multiclass "
-            f"needs the number of classes, 2 to {MOST_CLASSES}"
-        )
-    return kind, count
-
-
-def _known(table: dict[str, Any], known: set[str], where: str) -> None:
-    unknown = sorted(set(table) - known)
-    if unknown:
-        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")
-
-
-def _table(given: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
-    found = given.get(key)
-    if not isinstance(found, dict):
-        raise BadInput(f"data: {path}: no table [{key}{'.NAME' if key == 'parties' else ''}]")
-    return found
+    party = parse(LAYOUTS[layout][1], given, where, folder)
+    return file_source(name, party, kind, num_classes if layout == "vertical" else 0, positive)

@@ -1,17 +1,20 @@
 """What stands in a ``parties.toml``: the keys of each layout with their types, checked before anything is read.
 
-The same classes are the keys that errors name, the tables of the reference page, and the JSON schema that editors take
+`parse` makes each table an instance of its class, which layouts are built from: what was validated is what is used. The
+same classes are the keys that errors name, the tables of the reference page, and the JSON schema that editors take
 (``docs/reference/parties-toml.schema.json``). What keys mean together `fedactors.data.own` checks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import fields
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from fedactors.config import WIDEST, config, from_table
 from fedactors.data.alignment import Alignment
@@ -20,21 +23,87 @@ from fedactors.data.csv_files import CsvFormat
 from fedactors.data.pictures import Size
 from fedactors.data.preprocessing import ONLY_OF, ColumnRule
 from fedactors.errors import BadInput
-from fedactors.validation import shown
+from fedactors.validation import path_of, shown
 
+T = TypeVar("T", bound="Table")
 ON_HOST = "a place on the party's host"
 Text = Annotated[str, Field(min_length=1)]
 Place = Annotated[str, Field(min_length=1), ON_HOST]
 """A file or a folder, or an address in its stead."""
-Columns = Literal["all"] | list[str]
+
+
+def _different(names: Any) -> Any:
+    if isinstance(names, list) and len(set(names)) < len(names):
+        raise ValueError('give "all" or a list of different column names')
+    return names
+
+
+Names = Annotated[list[str], AfterValidator(_different)]
+Columns = Annotated[Literal["all"] | list[str], AfterValidator(_different)]
 Weights = dict[str, Annotated[float, Field(gt=0, le=WIDEST)]]
 MOST_CLASSES = 65536
-_TABLES = {"columns", "csv"}
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
+class Table:
+    """A table of a description: its values as attributes, its place, and how it is written."""
+
+    where: str
+    """``task`` or ``parties.NAME``, for errors."""
+    written: Mapping[str, Any]
+    """The keys that stand in the file, and their values there, for errors."""
+    folder: Path
+    """Of the description."""
+
+    def refused(self, key: str, why: str) -> BadInput:
+        """Return the error for a value that is not allowed."""
+        return BadInput(f"{self.where}.{key}: {shown(self.written.get(key))} is not allowed{why}")
+
+    def refuse(self, keys: Iterable[str], why: str) -> None:
+        """Refuse keys that may not stand in this table."""
+        for key in keys:
+            if key in self.written:
+                raise self.refused(key, why)
+
+    def path_at(self, key: str) -> str:
+        """Return the absolute path that a key gives, relative to the description."""
+        return str(path_of(getattr(self, key), f"{self.where}.{key}", self.folder))
+
+
+class Party(Table):
+    """A table of a party; horizontal ones keep no checkpoints of their own."""
+
+    state: str | None = None
+    state_key: str | None = None
+
+
+class RowsParty(Party):
+    """A party whose rows are in a file; a key that its layout does not have has the usual value."""
+
+    path: str
+    id: str | None
+    features: Literal["all"] | list[str]
+    label: str | None
+    csv: CsvFormat
+    split: str | None
+    categorical: Sequence[str] = ()
+    columns: Mapping[str, ColumnRule] = MappingProxyType({})
+    weight: str | None = None
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The columns to learn from; None: all."""
+        return None if isinstance(self.features, str) else tuple(self.features)
+
+    @property
+    def files(self) -> list[str]:
+        """The files of its table, as they are written."""
+        return [self.path]
+
+
 @config
-class VerticalTask:
+class VerticalTask(Table):
     """Rows whose columns lie with several parties."""
 
     type: Task
@@ -54,7 +123,7 @@ class VerticalTask:
 
 
 @config
-class VerticalParty:
+class VerticalParty(RowsParty):
     """A party with some columns of the rows."""
 
     path: Place
@@ -65,7 +134,7 @@ class VerticalParty:
     """Columns to learn from."""
     label: Text | None = None
     """Column of the label; exactly one party names one."""
-    categorical: list[str] = Field(default_factory=list)
+    categorical: Names = Field(default_factory=list)
     """Columns of text that become categories."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """Rules of columns that are no plain numbers."""
@@ -84,7 +153,7 @@ class VerticalParty:
 
 
 @config
-class HorizontalTask:
+class HorizontalTask(Table):
     """Rows that lie with several clients, with the same columns; or images."""
 
     type: Task
@@ -110,7 +179,7 @@ class HorizontalTask:
 
 
 @config
-class HorizontalParty:
+class HorizontalParty(RowsParty):
     """A client with some of the rows."""
 
     path: Place
@@ -134,7 +203,7 @@ class HorizontalParty:
 
 
 @config
-class RelationalTask:
+class RelationalTask(Table):
     """Tables of several organisations that a query joins."""
 
     type: Task
@@ -147,12 +216,12 @@ class RelationalTask:
     """Column of the label, as the query names it."""
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     """Number of classes; for ``multiclass`` only."""
-    categorical: list[str] = Field(default_factory=list)
+    categorical: Names = Field(default_factory=list)
     """Columns of text that become categories."""
 
 
 @config
-class RelationalParty:
+class RelationalParty(Party):
     """A party with a table, or a part of one."""
 
     path: Place
@@ -174,7 +243,7 @@ class RelationalParty:
 
 
 @config
-class GraphTask:
+class GraphTask(Table):
     """A graph whose nodes lie in tables, each party with its own columns and edges."""
 
     type: Literal["binary", "multiclass"]
@@ -192,7 +261,7 @@ class GraphTask:
 
 
 @config
-class GraphParty:
+class GraphParty(RowsParty):
     """A party with some columns and some edges of the nodes."""
 
     path: Place
@@ -209,7 +278,7 @@ class GraphParty:
     """Columns to learn from."""
     label: Text | None = None
     """Column of the label; exactly one party names one. Nodes may have none."""
-    categorical: list[str] = Field(default_factory=list)
+    categorical: Names = Field(default_factory=list)
     """Columns of text that become categories."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """Rules of columns that are no plain numbers."""
@@ -222,9 +291,14 @@ class GraphParty:
     state_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
+    @property
+    def files(self) -> list[str]:
+        """The files of its tables, as they are written."""
+        return [file for file in (self.path, self.edges, self.sparse) if file is not None]
+
 
 @config
-class ArraysTask:
+class ArraysTask(Table):
     """A graph whose nodes are numbered alike at every party, in arrays."""
 
     layout: Literal["graph"]
@@ -234,7 +308,14 @@ class ArraysTask:
 
 
 @config
-class ArraysParty:
+class SiteArraysTask(Table):
+    """The task of a graph in arrays at a site, whose data name the file of the nodes."""
+
+    layout: Literal["graph"]
+
+
+@config
+class ArraysParty(Party):
     """A party with some feature columns and some edges of numbered nodes."""
 
     file: Place
@@ -255,67 +336,54 @@ LAYOUTS: dict[str, tuple[type[Any], type[Any]]] = {
 """For each layout what stands in ``[task]``, and in each ``[parties.NAME]``."""
 
 
-def check_table(cls: type[Any], given: Any, where: str) -> None:
-    """Check the keys and the types of a table of the file; what has tables of its own is checked where it is read.
-
-    Raises:
-        BadInput: naming the key, its value and what is allowed.
-    """
-    later = _TABLES & {field.name for field in fields(cls)}
-    whole = isinstance(given, dict)
-    from_table(cls, {key: given[key] for key in given if key not in later} if whole else given, where)
-
-
-def rules_of(table: dict[str, Any], where: str) -> dict[str, ColumnRule]:
-    """Return what a table of the file says of columns, by name.
-
-    Raises:
-        BadInput: naming the key, its value and what is allowed.
-    """
-    given = table.get("columns", {})
-    if not isinstance(given, dict):
-        raise BadInput(f"{where}.columns: {shown(given)} is not allowed: give a table [{where}.columns]")
-    rules = {column: from_table(ColumnRule, rule, f"{where}.columns.{column}") for column, rule in given.items()}
-    for column, rule in rules.items():  # here and not in the rule: parts that were trained so are still read
-        for key in given[column]:
-            if key in ONLY_OF and rule.type not in ONLY_OF[key]:
-                raise BadInput(
-                    f"{where}.columns.{column}.{key}: {shown(given[column][key])} is not allowed for type={rule.type}, "
-                    f"which ignores it: it is for {' or '.join(ONLY_OF[key])}"
-                )
-        for key, text in (*(("categories", one) for one in rule.categories), ("fill", rule.fill)):
-            if isinstance(text, str) and not text.strip():
-                raise BadInput(
-                    f"{where}.columns.{column}.{key}: {text!r} is not allowed: a value of blanks is a missing one"
-                )
-        if rule.rare > 1 and rule.unknown == "refuse":
-            raise BadInput(
-                f"{where}.columns.{column}.rare: {rule.rare} is not allowed with unknown='refuse': rare categories "
-                "share the bucket"
-            )
-    return rules
-
-
-def public_rules(task: dict[str, Any], columns: tuple[str, ...] | None) -> dict[str, ColumnRule]:
-    """Return what a horizontal task says of columns: the same for every client, so that nothing may be measured.
+def parse(cls: type[T], given: Any, where: str, folder: Path) -> T:
+    """Return a table of a description.
 
     Args:
-        task: the table.
-        columns: the features; None where each file tells them.
+        cls: what stands in it.
+        given: as TOML has it.
+        where: its place in the file, for errors.
+        folder: of the file.
 
     Raises:
         BadInput: naming the key, its value and what is allowed.
     """
-    rules = rules_of(task, "task")
-    for name, rule in rules.items():
-        if columns is None or name not in columns:
-            raise BadInput(f"task.columns: {name!r} is not allowed: list it under features, at every client")
-        if rule.measures:
-            raise BadInput(
-                f"task.columns.{name}: {rule.measures} is not allowed with layout=horizontal, for each client would "
-                "find its own: list categories, fill with a constant, give a range of days"
-            )
+    inner = {"columns", "csv"} & {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    is_table = isinstance(given, dict)
+    made = from_table(cls, {key: given[key] for key in given if key not in inner} if is_table else given, where)
+    if "columns" in inner & set(given):
+        made = replace(made, columns=_rules(given["columns"], f"{where}.columns"))  # type: ignore[type-var]
+    if "csv" in inner & set(given):
+        made = replace(made, csv=from_table(CsvFormat, given["csv"], f"{where}.csv"))  # type: ignore[type-var]
+    for name, value in (("where", where), ("written", given), ("folder", folder)):
+        object.__setattr__(made, name, value)  # no fields: they are no keys of the file
+    return made
+
+
+def _rules(given: Any, where: str) -> dict[str, ColumnRule]:
+    """Return what a table says of columns, by name."""
+    if not isinstance(given, dict):
+        raise BadInput(f"{where}: {shown(given)} is not allowed: give a table [{where}]")
+    rules = {column: from_table(ColumnRule, rule, f"{where}.{column}") for column, rule in given.items()}
+    for column, rule in rules.items():  # here and not in the rule: parts that were trained so are still read
+        _check_rule(rule, given[column], f"{where}.{column}")
     return rules
+
+
+def _check_rule(rule: ColumnRule, given: Mapping[str, Any], where: str) -> None:
+    for key in given:
+        if key in ONLY_OF and rule.type not in ONLY_OF[key]:
+            raise BadInput(
+                f"{where}.{key}: {shown(given[key])} is not allowed for type={rule.type}, which ignores it: it is for "
+                f"{' or '.join(ONLY_OF[key])}"
+            )
+    for key, text in (*(("categories", one) for one in rule.categories), ("fill", rule.fill)):
+        if isinstance(text, str) and not text.strip():
+            raise BadInput(f"{where}.{key}: {text!r} is not allowed: a value of blanks is a missing one")
+    if rule.rare > 1 and rule.unknown == "refuse":
+        raise BadInput(
+            f"{where}.rare: {rule.rare} is not allowed with unknown='refuse': rare categories share the bucket"
+        )
 
 
 def places(*, of_party: bool) -> frozenset[str]:

@@ -23,7 +23,7 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedactors.data.horizontal import forget_blocks, rows_of
 from fedactors.errors import BadInput
 from fedactors.learning.averaging import LocalResult, LocalTraining, batches, draws, train_locally
 from fedactors.learning.devices import placed
@@ -112,16 +111,10 @@ def train_clients(
 
 
 @functools.cache
-def rows_on(key: bytes, device: str) -> Rows:
-    """Return the rows that a key names, as tensors that stay on the device; on the CPU the arrays themselves."""
-    x, y = rows_of(key)
+def rows_on(load: Callable[[bytes], tuple[Array, Array]], key: bytes, device: str) -> Rows:
+    """Return the rows that `load` finds by a key, as tensors that stay on the device; on the CPU the arrays."""
+    x, y = load(key)
     return (x, y) if device == "cpu" else (placed(x, device), placed(y, device))
-
-
-def forget_rows() -> None:
-    """Forget what was loaded of clients' rows: files may have changed since an earlier run of this process."""
-    rows_on.cache_clear()
-    forget_blocks()
 
 
 def can_be_batched(

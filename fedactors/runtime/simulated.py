@@ -20,7 +20,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from fedactors.data.own_files import digests_of_files
 from fedactors.errors import Deadlock, FedactorsError, PartyLost, Stopped
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
@@ -34,6 +33,7 @@ from fedactors.runtime.simulation.cores import Cores
 from fedactors.runtime.simulation.pool import Pool, ProcessPool, one_thread
 from fedactors.runtime.simulation.virtual_loop import VirtualLoop, finish
 from fedactors.runtime.simulation.wire import Wire
+from fedactors.runtime.snapshot import digests_of_files
 
 T = TypeVar("T")
 _MOST_MOVES_TO_A_CHECKPOINT = 1_000_000

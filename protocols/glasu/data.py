@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedactors.actor import Actor
-from fedactors.data.client_graphs import GraphArrays, GraphBlock, NewGraph, graph
-from fedactors.data.graph_files import GraphFiles, NodeSplit, OwnGraph
+from fedactors.data.client_graphs import GraphBlock, NewGraph, graph
+from fedactors.data.graph_files import NodeSplit, OwnGraph
 from fedactors.data.node_tables import GraphTables, GraphTablesPart
 from fedactors.data.own import layout_of, load_own, refuse_settings
 from fedactors.errors import BadInput
@@ -332,9 +332,6 @@ def read_own(path: Path) -> OwnGraph | GraphTables:
         BadInput: not TOML, missing or unknown keys, or another layout.
     """
     own = load_own(path)
-    if isinstance(own, GraphTables):
-        return own
-    if not isinstance(own, GraphArrays):
+    if not isinstance(own, OwnGraph | GraphTables):
         raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")
-    parts = zip(own.parties, own.files, strict=True)
-    return OwnGraph(own.parties, tuple(GraphFiles(party=party, nodes=own.nodes, file=file) for party, file in parts))
+    return own

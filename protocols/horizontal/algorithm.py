@@ -78,7 +78,7 @@ def train(
     results = train_clients(
         spec,
         [model_P] * len(keys),
-        [rows_on(key, device) for key in keys],
+        [rows_on(rows_of, key, device) for key in keys],
         seeds=seeds,
         training=training,
         corrections=corrections,
@@ -124,7 +124,7 @@ def next_control(own_P: Floats, control_P: Floats, start_P: Floats, end_P: Float
 
 def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> dict[str, float]:
     """Return the metrics of the model on some rows."""
-    x_N, _ = rows_on(key, device)
+    x_N, _ = rows_on(rows_of, key, device)
     return known(evaluate_model(spec, model_P, x_N, rows_of(key)[1], task=task, device=device))
 
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData
+from fedactors.data.horizontal import HorizontalData, forget_blocks
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Split, of_split
-from fedactors.learning.together import forget_rows
+from fedactors.learning.together import rows_on
 from fedactors.parties import Parties
 from fedactors.plugins import RunResult
 from fedactors.privacy.secure_sessions import FEWEST
@@ -36,7 +36,8 @@ class State(RunState):
 
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train one model over all clients' rows; return how good it is on rows that belong to none."""
-    forget_rows()
+    forget_blocks()
+    rows_on.cache_clear()
     runtime.use_costs(default_costs())
     resources = Resources(num_gpus=config.num_gpus)
     sites = sites_of(config, data)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData, HorizontalPart
+from fedactors.data.horizontal import HorizontalData, HorizontalPart, forget_blocks
 from fedactors.errors import PartyLost
 from fedactors.learning.flat_training import num_parameters
 from fedactors.learning.metrics import Split, of_split
-from fedactors.learning.together import forget_rows
+from fedactors.learning.together import rows_on
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER, Total
 from fedactors.plugins import RunResult
@@ -72,7 +72,8 @@ class State(RunState):
 
 async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train until the duration (or the number of rounds) is over; a round of the records is a measurement."""
-    forget_rows()
+    forget_blocks()
+    rows_on.cache_clear()
     catalogue = read_catalogue(config.catalogue)
     state = State()
 

@@ -127,7 +127,7 @@ def _train_many(calls: Sequence[tuple[Any, ...]]) -> list[Trained]:
         results = train_clients(
             spec,
             [parameters_P for _, parameters_P, *_ in chosen],
-            [rows_on(key, where) for _, _, key, *_ in chosen],
+            [rows_on(rows_of, key, where) for _, _, key, *_ in chosen],
             seeds=[seed for _, _, _, seed, *_ in chosen],
             weights=[weights_of(key) for _, _, key, *_ in chosen],
             training=LocalTraining(

@@ -23,9 +23,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.data.blocks import PartyBlock, check_block, check_ids
-from fedactors.data.graph_files import read_files
 from fedactors.data.horizontal import HorizontalFile
-from fedactors.data.own import read_party, read_table, read_task
+from fedactors.data.own import facts_of, read_files, read_party, read_table, read_task
+from fedactors.data.own_schema import HorizontalTask, Table, VerticalTask
 from fedactors.data.relational import TableSource
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.runtime.federated.audit import AUDIT, AuditLog
@@ -297,12 +297,10 @@ class SiteFolder:
             BadInput: no such data, or what they say of the task is wrong.
         """
         task = self._table(name).get("task")
-        where = f"{self.path / SITE}: data.{name}.task"
-        if task is None:
-            return None
-        if not isinstance(task, dict):
-            raise BadInput(f"{where}: {shown(task)} is not allowed: give a table")
-        return TaskFacts(**read_task(task, where))
+        return None if task is None else TaskFacts(**facts_of(self._task(name, task)))
+
+    def _task(self, name: str, table: Any) -> Table:
+        return read_task(table, f"{self.path / SITE}: data.{name}.task", self.path)
 
     def budget(self, name: str) -> Amount | None:
         """Return how much privacy all runs together may take of the data named `name`; None: nobody has said.
@@ -320,21 +318,22 @@ class SiteFolder:
             BadInput: no such data, or what they say of themselves is wrong.
         """
         table = dict(self._table(asked.name) if table is None else table)
-        task = table.pop("task", {})
+        task = self._task(asked.name, table.pop("task")) if "task" in table else None
         table.pop("budget", None)
         file, where = self.path / SITE, f"data.{asked.name}"
-        if facts.layout == "vertical" and "label" in table and not task:
+        if facts.layout == "vertical" and "label" in table and task is None:
             raise BadInput(f"{file}: {where}.task: missing: the data with the label say of what type the task is")
         if facts.layout == "graph":
-            return read_files(file, where, self.name, table)
+            return read_files(table, where, self.path, self.name)
         if facts.layout == "relational":
-            return read_table(file, where, asked.name, table)
+            return read_table(table, where, self.path, asked.name)
         if asked.is_test:
-            if "test" not in task:
+            if not isinstance(task, HorizontalTask) or task.test is None:
                 raise BadInput(f"{file}: {where}.task.test: missing: the file of the rows to measure on")
-            table["path"] = task["test"]
+            table["path"] = task.test
         name = "test" if asked.is_test else self.name
-        found = read_party(file, where, name, table, facts.layout, facts.type, facts.classes, task.get("positive"))
+        positive = task.positive if isinstance(task, VerticalTask) else None
+        found = read_party(table, where, self.path, name, facts.layout, facts.type, facts.classes, positive)
         if facts.layout == "vertical":
             return found
         horizontal = HorizontalFile(file=found, classes=facts.labels)

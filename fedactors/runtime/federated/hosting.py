@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedactors.data.own_files import digests_of_files
 from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.network.codec import encode_parts, freeze, measure, type_name
 from fedactors.remote import Door, current_caller
@@ -30,6 +29,7 @@ from fedactors.runtime.federated.household import (
 from fedactors.runtime.federated.pieces import value_of
 from fedactors.runtime.federated.words import code_of, raised_by, told_abroad
 from fedactors.runtime.hosted import HostedContext, WallClock
+from fedactors.runtime.snapshot import digests_of_files
 
 if TYPE_CHECKING:
     from fedactors.runtime.federated.kept_states import Earlier

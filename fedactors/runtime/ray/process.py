@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 import ray
 
-from fedactors.data.own_files import digests_of_files
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import HEADER_BYTES, Parts, decode, encode_parts, measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
@@ -41,6 +40,7 @@ from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array
 from fedactors.runtime.ray.settings import Settings
 from fedactors.runtime.ray.transport import ERROR, REPLY, Caller, Incoming, incarnation_of, shown_by
+from fedactors.runtime.snapshot import digests_of_files
 from fedactors.validation import one_line
 
 T = TypeVar("T")

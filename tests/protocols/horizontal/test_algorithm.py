@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedactors.data.horizontal import rows_key
+from fedactors.data.horizontal import rows_key, rows_of
 from fedactors.data.sources import ArraySource
 from fedactors.learning.averaging import LocalTraining
 from fedactors.learning.models import ModelSpec
@@ -64,7 +64,7 @@ def test_a_sites_loss_and_change_are_weighted_alike(counts_samples, shares):
         ArraySource(ids=n, features=rng.normal(size=(len(n), 3)).astype(np.float32), labels=n % 2) for n in numbers
     ]
     keys = [rows_key(source) for source in sources]
-    rows = [rows_on(key, "cpu") for key in keys]
+    rows = [rows_on(rows_of, key, "cpu") for key in keys]
     alone = train_clients(spec, [start] * 2, rows, seeds=(1, 2), training=training, together=False)
     assert abs(alone[0].loss - alone[1].loss) > 0.01
     found = algorithm.train(spec, start, keys, (1, 2), training, [], np.zeros(0), counts_samples, False, "cpu")
