@@ -5,11 +5,10 @@ Training rows of a named set are held out in this order before the rest is dealt
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +54,7 @@ class NewBlock:
 
     ids: NDArray[Any]
     features: NDArray[np.float32]
-    unusable: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    unusable: Mapping[int, str] = field(default_factory=dict)
     """Rows that miss values, and what they miss."""
 
 
@@ -80,9 +79,16 @@ class HorizontalSource:
             BadInput: unknown data set, or a partition that cannot be made.
             DataMissing: a file is not on this machine.
         """
-        if describe(self.dataset).kind == "images":
-            return self._load_images()
-        return self._load_rows()
+        is_test = self.part == "test"
+        if describe(self.dataset).kind != "images":
+            features, labels, num_test = _standardised_rows(self.dataset, self.seed)
+            rows = np.arange(num_test) if is_test else num_test + self._rows()
+            return HorizontalBlock(features=features, labels=labels).take(rows)
+        images = load_images(self.dataset)
+        if is_test:
+            return HorizontalBlock(features=images.scaled(images.test_images), labels=images.test_labels)
+        rows = self._rows()
+        return HorizontalBlock(features=images.scaled(images.train_images[rows]), labels=images.train_labels[rows])
 
     def load_new(
         self, columns: Sequence[FittedColumn] = (), pictures: Pictures | None = None, csv: CsvFormat | None = None
@@ -96,18 +102,6 @@ class HorizontalSource:
         if self.part == "test":
             return self.load().labels
         return _training_labels(self.dataset, self.seed)[self._rows()]
-
-    def _load_images(self) -> HorizontalBlock:
-        images = load_images(self.dataset)
-        if self.part == "test":
-            return HorizontalBlock(features=images.scaled(images.test_images), labels=images.test_labels)
-        rows = self._rows()
-        return HorizontalBlock(features=images.scaled(images.train_images[rows]), labels=images.train_labels[rows])
-
-    def _load_rows(self) -> HorizontalBlock:
-        features, labels, num_test = _standardised_rows(self.dataset, self.seed)
-        rows = np.arange(num_test) if self.part == "test" else num_test + self._rows()
-        return HorizontalBlock(features=features, labels=labels).take(rows)
 
     def _rows(self) -> Index:
         held, clients = _dealt(
@@ -149,12 +143,12 @@ def _dealt(
 ) -> tuple[dict[str, Index], Partitions]:
     """Return the training rows that are held out, and those of the clients."""
     labels = _training_labels(dataset, seed)
-    for field, size, available in (
+    for name, size, available in (
         ("validation_size", validation_size, len(labels)),
         ("public_size", public_size, len(labels) - validation_size),
     ):
         if not 0 <= size < available:
-            raise BadInput(f"{field}: {size} is not allowed: {dataset} has {available} training rows to hold out from")
+            raise BadInput(f"{name}: {size} is not allowed: {dataset} has {available} training rows to hold out from")
     left = len(labels) - validation_size - public_size
     if num_training is not None and not 1 <= num_training <= left:
         raise BadInput(f"num_training: {num_training} is not allowed: {dataset} has {left} to deal")
@@ -210,7 +204,7 @@ class HorizontalFile:
             parts_N = np.zeros(len(block.labels), np.uint8)
             order = np.random.default_rng([self.seed, 13]).permutation(len(parts_N))
             parts_N[order[: round(len(order) * self.validation_share)]] = PARTS.index("validation")
-        where = f"{self.file.party}: {self.file.path}"
+        where = self.file.where
         if (parts_N == PARTS.index("test")).any():
             raise BadInput(f"{where}: column {self.file.split_column}: 'test' is not allowed: task.test has such rows")
         kept = np.flatnonzero(parts_N == PARTS.index(self.part))
@@ -225,12 +219,8 @@ class HorizontalFile:
             labels = self._targets(found.labels)
             weights = class_weighted(None, labels, self.classes, dict(self.file.class_weights))
             return HorizontalBlock(features=found.images, labels=labels, weights=weights), None
-        return self._load_table()
-
-    def _load_table(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         block = self.file.load()
-        where = f"{self.file.party}: {self.file.path}"
-        labels = block.labels
+        where, labels = self.file.where, block.labels
         if labels is None:
             raise BadInput(f"{where}: label: every client needs labels")
         if self.classes:
@@ -242,7 +232,7 @@ class HorizontalFile:
             labels = codes[labels]
         # One client may well have a single class, so that its labels are not held against `check_block`.
         # Its ids are names of rows, and align nothing: two rows may have the same.
-        rows = dataclasses.replace(block, labels=None, ids=np.arange(len(block.ids)))
+        rows = replace(block, labels=None, ids=np.arange(len(block.ids)))
         check_block(rows, self.file.party, self.file.task, len(self.classes))
         if not self.classes:
             check_labels(labels, where, "regression", 1)
@@ -256,14 +246,14 @@ class HorizontalFile:
             return features_ND
         if features_ND.shape[1] != math.prod(pictures.shape):
             raise BadInput(
-                f"{self.file.party}: {self.file.path}: {features_ND.shape[1]} feature columns do not fill task.shape "
+                f"{self.file.where}: {features_ND.shape[1]} feature columns do not fill task.shape "
                 f"{list(pictures.shape)}"
             )
         return pictures.scaled(features_ND)
 
     def _targets(self, labels: tuple[str, ...] | NDArray[Any]) -> NDArray[Any]:
         """Return the classes of images by number, or the numbers of a regression."""
-        where = f"{self.file.party}: {self.file.path}"
+        where = self.file.where
         if self.classes:
             texts = class_texts(labels)
             for text in texts:
@@ -292,15 +282,15 @@ class HorizontalFile:
         if pictures is not None and (path.is_dir() or path.suffix == ".npz"):
             found = read_pictures(path, self.file.party, pictures, is_new=True)
             return NewBlock(ids=found.ids, features=found.images, unusable=found.unusable)
-        file = dataclasses.replace(self.file, needs_label=False, csv=self.file.csv or csv)
+        file = replace(self.file, needs_label=False, csv=self.file.csv or csv)
         if columns:
-            file = dataclasses.replace(file, features=None)
+            file = replace(file, features=None)
         block = file.load(columns or None)
         missing = ~np.isfinite(block.features).all(axis=1)
         # a name is no row's alone, and a row without one is predicted too
         refused = {row: reason for row, reason in block.unusable.items() if reason != NO_ID}
         unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | refused
-        check_usable(dataclasses.replace(block, unusable=unusable), f"{self.file.party}: {self.file.path}")
+        check_usable(replace(block, unusable=unusable), self.file.where)
         features = replace(self, pictures=pictures)._samples(np.nan_to_num(block.features))
         return NewBlock(ids=block.ids, features=features, unusable=unusable)
 

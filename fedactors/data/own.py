@@ -28,6 +28,7 @@ from typing import Any, TypeVar, cast
 
 from fedactors.data.catalogue import Task
 from fedactors.data.graph_files import GraphFiles, OwnGraph
+from fedactors.data.horizontal import HorizontalData
 from fedactors.data.node_tables import EdgeFile, GraphTables
 from fedactors.data.own_horizontal import (
     PICTURES,
@@ -53,12 +54,7 @@ from fedactors.data.own_schema import (
     VerticalTask,
     parse,
 )
-from fedactors.data.partitions import (
-    HorizontalData,
-    RelationalData,
-    RelationalPartition,
-    VerticalData,
-)
+from fedactors.data.partitions import RelationalData, RelationalPartition, VerticalData
 from fedactors.data.relational import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.sources import FileSource
 from fedactors.data.sql import named_tables

@@ -21,15 +21,6 @@ from fedactors.data.blocks import (
     with_clear_ids,
 )
 from fedactors.data.catalogue import Task, describe
-from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
-from fedactors.data.horizontal import (
-    HorizontalBlock,
-    HorizontalData,
-    HorizontalFile,
-    HorizontalPart,
-    HorizontalSource,
-    horizontal,
-)
 from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.preprocessing import ColumnRule, Preprocessing
 from fedactors.data.relational import TableSource
@@ -37,27 +28,6 @@ from fedactors.data.sources import FileSource, NamedSource, Source, named_source
 from fedactors.data.sql import named_tables
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
-
-__all__ = [
-    "GraphBlock",
-    "GraphData",
-    "GraphPart",
-    "HorizontalBlock",
-    "HorizontalData",
-    "HorizontalFile",
-    "HorizontalPart",
-    "HorizontalSource",
-    "RelationalData",
-    "RelationalPartition",
-    "RelationalQuery",
-    "VerticalData",
-    "VerticalPart",
-    "graph",
-    "horizontal",
-    "relational",
-    "vertical",
-]
-
 
 _NAMED: WeakValueDictionary[VerticalPart, PartyBlock] = WeakValueDictionary()
 """Blocks of named data sets that somebody in this process holds."""

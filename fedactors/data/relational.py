@@ -247,7 +247,8 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
     try:
         if source.kind not in ("duckdb", "parquet", "csv"):
             with memory_database(**_NO_EXTENSIONS, enable_external_access=False, lock_configuration=True) as connection:
-                connection.register("rows_in_memory", _rows(source))
+                rows = _named_rows(source) if source.kind == "named" else rows_of(source.rows)
+                connection.register("rows_in_memory", rows)
                 yield connection, "rows_in_memory"
             return
         _require_file(source.where)
@@ -270,12 +271,6 @@ _NO_EXTENSIONS = {
     "python_enable_replacements": False,
 }
 """A query over a table needs neither; a view in somebody's file could ask for both."""
-
-
-def _rows(source: TableSource) -> Any:
-    if source.kind == "named":
-        return _named_rows(source)
-    return rows_of(source.rows)
 
 
 def _named_rows(source: TableSource) -> Any:

@@ -123,6 +123,16 @@ class FileSource:
         return (self.path,)
 
     @property
+    def where(self) -> str:
+        """Party and file, for errors."""
+        return f"{self.party}: {self.path}"
+
+    @property
+    def _roles(self) -> tuple[str | None, ...]:
+        """The columns that are no features: the ids first, then what only training reads."""
+        return (self.id_column, self.label, self.split_column, self.weight)
+
+    @property
     def weighted_by(self) -> str:
         """What says that rows do not count alike, as it stands in the description; empty: nothing does."""
         if self.weight is not None:
@@ -142,18 +152,18 @@ class FileSource:
         rules = self._rules
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         is_training = trained is None and self.needs_label
-        roles = [self.id_column, *((self.label, self.split_column, self.weight) if is_training else ())]
-        others = [column for column in roles if column is not None]
+        others = [column for column in self._roles[: None if is_training else 1] if column is not None]
         known = rules if trained is None else {one.name: one.rule for one in trained}
         as_text = [name for name, rule in known.items() if rule.type != "numeric"]
         if is_training and self.label is not None and self.task != "regression":
             as_text.append(self.label)  # a class is called what the file calls it: 1 beside an empty cell is not 1.0
+        if self.id_column is not None:
+            as_text.append(self.id_column)  # 007 at one party must not become 7 at another
         table = read_columns(
             Path(self.path),
             self.party,
             wanted=None if wanted is None else [*others, *wanted],
-            # ids are read as text everywhere: 007 at one party must not become 7 at another
-            as_text=[*as_text, *(column for column in roles[:1] if column is not None)],
+            as_text=as_text,
             csv=self.csv,
         )
         if trained is None:
@@ -167,17 +177,18 @@ class FileSource:
             if not name.strip():
                 place = list(table).index(name) + 1
                 raise BadInput(
-                    f"{self.party}: {self.path}: column {place} has no name; name it, or list the columns to learn "
-                    "from under features"
+                    f"{self.where}: column {place} has no name; name it, or list the columns to learn from "
+                    "under features"
                 )
             has_stand_in = self._rules.get(name, ColumnRule()).missing == "constant"
             if name in table and len(table[name]) and not has_stand_in and table[name].is_missing().all():
-                why = "no row has a value; list the other columns under features"
-                raise BadInput(f"{self.party}: {self.path}: column {name}: {why}")
+                raise BadInput(
+                    f"{self.where}: column {name}: no row has a value; list the other columns under features"
+                )
 
     def block_of(self, table: Mapping[str, Column], trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
         """Return rows that were read, by column; see `load`."""
-        where, rules = f"{self.party}: {self.path}", self._rules
+        where = self.where
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         is_training = trained is None and self.needs_label
         self._check_columns(table, wanted or (), is_training)
@@ -187,7 +198,7 @@ class FileSource:
         num_rows = len(next(iter(table.values())))
         if not num_rows:
             raise BadInput(f"{where}: no rows")
-        fitted = fit(columns, rules, where) if trained is None else tuple(trained)
+        fitted = fit(columns, self._rules, where) if trained is None else tuple(trained)
         encoded = encode(columns, fitted, where, new=trained is not None)
         unlabelled = self._unlabelled(table) if is_training else ()
         labels, class_names = self._labels(table, unlabelled) if is_training else (None, ())
@@ -217,45 +228,39 @@ class FileSource:
 
     def _check_roles(self) -> None:
         if self.features == ():
-            raise BadInput(f"{self.party}: {self.path}: no feature column: every party needs at least one")
+            raise BadInput(f"{self.where}: no feature column: every party needs at least one")
         if self.label is not None and self.label == self.id_column:
             raise BadInput(f"{self.party}: label: {self.label!r} is the id column too")
         for column in self.features or ():
-            if column in (self.label, self.id_column, self.split_column, self.weight):
+            if column in self._roles:
                 raise BadInput(
                     f"{self.party}: features: {column!r} is the label or the id (or tells split or weight), and may "
                     "not be a feature"
                 )
 
     def _check_rules(self, names: Sequence[str]) -> None:
-        for kind, columns in (("categorical", self.categorical), ("columns", tuple(dict(self.rules)))):
-            for column in columns if names else ():
-                if column not in names:
-                    raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features")
+        ruled = [("categorical", name) for name in self.categorical] + [("columns", name) for name, _ in self.rules]
+        for kind, column in ruled if names else ():
+            if column not in names:
+                raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features")
 
     def _remaining(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        others = (self.id_column, self.label, self.split_column, self.weight)
-        return tuple(column for column in columns if column not in others)
+        return tuple(column for column in columns if column not in self._roles)
 
     def _check_columns(self, table: Mapping[str, Column], features: Sequence[str], is_training: bool) -> None:
-        kinds: list[tuple[str, Sequence[str | None]]] = [("id", (self.id_column,)), ("features", features)]
-        if is_training:
-            kinds[1:1] = [("label", (self.label,)), ("split", (self.split_column,)), ("weight", (self.weight,))]
-            kinds += (
-                [("categorical", self.categorical), ("columns", tuple(dict(self.rules)))]
-                if self.features is None
-                else []
-            )
-        for kind, columns in kinds:
-            for column in columns:
-                if column is not None and column not in table:
-                    raise BadInput(
-                        f"{self.party}: {kind}: {column!r} is not a column of {self.path} (its columns: "
-                        f"{', '.join(map(_clear, self._present()[:20]))})"
-                    )
-
-    def _present(self) -> list[str]:
-        return names_of_columns(Path(self.path), self.party, self.csv)
+        roles = zip(("id", "label", "split", "weight"), self._roles, strict=True)
+        needed = [*roles] if is_training else [("id", self.id_column)]
+        needed += [("features", name) for name in features]
+        if is_training and self.features is None:
+            needed += [("categorical", name) for name in self.categorical]
+            needed += [("columns", name) for name, _ in self.rules]
+        for kind, column in needed:
+            if column is not None and column not in table:
+                present = names_of_columns(Path(self.path), self.party, self.csv)
+                raise BadInput(
+                    f"{self.party}: {kind}: {column!r} is not a column of {self.path} (its columns: "
+                    f"{', '.join(map(_clear, present[:20]))})"
+                )
 
     def _ids(self, table: Mapping[str, Column], num_rows: int, *, new: bool) -> tuple[NDArray[Any], list[int]]:
         """Return the ids, and of rows to predict those that have none."""
@@ -264,16 +269,18 @@ class FileSource:
         texts = ["" if text is None else text.strip() for text in table[self.id_column].texts()]
         nameless = [row for row, text in enumerate(texts) if not text]
         if nameless and not new:
-            where = f"{self.party}: {self.path}: column {self.id_column}"
             first = table[self.id_column].row(nameless[0])
-            raise BadInput(f"{where}: {len(nameless)} values are missing (first in {first}); each row needs an id")
+            raise BadInput(
+                f"{self.where}: column {self.id_column}: {len(nameless)} values are missing (first in {first}); each "
+                "row needs an id"
+            )
         return np.asarray(texts, dtype=np.str_), nameless
 
     def _refuse_missing(self, column: Column) -> None:
         missing = np.flatnonzero(column.is_missing())
         if len(missing):
             raise BadInput(
-                f"{self.party}: {self.path}: column {column.name}: {len(missing)} values are missing (first in "
+                f"{self.where}: column {column.name}: {len(missing)} values are missing (first in "
                 f'{column.row(missing[0])}); unlabelled = "drop" leaves such rows out'
             )
 
@@ -283,18 +290,19 @@ class FileSource:
             return ()
         rows = tuple(np.flatnonzero(table[self.label].is_missing()).tolist())
         if len(rows) == len(table[self.label]):
-            raise BadInput(f"{self.party}: {self.path}: column {self.label}: no row has a label")
+            raise BadInput(f"{self.where}: column {self.label}: no row has a label")
         return rows
 
     def _weights(
         self, table: Mapping[str, Column], labels_N: NDArray[Any], class_names: Sequence[str]
     ) -> NDArray[np.float32] | None:
-        where = f"{self.party}: {self.path}"
-        weights_N = None if self.weight is None else table[self.weight].numbers(where)
-        if weights_N is not None and not (np.isfinite(weights_N) & (weights_N >= 0)).all():
-            raise BadInput(f"{where}: column {self.weight}: weights must be finite numbers, 0 or more")
-        if weights_N is not None and not weights_N.any():
-            raise BadInput(f"{where}: column {self.weight}: every row has the weight 0")
+        weights_N = None
+        if self.weight is not None:
+            weights_N = table[self.weight].numbers(self.where)
+            if not (np.isfinite(weights_N) & (weights_N >= 0)).all():
+                raise BadInput(f"{self.where}: column {self.weight}: weights must be finite numbers, 0 or more")
+            if not weights_N.any():
+                raise BadInput(f"{self.where}: column {self.weight}: every row has the weight 0")
         for name, _ in self.class_weights:
             if self.num_classes and name not in class_names:
                 raise BadInput(
@@ -318,12 +326,12 @@ class FileSource:
 
     def _labels_of(self, column: Column) -> tuple[NDArray[Any], tuple[str, ...]]:
         if self.task == "regression":
-            return column.numbers(f"{self.party}: {self.path}"), ()
+            return column.numbers(self.where), ()
         self._refuse_missing(column)
         names, codes = named_classes(column, (self.csv or CsvFormat()).decimal)
         if self.num_classes and len(names) != self.num_classes:
             raise BadInput(
-                f"{self.party}: {self.path}: label {self.label}: {len(names)} classes ({_first_of(names)}), "
+                f"{self.where}: label {self.label}: {len(names)} classes ({_first_of(names)}), "
                 f"{self.num_classes} are expected; {self._other_task(column, len(names))}"
             )
         if self.positive is not None:
@@ -352,7 +360,7 @@ class FileSource:
         for row, text in enumerate(texts):
             if text not in PARTS and not (may_miss and text is None):
                 raise BadInput(
-                    f"{self.party}: {self.path}: column {column.name}: {text!r} in row {row + 1} is not allowed: "
+                    f"{self.where}: column {column.name}: {text!r} in row {row + 1} is not allowed: "
                     f"give {', '.join(PARTS)}"
                 )
         return np.asarray([NO_PART if text is None else PARTS.index(text) for text in texts], np.uint8)

@@ -3,8 +3,9 @@ import re
 import pytest
 
 from fedactors.data.blocks import check_block
+from fedactors.data.horizontal import HorizontalData
 from fedactors.data.own import load_own, load_own_as
-from fedactors.data.partitions import HorizontalData, RelationalData, VerticalData
+from fedactors.data.partitions import RelationalData, VerticalData
 from fedactors.data.preprocessing import ColumnRule
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput

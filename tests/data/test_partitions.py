@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from fedactors.data.blocks import prepare, split
+from fedactors.data.client_graphs import graph
+from fedactors.data.horizontal import horizontal
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, VerticalSizePartitioner
-from fedactors.data.partitions import VerticalData, graph, horizontal, relational, vertical
+from fedactors.data.partitions import VerticalData, relational, vertical
 from fedactors.data.sources import ArraySource
 from fedactors.errors import BadInput
 

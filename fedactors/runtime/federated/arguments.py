@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedactors.data.held_tables import Seat
-from fedactors.data.partitions import HorizontalPart, RelationalPartition, RelationalQuery, VerticalPart
+from fedactors.data.horizontal import HorizontalPart
+from fedactors.data.partitions import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.errors import Refused
 from fedactors.remote import DRIVER
 from fedactors.runtime.federated.folders import SiteFolder

@@ -9,7 +9,8 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.data.graph_files import OwnGraph
-from fedactors.data.partitions import HorizontalData, RelationalData, RelationalPartition, VerticalData
+from fedactors.data.horizontal import HorizontalData
+from fedactors.data.partitions import RelationalData, RelationalPartition, VerticalData
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
 
