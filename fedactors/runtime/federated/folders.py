@@ -318,21 +318,24 @@ class SiteFolder:
             BadInput: no such data, or what they say of themselves is wrong.
         """
         table = dict(self._table(asked.name) if table is None else table)
-        task = self._task(asked.name, table.pop("task")) if "task" in table else None
+        task = table.pop("task", {})
         table.pop("budget", None)
-        file, where = self.path / SITE, f"data.{asked.name}"
-        if facts.layout == "vertical" and "label" in table and task is None:
-            raise BadInput(f"{file}: {where}.task: missing: the data with the label say of what type the task is")
+        file, where, positive = self.path / SITE, f"data.{asked.name}", None
+        if facts.layout == "vertical" and "label" in table:
+            if not task:
+                raise BadInput(f"{file}: {where}.task: missing: the data with the label say of what type the task is")
+            stated = self._task(asked.name, task)
+            positive = stated.positive if isinstance(stated, VerticalTask) else None
         if facts.layout == "graph":
             return read_files(table, where, self.path, self.name)
         if facts.layout == "relational":
             return read_table(table, where, self.path, asked.name)
         if asked.is_test:
-            if not isinstance(task, HorizontalTask) or task.test is None:
+            stated = self._task(asked.name, task) if "test" in task else None
+            if not isinstance(stated, HorizontalTask):
                 raise BadInput(f"{file}: {where}.task.test: missing: the file of the rows to measure on")
-            table["path"] = task.test
+            table["path"] = stated.test
         name = "test" if asked.is_test else self.name
-        positive = task.positive if isinstance(task, VerticalTask) else None
         found = read_party(table, where, self.path, name, facts.layout, facts.type, facts.classes, positive)
         if facts.layout == "vertical":
             return found
