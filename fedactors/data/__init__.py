@@ -1,4 +1,4 @@
-"""Data of parties: named data sets, one's own files, partitions, and the alignment of row ids.
+"""Data of parties: named data sets, user-provided files, partitions, and the alignment of row ids.
 
 ``catalogue`` describes the named data sets without loading anything, ``datasets`` loads them, ``partitioners`` cut
 them into parts, ``partitions`` are the small descriptions that a protocol hands to its actors, ``own`` reads a

@@ -101,6 +101,13 @@ class Split:
     validation: Index
     test: Index
 
+    @property
+    def numbers(self) -> NDArray[np.uint8]:
+        """The index in `PARTS` of each position."""
+        made = np.zeros(len(self.train) + len(self.validation) + len(self.test), np.uint8)
+        made[self.validation], made[self.test] = PARTS.index("validation"), PARTS.index("test")
+        return made
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -328,9 +335,7 @@ def draw_parts(
     if block.groups is not None:
         found, member_N = np.unique(block.groups[order_N], return_inverse=True)
         drawn = split(len(found), seed=seed, test_share=test_share, validation_share=validation_share)
-        made = np.zeros(len(found), np.uint8)
-        made[drawn.validation], made[drawn.test] = PARTS.index("validation"), PARTS.index("test")
-        return made[member_N]
+        return drawn.numbers[member_N]
     if how == "random" or block.labels is None:
         return np.zeros(0, np.uint8)
     made = np.zeros(len(order_N), np.uint8)

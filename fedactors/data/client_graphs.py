@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.catalogue import describe
-from fedactors.data.graphs import load_graph, to_csr
+from fedactors.data.graphs import GraphDataset, load_graph, to_csr
 from fedactors.errors import BadInput
 from fedactors.network.codec import plain
 
@@ -91,34 +91,25 @@ class GraphData:
         if not 0 <= client < self.num_clients:
             raise BadInput(f"client: {client} is not allowed: there are {self.num_clients}")
         graph = load_graph(self.name)
-        num_nodes, num_columns = graph.features.shape
+        num_columns = graph.features.shape[1]
         kept = np.random.default_rng([self.seed, 17, client]).random(len(graph.edges)) < self.edge_share
-        indptr, indices = to_csr(graph.edges[kept], num_nodes)
         dealt = np.random.default_rng([self.seed, 19]).permutation(num_columns)
         columns = np.sort(np.array_split(dealt, self.num_clients)[client])
-        train, validation, test = self._nodes(graph.labels)
-        return GraphBlock(
-            indptr=indptr,
-            indices=indices,
-            features=np.ascontiguousarray(graph.features[:, columns]),
-            columns=columns,
-            labels=graph.labels,
-            num_classes=self.num_classes,
-            train=train,
-            validation=validation,
-            test=test,
-        )
+        return self._block(graph, graph.edges[kept], np.ascontiguousarray(graph.features[:, columns]), columns)
 
     def load_whole(self) -> GraphBlock:
         """Load the graph with every edge and column, for baselines that are allowed to see all."""
         graph = load_graph(self.name)
-        indptr, indices = to_csr(graph.edges, len(graph.labels))
+        return self._block(graph, graph.edges, graph.features, np.arange(graph.features.shape[1]))
+
+    def _block(self, graph: GraphDataset, edges: Index, features_NF: NDArray[np.float32], columns: Index) -> GraphBlock:
+        indptr, indices = to_csr(edges, len(graph.labels))
         train, validation, test = self._nodes(graph.labels)
         return GraphBlock(
             indptr=indptr,
             indices=indices,
-            features=graph.features,
-            columns=np.arange(graph.features.shape[1]),
+            features=features_NF,
+            columns=columns,
             labels=graph.labels,
             num_classes=self.num_classes,
             train=train,

@@ -1,4 +1,4 @@
-"""Graphs in the user's own files: each client's edges and features, and the nodes, which all clients know.
+"""User-provided graphs: each client's edges and features, and the nodes, which all clients know.
 
 A ``.toml`` file; its paths are relative to it, and arrays lie in ``.npz`` files (no pickles)::
 
@@ -56,7 +56,7 @@ def from_masks(
 
 @plain
 class GraphFiles:
-    """Where one client's own file is, and that of the nodes, which everyone knows."""
+    """Where one client's file is, and that of the nodes, which everyone knows."""
 
     party: str
     nodes: str
@@ -125,7 +125,7 @@ class GraphFiles:
 
 @dataclass(frozen=True)
 class OwnGraph:
-    """A graph in the user's own files."""
+    """A user-provided graph in arrays."""
 
     parties: tuple[str, ...]
     parts: tuple[GraphFiles, ...]

@@ -1,4 +1,4 @@
-"""Horizontal data: clients that hold different rows of the same columns, of a named data set or of their own files.
+"""Horizontal data: clients that hold different rows of the same columns, of a named data set or of user-provided files.
 
 Training rows of a named set are held out in this order before the rest is dealt: validation rows, public rows.
 """
@@ -40,7 +40,7 @@ class HorizontalBlock:
     weights: NDArray[np.float32] | None = None
     """How much each row counts in the loss; None: all alike."""
     columns: tuple[FittedColumn, ...] = ()
-    """Of a table of one's own."""
+    """Of a user-provided table."""
 
     def take(self, rows: Index) -> HorizontalBlock:
         """Return some rows of it."""
@@ -161,7 +161,7 @@ def _dealt(
 
 @plain
 class HorizontalFile:
-    """One client's own file: columns and a label, the same at every client; or its own images."""
+    """One client's file: columns and a label, the same at every client; or its images."""
 
     file: FileSource
     classes: tuple[str, ...]
@@ -326,7 +326,7 @@ def weights_of(key: bytes) -> NDArray[np.float32] | None:
 
 
 def table_columns(key: bytes) -> tuple[FittedColumn, ...]:
-    """Return the columns of a table of one's own; none of other rows."""
+    """Return the columns of a user-provided table; none of other rows."""
     return _block_of(key).columns
 
 
@@ -358,7 +358,7 @@ class HorizontalPart:
     public: HorizontalSource | None = None
     """Rows that everybody may see."""
     validation: tuple[Rows, ...] = ()
-    """Of own files each client's rows that it measures on itself."""
+    """Of user-provided files each client's rows that it measures on itself."""
 
 
 @plain
@@ -384,11 +384,11 @@ class HorizontalData:
     """Rows of a named set dealt to the clients; None: all that are not held out."""
     seed: int = 0
     files: tuple[HorizontalFile, ...] = ()
-    """One's own files, one per client; then `partitioner` is None."""
+    """User-provided files, one per client; then `partitioner` is None."""
     parties: tuple[str, ...] = ()
-    """Names of the clients that bring their own files."""
+    """Names of the clients with user-provided files."""
     centers: tuple[str, ...] = ()
-    """Of own files the center that holds each client, where the clients say so."""
+    """Of user-provided files the center that holds each client, where the clients say so."""
     test_file: HorizontalFile | None = None
 
     def part(self, clients: Iterable[int] = (), *, test: bool = False) -> HorizontalPart:
@@ -426,7 +426,7 @@ class HorizontalData:
         """Return the source of the rows to measure on, which belong to no client: validation or test rows.
 
         Raises:
-            BadInput: own files without a test file.
+            BadInput: user-provided files without a test file.
         """
         if not self.files:
             return self._named("validation" if self.validation_size else "test", 0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import NO_PART, PARTS, PartyBlock, SplitKind, check_block, check_ids, draw_parts, split
+from fedactors.data.blocks import NO_PART, PartyBlock, SplitKind, check_block, check_ids, draw_parts, split
 from fedactors.data.csv_files import CsvFormat
 from fedactors.data.files import Column, read_columns
 from fedactors.data.graphs import to_csr
@@ -117,7 +117,7 @@ class EdgeFile:
 
 @plain
 class GraphTablesPart:
-    """What one party is told: where its own files are, who has the label, and how nodes are aligned."""
+    """What one party is told: where its files are, who has the label, and how nodes are aligned."""
 
     rows: VerticalPart
     edges: EdgeFile
@@ -189,8 +189,6 @@ def node_parts(block: PartyBlock, order_N: Index, how: SplitKind, seed: int) -> 
     test, validation = 0.3, 0.1
     drawn = draw_parts(block, order_N[labelled], how, seed=seed, test_share=test, validation_share=validation)
     if not len(drawn):
-        drawn = np.zeros(len(labelled), np.uint8)
-        parts = split(len(labelled), seed=seed, test_share=test, validation_share=validation)
-        drawn[parts.validation], drawn[parts.test] = PARTS.index("validation"), PARTS.index("test")
+        drawn = split(len(labelled), seed=seed, test_share=test, validation_share=validation).numbers
     made[labelled] = drawn
     return made

@@ -1,4 +1,4 @@
-"""One's own data: a ``parties.toml`` that says for each party which file it has and what the columns mean.
+"""User-provided data: a ``parties.toml`` says for each party which file it has and what the columns mean.
 
     [task]
     type = "binary"            # binary, multiclass (with classes = 3) or regression
@@ -113,7 +113,7 @@ def load_new_rows(name: str | HorizontalData, load_named: Callable[[str], Horizo
     """Return who has which rows to predict; they need no test rows, and not every client need have some.
 
     Args:
-        name: a description of own data, or of a data set.
+        name: of a description of user-provided data, or of a data set.
         load_named: loads a data set as for training.
 
     Raises:
@@ -160,7 +160,7 @@ def _read(path: Path) -> tuple[str, Any, dict[str, Any]]:
 
 
 def refuse_settings(config: Any, why: Mapping[str, str], *, but: Mapping[str, Any] | None = None) -> None:
-    """Refuse settings that cannot act on own files, instead of ignoring them.
+    """Refuse settings that do not apply to user-provided files.
 
     Args:
         config: of the run.

@@ -85,7 +85,7 @@ def _columns(dataset: str, partitioner: ColumnPartitioner) -> Partitions:
 
 @plain
 class FileSource:
-    """One party's own file: CSV, Parquet or npy, read where the party runs."""
+    """One party's file: CSV, Parquet or npy, read where the party runs."""
 
     party: str
     path: str
