@@ -220,7 +220,8 @@ class HorizontalFile:
             weights = class_weighted(None, labels, self.classes, dict(self.file.class_weights))
             return HorizontalBlock(features=found.images, labels=labels, weights=weights), None
         block = self.file.load()
-        where, labels = self.file.where, block.labels
+        where = self.file.where
+        labels = block.labels
         if labels is None:
             raise BadInput(f"{where}: label: every client needs labels")
         if self.classes:

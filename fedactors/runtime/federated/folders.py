@@ -331,10 +331,10 @@ class SiteFolder:
         if facts.layout == "relational":
             return read_table(table, where, self.path, asked.name)
         if asked.is_test:
-            stated = self._task(asked.name, task) if "test" in task else None
-            if not isinstance(stated, HorizontalTask):
+            if "test" not in task:
                 raise BadInput(f"{file}: {where}.task.test: missing: the file of the rows to measure on")
-            table["path"] = stated.test
+            stated = self._task(asked.name, task)
+            table["path"] = stated.test if isinstance(stated, HorizontalTask) else None
         name = "test" if asked.is_test else self.name
         found = read_party(table, where, self.path, name, facts.layout, facts.type, facts.classes, positive)
         if facts.layout == "vertical":
