@@ -216,12 +216,11 @@ class HorizontalFile:
         """Read the file: its rows, and their parts if a column tells them."""
         if self.pictures is not None and self.file.label is None:
             found = read_pictures(Path(self.file.path), self.file.party, self.pictures)
-            labels = self._targets(found.labels)
-            weights = class_weighted(None, labels, self.classes, dict(self.file.class_weights))
-            return HorizontalBlock(features=found.images, labels=labels, weights=weights), None
+            targets = self._targets(found.labels)
+            weights = class_weighted(None, targets, self.classes, dict(self.file.class_weights))
+            return HorizontalBlock(features=found.images, labels=targets, weights=weights), None
         block = self.file.load()
-        where = self.file.where
-        labels = block.labels
+        where, labels = self.file.where, block.labels
         if labels is None:
             raise BadInput(f"{where}: label: every client needs labels")
         if self.classes:
