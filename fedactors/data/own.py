@@ -181,14 +181,21 @@ def refuse_settings(config: Any, why: Mapping[str, str], *, but: Mapping[str, An
 def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return where parties keep their states, and the names of the keys that they seal them with, by party.
 
-    A folder is relative to the file; on the party's own host it is found by its absolute path.
+    A folder is relative to the file; on the party's own host it is found by its absolute path. A protocol may
+    read another kind of description: nothing else of the file is checked here.
 
     Raises:
-        BadInput: as `load_own`, of each table by itself.
+        BadInput: not readable, not TOML, or a value that is no text.
     """
-    parties = _read(path)[2].items()
-    where = {name: _state_place(party.state, path.parent) for name, party in parties if party.state is not None}
-    return where, {name: party.state_key for name, party in parties if party.state_key is not None}
+    parties = read_tree(path, "data").get("parties")
+    found: dict[str, dict[str, str]] = {"state": {}, "state_key": {}}
+    for name, party in parties.items() if isinstance(parties, dict) else ():
+        for key, places in found.items() if isinstance(party, dict) else ():
+            if key in party and not (isinstance(party[key], str) and party[key]):
+                raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: give a text")
+            if key in party:
+                places[name] = party[key]
+    return {name: _state_place(place, path.parent) for name, place in found["state"].items()}, found["state_key"]
 
 
 def _state_place(place: str, folder: Path) -> str:

@@ -70,14 +70,7 @@ class Table:
         return str(path_of(getattr(self, key), f"{self.where}.{key}", self.folder))
 
 
-class Party(Table):
-    """A table of a party; horizontal ones keep no checkpoints of their own."""
-
-    state: str | None = None
-    state_key: str | None = None
-
-
-class RowsParty(Party):
+class RowsParty(Table):
     """A party whose rows are in a file; a key that its layout does not have has the usual value."""
 
     path: str
@@ -221,7 +214,7 @@ class RelationalTask(Table):
 
 
 @config
-class RelationalParty(Party):
+class RelationalParty(Table):
     """A party with a table, or a part of one."""
 
     path: Place
@@ -315,7 +308,7 @@ class SiteArraysTask(Table):
 
 
 @config
-class ArraysParty(Party):
+class ArraysParty(Table):
     """A party with some feature columns and some edges of numbered nodes."""
 
     file: Place
