@@ -331,7 +331,7 @@ class SiteFolder:
         if facts.layout == "relational":
             return read_table(table, where, self.path, asked.name)
         if asked.is_test:
-            if "test" not in task:
+            if not isinstance(task, dict) or "test" not in task:
                 raise BadInput(f"{file}: {where}.task.test: missing: the file of the rows to measure on")
             stated = self._task(asked.name, task)
             table["path"] = stated.test if isinstance(stated, HorizontalTask) else None
