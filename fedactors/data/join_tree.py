@@ -117,7 +117,7 @@ class TreeSums:
     """
 
     def __init__(self, tree: JoinTree) -> None:
-        self._tree = tree
+        self.tree = tree
         self.counts = tree.counts([None] * len(tree.num_rows))
         """G_n of each table."""
         self.num_joined = int(self.counts[0].sum())
@@ -148,11 +148,11 @@ class TreeSums:
 
     def at_root(self, parts: Sequence[Array]) -> tuple[Array, Array]:
         """Return for each row of the root the mean of sum_i a_i behind it, and the sum of squares around that mean."""
-        root = self._tree.root
+        root = self.tree.root
         told = self._told(parts)
         spread: dict[tuple[int, int], Array] = {}
-        for sender, receiver, edge in self._order[: len(self._tree.steps)]:
-            keys = self._tree.keys(sender, edge)
+        for sender, receiver, edge in self._order[: len(self.tree.steps)]:
+            keys = self.tree.keys(sender, edge)
             mean = self._at(sender, parts[sender], told, but=edge)
             around = self._at(sender, np.zeros(len(mean)), spread, but=edge) + (mean - told[receiver, edge][keys]) ** 2
             spread[receiver, edge] = self._tell(sender, edge, around)
@@ -162,7 +162,7 @@ class TreeSums:
     def square(self, parts: Sequence[Array]) -> float:
         """Return the sum over the joined rows of (sum_i a_i)^2."""
         mean, around = self.at_root(parts)
-        return float(around.sum() + self.counts[self._tree.root] @ mean**2)
+        return float(around.sum() + self.counts[self.tree.root] @ mean**2)
 
     def _told(self, parts: Sequence[Array]) -> dict[tuple[int, int], Array]:
         told: dict[tuple[int, int], Array] = {}
@@ -172,7 +172,7 @@ class TreeSums:
 
     def _tell(self, sender: int, edge: int, values_n: Array) -> Array:
         """Return the mean of a value by key (K), over the joined rows on the sender's side of an edge."""
-        keys = self._tree.keys(sender, edge)
+        keys = self.tree.keys(sender, edge)
         return np.asarray(np.bincount(keys, weights=values_n * self._shares[sender, edge]), dtype=np.float64)
 
     def _at(self, table: int, own_n: Array, told: dict[tuple[int, int], Array], but: int | None = None) -> Array:
@@ -180,7 +180,7 @@ class TreeSums:
         found = own_n
         for edge in self._edges[table]:
             if edge != but:
-                found = found + told[table, edge][self._tree.keys(table, edge)]
+                found = found + told[table, edge][self.tree.keys(table, edge)]
         return found
 
 

@@ -19,7 +19,6 @@ from fedactors.data.table_columns import dropped_for
 from fedactors.errors import BadInput, Refused, RowsChangedError
 from fedactors.joining.owners import JoinMember
 from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.laws import shown
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_sessions import Masked
@@ -363,7 +362,6 @@ class TableClient(JoinMember, SecureSummand):
         return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
 
     def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
-        shown(self.name, (values_nC, places, self._x, self.theta))
         return Predictions(values_nC) if places is None else self._mask(values_nC, places)
 
     def _mask(self, values_nC: Array, places_N: NDArray[Any]) -> Masked:

@@ -33,11 +33,13 @@ from fedactors.plugins import Neighbour
 from fedactors.privacy.attacks.least_squares import complete_by_differences, complete_rows, reconstruct_features
 from fedactors.privacy.attacks.suite import Surface
 from fedactors.privacy.audit import Attack, attack_by_share
-from fedactors.privacy.laws import listening
-from fedactors.privacy.replay import rerun
+from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.base import derived_rng, noise_rng
+from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.tablepuppet import data as tables
+from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.run import run
 
 _WAYS = ("another row's values", "a million each", "zeros", "minus a million each")
 _HUGE = 1e6
@@ -208,22 +210,36 @@ class View:
     """Of sums: which rows of all other tables together stand in each joined row, as a number."""
 
 
+def _predictions_of(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[str, list[tuple[Any, ...]]]:
+    """Run once more in simulation and return by client its predictions, places, rows and theta of every round."""
+    sent: dict[str, list[tuple[Any, ...]]] = {}
+
+    class RecordedClient(TableClient):
+        def _send(self, values_nC: NDArray[Any], places: NDArray[Any] | None) -> Any:
+            sent.setdefault(self.name, []).append((values_nC, places, self._x, self.theta))
+            return super()._send(values_nC, places)
+
+    class RecordingRuntime(SimulatedRuntime):
+        def spawn(self, cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+            return super().spawn(RecordedClient if cls is TableClient else cls, *args, **kwargs)
+
+    runtime = RecordingRuntime(seed=seed, recorder=MemoryRecorder(), reproducible_noise=True)
+    runtime.execute(lambda: run(config, data, runtime))
+    return sent
+
+
 def views(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[str, View]:
     """Run once more in simulation and return what the server reads of each client, by its name.
 
     Raises:
         BadInput: an algorithm whose server does not read predictions of all rows in each round.
     """
-    from protocols.tablepuppet.plugin import PROTOCOL
-
     if config.algorithm != "rfl-admm-v" or config.model == "neural":
         raise BadInput(
             f"--attacks: rows are reconstructed from a linear model's predictions of all rows, as rfl-admm-v sends "
             f"them, not with algorithm={config.algorithm} model={config.model}"
         )
-    heard: dict[str, list[Any]] = {}
-    with listening(lambda name, sent: heard.setdefault(name, []).append(sent)):
-        rerun(PROTOCOL, config, data, seed=seed)
+    heard = _predictions_of(config, data, seed)
     first = {name: [values[:, 0] for values, *_ in sent] for name, sent in heard.items()}
     found = {}
     for name, sent in heard.items():
