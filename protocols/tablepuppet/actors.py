@@ -66,7 +66,21 @@ def coordinator_of(clients: Sequence[str], table: str) -> str:
     return f"{clients[0].partition('/')[0]}/union-{table}"
 
 
-class TableClient(JoinMember, SecureSummand):
+class MaskedTable(SecureSummand):
+    """A table's client whose predictions may leave under the masks of a sum over tables."""
+
+    _config: TablePuppetConfig
+
+    def mask(self, values_NC: Array) -> Masked:
+        """Return predictions of joined rows under masks."""
+        limit = self._config.secure_range
+        try:
+            return self.masked(values_NC, FixedPoint(limit=limit, num_clients=len(self.clients)))
+        except ValueError as error:
+            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+
+
+class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
@@ -95,7 +109,7 @@ class TableClient(JoinMember, SecureSummand):
         server: str,
     ) -> None:
         JoinMember.__init__(self, query, seat, clients)
-        SecureSummand.__init__(self, clients, server)
+        MaskedTable.__init__(self, clients, server)
         self._config = config
         self.places: JoinPlaces | None = None
         self._partners = partners
@@ -316,7 +330,7 @@ class TableClient(JoinMember, SecureSummand):
     async def predict_test(self) -> TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
         values = await self._predict(self._x_test)
-        return self._mask(values, self.places.test) if self.places is not None else TestPredictions(values)
+        return TestPredictions(values) if self.places is None else self.mask(values[self.places.test])
 
     @remote(caller=SERVER, only="joiners")
     async def score(self, outputs: TestOutputs) -> Score:
@@ -362,15 +376,7 @@ class TableClient(JoinMember, SecureSummand):
         return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
 
     def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
-        return Predictions(values_nC) if places is None else self._mask(values_nC, places)
-
-    def _mask(self, values_nC: Array, places_N: NDArray[Any]) -> Masked:
-        """Return the predictions of the joined rows that the own rows stand in, under masks."""
-        limit = self._config.secure_range
-        try:
-            return self.masked(values_nC[places_N], FixedPoint(limit=limit, num_clients=len(self.clients)))
-        except ValueError as error:
-            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+        return Predictions(values_nC) if places is None else self.mask(values_nC[places])
 
     @property
     def _num_classes(self) -> int:
