@@ -17,7 +17,7 @@ Legend: M tables, N joined rows, n_i rows of table i; p_i in [0, n_i)^N; G_ij = 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any, Literal
@@ -25,9 +25,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.join_tree import JoinTree, TreeSums
+from fedactors.data.join_tree import TreeSums
 from fedactors.data.query import JoinPlan
-from fedactors.data.table_mapping import EmptyJoinError, Rows, coded_steps, list_join, no_row_joins, table_sizes
+from fedactors.data.table_mapping import EmptyJoinError, JoinTree, Rows, check_not_empty, join_keys, list_join
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.algorithm import Array, Loss, Parts, gather_join, less
 
@@ -150,13 +150,12 @@ def join_tables(
         EmptyJoinError: no rows join, or none of the training rows, or none of the test rows.
         JoinTooLargeError: more joined rows than can be listed, or counted.
     """
-    sizes = table_sizes(plan, hashes, num_rows)
-    steps = coded_steps(plan, hashes, sizes, threads, memory_limit)
+    tree = join_keys(plan, hashes, num_rows, threads, memory_limit)
     if join_by != "rows":
-        split = _split_tree(plan, JoinTree(sizes, tuple(steps), label_side), is_test)
-        if join_by == "tree" or _size(split.in_train) + _size(split.in_test) > MUCH_LARGER * sum(sizes):
+        split = _split_tree(plan, replace(tree, root=label_side), is_test)
+        if join_by == "tree" or _size(split.in_train) + _size(split.in_test) > MUCH_LARGER * sum(tree.num_rows):
             return split
-    mapping = list_join(plan, sizes, steps)
+    mapping = list_join(plan, tree)
     in_test = is_test[mapping.rows[label_side]]
     train = tuple(rows[~in_test] for rows in mapping.rows)
     test = tuple(rows[in_test] for rows in mapping.rows)
@@ -167,8 +166,7 @@ def join_tables(
 def _split_tree(plan: JoinPlan, tree: JoinTree, is_test: NDArray[np.bool_]) -> TreeSplit:
     tables = range(len(tree.num_rows))
     found = [tree.counts([kept if i == tree.root else None for i in tables]) for kept in (~is_test, is_test)]
-    if _size(found[0]) + _size(found[1]) == 0:
-        raise no_row_joins(plan)
+    check_not_empty(plan, _size(found[0]) + _size(found[1]))
     _check_parts(_size(found[0]), _size(found[1]))
     return TreeSplit(tree.restricted(found[0]), tree.restricted(found[1]), tuple(found[0]), tuple(found[1]))
 

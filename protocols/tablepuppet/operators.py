@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.join_tree import JoinTree
 from fedactors.data.partitions import RelationalQuery
+from fedactors.data.table_mapping import JoinTree
 from fedactors.joining.owners import JoinMember, KeyHashes, agree_on_plan, ask_all, ask_each
 from fedactors.network.codec import plain
 from fedactors.parties import Parties
