@@ -33,7 +33,7 @@ from fedactors.privacy.secure_sums import SecureSums
 from fedactors.remote import DRIVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Work, derived_rng
-from protocols.tablepuppet import algorithm, data
+from protocols.tablepuppet import algorithm, data, messages
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.algorithm import Array, Parts
 from protocols.tablepuppet.baselines import centralised
@@ -47,20 +47,6 @@ from protocols.tablepuppet.mapping import (
     TreeSplit,
     comparable_rows,
     join_tables,
-)
-from protocols.tablepuppet.messages import (
-    Auxiliary,
-    Derivatives,
-    DesignMatrix,
-    DuplicateCounts,
-    JoinedRows,
-    JoinFacts,
-    JoinPlaces,
-    RoundOrder,
-    TestOutputs,
-    TestRows,
-    TestScore,
-    TrainingLoss,
 )
 from protocols.tablepuppet.unions import NOTHING, UnionCoordinator, UnionOperator, bare
 
@@ -152,7 +138,7 @@ class JoinServer(TableServer):
         """h_i of every table, or their sum alone where it is made under masks."""
         self.thetas: list[Array] = []
         self.memory: dict[str, dict[str, Any]] = {}
-        self.matrices: list[DesignMatrix] = []
+        self.matrices: list[messages.DesignMatrix] = []
         self.base = np.zeros(1)  # the outputs at which training begins
         self.rho = config.first_rho
 
@@ -188,7 +174,7 @@ class JoinServer(TableServer):
         await ask_all([clients[0] for clients in self._clients.values()], lambda client: client.agree())
 
     @remote(caller=DRIVER)
-    async def map_tables(self) -> JoinFacts:
+    async def map_tables(self) -> messages.JoinFacts:
         """Join the hashed keys, split the join into training and test rows, and give every table its G_i."""
         keys = await ask_all(self._tables, lambda table: table.send_keys())
         labels = await self._tables[self.label_index].send_labels()
@@ -218,13 +204,13 @@ class JoinServer(TableServer):
         if self._config.is_vertical:
             assert isinstance(split, JoinSplit)
             pairs = zip(split.train, split.test, bases, strict=True)
-            given = [JoinedRows(train, test, self.num_outputs, base) for train, test, base in pairs]
+            given = [messages.JoinedRows(train, test, self.num_outputs, base) for train, test, base in pairs]
             await ask_each(self._whole_tables, lambda client, rows: client.receive_joined_rows(rows), given)
         else:
             counts = zip(split.counts(), bases, strict=True)
-            sent = [DuplicateCounts(*each, split.num_joined, self.num_outputs, base) for each, base in counts]
+            sent = [messages.DuplicateCounts(*each, split.num_joined, self.num_outputs, base) for each, base in counts]
             await ask_each(self._tables, lambda table, counts: table.receive_counts(counts), sent)
-        await self._tables[label].receive_test_rows(TestRows(split.tested(label)))
+        await self._tables[label].receive_test_rows(messages.TestRows(split.tested(label)))
 
     async def _keep(self, split: JoinSplit | TreeSplit) -> None:
         """Keep the join, its rows numbered as the tables keep them."""
@@ -248,8 +234,8 @@ class JoinServer(TableServer):
                 _log.warning("secure_sums: sums tell differences of %.0f %% of the rows of %s", 100 * share, side.table)
         ordered, train, test = joined.shuffled(self.noise_rng("order of joined rows"))
         self.y = self.y[train]
-        await self._whole_tables[self.label_index].receive_test_rows(TestRows(tested[test]))
-        given = [JoinPlaces(a, b) for a, b in zip(ordered.train, ordered.test, strict=True)]
+        await self._whole_tables[self.label_index].receive_test_rows(messages.TestRows(tested[test]))
+        given = [messages.JoinPlaces(a, b) for a, b in zip(ordered.train, ordered.test, strict=True)]
         await ask_each(self._whole_tables, lambda client, places: client.receive_places(places), given)
         return ordered
 
@@ -264,9 +250,9 @@ class JoinServer(TableServer):
             self.z = [own + base for own, base in zip(self.dual, self._train.constant(self.base), strict=True)]
             self.predictions = await self._ask(lambda table, _: table.predict_all(), tables)
 
-    def _facts(self, keys: Sequence[KeyHashes]) -> JoinFacts:
+    def _facts(self, keys: Sequence[KeyHashes]) -> messages.JoinFacts:
         names = [side.table for side in self._sides]
-        return JoinFacts(
+        return messages.JoinFacts(
             joined_rows=self._train.num_joined,
             joined_test_rows=self._test.num_joined,
             outputs=self.num_outputs,
@@ -278,16 +264,16 @@ class JoinServer(TableServer):
     # --- training (Algorithm 1) ---
 
     @remote(caller=DRIVER)
-    async def train_round(self, order: RoundOrder) -> TrainingLoss:
+    async def train_round(self, order: messages.RoundOrder) -> messages.TrainingLoss:
         """Train one epoch of SGD or one round of ADMM, as Table 5 composes them, and return the training loss."""
         config, rho = self._config, self.rho
         if not config.is_admm:
             train = self._train_centralised if config.algorithm == "centralised" else self._sgd_epoch
-            return TrainingLoss(await train(order.number), 0.0, 0.0, 0.0)
+            return messages.TrainingLoss(await train(order.number), 0.0, 0.0, 0.0)
         loss, residuals = await self._admm_round()
         if config.adapts_rho and 2 * order.number <= config.rounds:
             self.rho = residuals.balanced(rho)
-        return TrainingLoss(loss, *residuals.shares, rho)
+        return messages.TrainingLoss(loss, *residuals.shares, rho)
 
     async def _admm_round(self) -> tuple[float, algorithm.Residuals]:
         """RFL-ADMM(-V), VFL-ADMM: LoJ gathers, updates z and lambda, scatters Y; the tables solve for theta."""
@@ -296,7 +282,7 @@ class JoinServer(TableServer):
         more = (joined.constant(self.base), joined.norm)
         step = await self.compute(algorithm.admm_server_round, *args, *more, work=self._work("server-step"))
         self.dual, shared, self.z, residuals = step
-        sent = [Auxiliary(Y_nC, rho) for Y_nC in await self._scatter(shared)]
+        sent = [messages.Auxiliary(Y_nC, rho) for Y_nC in await self._scatter(shared)]
         self.predictions = await self._ask(lambda table, auxiliary: table.solve(auxiliary), sent)
         return await self._training_loss(), residuals
 
@@ -333,7 +319,7 @@ class JoinServer(TableServer):
         scratch = [np.empty(n, dtype=np.int64) for n in self.num_rows]
         touched, loss_sum = await self._touch(batches[0], scratch), 0.0
         nothing = np.zeros((0, self.num_outputs))
-        sent = [Derivatives(nothing, 0, rows) for rows in self._rows_of(batches[0], touched)]
+        sent = [messages.Derivatives(nothing, 0, rows) for rows in self._rows_of(batches[0], touched)]
         for batch, following in zip_longest(batches, batches[1:]):
             replies = await self._ask(lambda table, given: table.exchange(given), sent)
             args = (self._loss, replies, touched, self.y[batch], self._config.secure_sums)
@@ -343,7 +329,7 @@ class JoinServer(TableServer):
             if following is not None:
                 touched = await self._touch(following, scratch)
                 next_rows = self._rows_of(following, touched)
-            sent = [Derivatives(y, len(batch), rows) for y, rows in zip(Y, next_rows, strict=True)]
+            sent = [messages.Derivatives(y, len(batch), rows) for y, rows in zip(Y, next_rows, strict=True)]
         await self._ask(lambda table, given: table.exchange(given), sent)
         return loss_sum / len(self.y)
 
@@ -379,7 +365,7 @@ class JoinServer(TableServer):
     # --- evaluation ---
 
     @remote(caller=DRIVER)
-    async def evaluate(self) -> TestScore:
+    async def evaluate(self) -> messages.TestScore:
         """Return the scores on the joined test rows, which the label's owner computes from the summed outputs."""
         if self._config.algorithm == "centralised":
             predictions = self._predict_centralised([matrix.test for matrix in self.matrices])
@@ -391,7 +377,7 @@ class JoinServer(TableServer):
         return await self._score(await self.compute(self._test.outputs, predictions, work=work))
 
     @remote(caller=DRIVER)
-    async def trivial(self) -> TestScore:
+    async def trivial(self) -> messages.TestScore:
         """Return the scores of the predictor that knows only the training labels (as the server has them)."""
         times = self._train.counts[self.label_index] if self.trees else None
         constant_C = algorithm.trivial_outputs(self._loss, self.y, self.num_outputs, times)
@@ -399,12 +385,12 @@ class JoinServer(TableServer):
         constants = [np.tile(constant_C * own, (len(G), 1)) for own, G in zip(owns, self._test.counts, strict=True)]
         return await self._score(self._test.outputs(constants))
 
-    async def _score(self, outputs: Outputs) -> TestScore:
+    async def _score(self, outputs: Outputs) -> messages.TestScore:
         loss, (values, counts, spread) = self._loss, outputs
-        sent = TestOutputs(values, algorithm.ranks_of(loss, values), counts, spread)
+        sent = messages.TestOutputs(values, algorithm.ranks_of(loss, values), counts, spread)
         found = await self._tables[self.label_index].score(sent)
         more = algorithm.more_scores(loss, found.tally, found.count) if len(found.tally) > 1 else {}
-        return TestScore(algorithm.mean_score(loss, found.total, found.count), found.loss / found.count, more)
+        return messages.TestScore(algorithm.mean_score(loss, found.total, found.count), found.loss / found.count, more)
 
     # --- inside ---
 

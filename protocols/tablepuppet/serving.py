@@ -43,20 +43,11 @@ from fedactors.privacy.secure_sessions import Masked
 from fedactors.remote import DRIVER, SERVER, remote
 from fedactors.runtime.base import Runtime, Work
 from fedactors.serving import ActorState, NoPart, StoredState, actor_state
-from protocols.tablepuppet import data, models
+from protocols.tablepuppet import data, messages, models
 from protocols.tablepuppet.accounts import default_costs
 from protocols.tablepuppet.actors import MaskedTable
-from protocols.tablepuppet.algorithm import Array, split_rows
+from protocols.tablepuppet.algorithm import Array, scatter_union, split_rows
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.messages import (
-    DuplicateCounts,
-    JoinedOutputs,
-    JoinedRows,
-    LabelOwners,
-    Predictions,
-    UnusableRows,
-    WantedRows,
-)
 from protocols.tablepuppet.operators import Side, TableServer
 from protocols.tablepuppet.unions import bare
 
@@ -85,7 +76,7 @@ def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
     """
     if config.algorithm == "centralised":
         raise BadInput("algorithm: 'centralised' is not allowed: the server was given all rows, and has the model")
-    told: DuplicateCounts | JoinedRows | None = state["counts"] or state["joined"]
+    told: messages.DuplicateCounts | messages.JoinedRows | None = state["counts"] or state["joined"]
     if told is None:
         raise BadInput("the run was stopped before its tables were joined: it has no trained model")
     meaning, facts = state["meaning"], state["agreement"].facts
@@ -207,12 +198,12 @@ class PredictingTable(NewRowsMember, MaskedTable):
         return own
 
     @remote(caller=SERVER, only="joiners")
-    async def tell_unusable(self) -> UnusableRows:
+    async def tell_unusable(self) -> messages.UnusableRows:
         """Return which rows miss values."""
-        return UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
+        return messages.UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
 
     @remote(caller=SERVER, only="joiners")
-    async def predict(self, wanted: WantedRows) -> Predictions | Masked:
+    async def predict(self, wanted: messages.WantedRows) -> messages.Predictions | Masked:
         """Return h_i of these rows under the noise that training had, and under masks if training had them.
 
         Raises:
@@ -226,10 +217,10 @@ class PredictingTable(NewRowsMember, MaskedTable):
         work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))
         values = await self.compute(contribution, self.part, x_uD, work=work)
         values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_sums)[place]
-        return self.mask(values) if self._config.secure_sums else Predictions(values)
+        return self.mask(values) if self._config.secure_sums else messages.Predictions(values)
 
     @remote(caller=SERVER, only="joiners")
-    async def take(self, outputs: JoinedOutputs) -> None:
+    async def take(self, outputs: messages.JoinedOutputs) -> None:
         """Take the model's outputs for the own rows, to be written."""
         self._outputs = outputs
 
@@ -278,11 +269,11 @@ class PredictingServer(TableServer):
     client, num_sums = PredictingTable, 1
 
     @remote(caller=DRIVER)
-    async def agree(self) -> LabelOwners:
+    async def agree(self) -> messages.LabelOwners:
         """Check the query against everybody's columns, and let everybody read its rows."""
         self._query = dataclasses.replace(self._query, is_new=True)
         await self._agree_on_plan()
-        return LabelOwners(self._sides[self.label_index].clients)
+        return messages.LabelOwners(self._sides[self.label_index].clients)
 
     @remote(caller=DRIVER)
     async def predict(self) -> None:
@@ -298,10 +289,10 @@ class PredictingServer(TableServer):
         values = await self._sum([row[usable] for row in rows], keys)
         values_NC = np.zeros((len(misses_N), values.shape[1]))
         values_NC[usable] = values
-        own = self._sides[self.label_index].table
-        lacks = np.split(found.lacks, np.cumsum(keys[own].sizes)[:-1])
+        own, tables = self._sides[self.label_index].table, tuple(self._clients)
+        lacks = scatter_union(found.lacks, keys[own].sizes)
         sent = [
-            JoinedOutputs(tuple(self._clients), row.astype(np.int32), values_NC[places], misses_N[places], lack)
+            messages.JoinedOutputs(tables, row.astype(np.int32), values_NC[places], misses_N[places], lack)
             for (places, row), lack in zip(split_rows(rows[self.label_index], keys[own].sizes), lacks, strict=True)
         ]
         await ask_each(self._clients[own], lambda client, given: client.take(given), sent)
@@ -323,7 +314,7 @@ class PredictingServer(TableServer):
         parts_NC = []
         for own_N, (table, clients) in zip(rows, self._clients.items(), strict=True):
             rows_u, place = np.unique(own_N, return_inverse=True)
-            sent = [WantedRows(own.astype(np.int32)) for _, own in split_rows(rows_u, keys[table].sizes)]
+            sent = [messages.WantedRows(own.astype(np.int32)) for _, own in split_rows(rows_u, keys[table].sizes)]
             found = bare(await ask_each(clients, lambda client, wanted: client.predict(wanted), sent))
             parts_NC.append(np.concatenate(found)[place])
         return np.asarray(sum(parts_NC[1:], start=parts_NC[0]))
@@ -331,7 +322,7 @@ class PredictingServer(TableServer):
     async def _sum_under_masks(self, rows: Sequence[NDArray[np.int32]]) -> Array:
         order = self.noise_rng("order of joined rows").permutation(len(rows[0]))
         clients = [own[0] for own in self._clients.values()]
-        sent = [WantedRows(row[order]) for row in rows]
+        sent = [messages.WantedRows(row[order]) for row in rows]
         work = Work("gather", float(len(order)))
         total = await self._masked_sum(clients, lambda client, wanted: client.predict(wanted), sent, work)
         return total[np.argsort(order)]
