@@ -193,7 +193,6 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         sample_rate=rate if is_sampled else 1.0,
         epsilon=epsilon,
         delta=config.feature_delta,
-        # labels are exchanged once, and are in every checkpoint: theta is not
         uncovered=(INTERRUPTED,) if released.is_restored else (),
         covered=False,
         note=f"{note}; predictions and facts read the same row: the joint account alone covers it",
@@ -221,6 +220,7 @@ def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         epsilon, mechanism, moved = laplace_value_epsilon(high - low, deviation), "laplace", high - low
     else:
         epsilon, mechanism = laplace_label_epsilon(deviation), "randomised-label"
+    # labels leave once, and are in every checkpoint, so a restored client knows what it released;
     # a class that one row alone has is told by its absence from a neighbour's
     is_told = released.label_loss == "softmax" and not config.declared_facts
     uncovered = ("which classes occur is told without noise: declare them in declared_facts",) if is_told else ()

@@ -454,7 +454,8 @@ def _softmax_root(c_bC: Array, start_bC: Array, rho: float) -> Array:
             solved[:, active[~moving]] = z[:, ~moving]
             if not moving.any():
                 return np.ascontiguousarray(solved.T)
-            active, z, c, p, f, value = (array[..., moving] for array in (active, z, c, p, f, value))
+            active, value = active[moving], value[moving]
+            z, c, p, f = (array[:, moving] for array in (z, c, p, f))
         # (diag(p + rho) - p p^T)^-1 by Sherman-Morrison; 1 - p^T D^-1 p is written without cancellation.
         inverse = 1.0 / (p + rho)
         weighted = p * inverse

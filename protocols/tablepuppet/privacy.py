@@ -131,25 +131,18 @@ def _joined_tuples(
 ) -> Iterator[list[tuple[_Part, int]]]:
     """Yield `count` joined tuples as each table's partition and row."""
     of_table = {table.name: [part for part in parts if part.seat.table == table.name] for table in plan.tables}
-    hashes = {
-        name: [
-            np.concatenate(columns)
-            for columns in zip(*(hash_rows(p.rows, plan.edges_of(name), name, b"audit") for p in own), strict=True)
-        ]
-        for name, own in of_table.items()
-    }
-    sizes = {name: sum(part.rows.num_rows for part in own) for name, own in of_table.items()}
-    mapping = table_mapping(plan, hashes, 1, num_rows=sizes)
+    hashes, ends = {}, {}
+    for name, own in of_table.items():
+        found_by_part = [hash_rows(part.rows, plan.edges_of(name), name, b"audit") for part in own]
+        hashes[name] = [np.concatenate(columns) for columns in zip(*found_by_part, strict=True)]
+        ends[name] = np.cumsum([part.rows.num_rows for part in own])
+    mapping = table_mapping(plan, hashes, 1, num_rows={name: int(end[-1]) for name, end in ends.items()})
     found = 0
     for joined in rng.permutation(mapping.num_joined)[:_MOST_TRIES]:
         places = []
-        for own, rows in zip(of_table.values(), mapping.rows, strict=True):
-            row = int(rows[joined])
-            for part in own:
-                if row < part.rows.num_rows:
-                    places.append((part, row))
-                    break
-                row -= part.rows.num_rows
+        for (name, own), rows in zip(of_table.items(), mapping.rows, strict=True):
+            number = int(np.searchsorted(ends[name], rows[joined], side="right"))
+            places.append((own[number], int(rows[joined] - ends[name][number]) + own[number].rows.num_rows))
         if all(part.is_training[row] and part.place(row).sum() == 1 for part, row in places):
             yield places
             found += 1
