@@ -195,21 +195,18 @@ class ListedJoin:
 
     def __init__(self, rows: Sequence[Rows]) -> None:
         self.rows = [row.astype(np.int64) for row in rows]
-        self.num_joined = self.size = len(rows[0])
-        """N, and what the work of a round grows with."""
+        self.num_joined = len(rows[0])
+        self.sizes = (self.num_joined,)
+        """Rows of each part."""
 
     @cached_property
     def counts(self) -> list[NDArray[np.int64]]:
         """G_i of every table (n_i)."""
         return [np.bincount(rows) for rows in self.rows]
 
-    def labels(self, y_N: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return the labels as a value on joined rows."""
-        return [y_N]
-
-    def constant(self, value_C: Array) -> list[Array]:
-        """Return the same outputs for every joined row."""
-        return [value_C]
+    def of_label(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return values that belong to the label's table, one for each label or the same for all, in parts."""
+        return [values]
 
     def norm(self, parts: Parts) -> float:
         """Return the norm over all joined rows."""
@@ -229,15 +226,11 @@ class TreeJoin(TreeSums):
 
     def __init__(self, tree: JoinTree) -> None:
         super().__init__(tree)
-        self.size = sum(tree.num_rows)
+        self.sizes = tree.num_rows
 
-    def labels(self, y_n: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return the labels of the root's rows as the root's part."""
-        return [y_n if i == self.tree.root else np.zeros(n) for i, n in enumerate(self.tree.num_rows)]
-
-    def constant(self, value_C: Array) -> list[Array]:
-        """Return the same outputs for every joined row, as the root's part."""
-        return [value_C if i == self.tree.root else np.zeros(1) for i in range(len(self.counts))]
+    def of_label(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return values of the root's rows as the root's part, beside zeros."""
+        return [values if i == self.tree.root else np.zeros(1) for i in range(len(self.sizes))]
 
     def norm(self, parts: Parts) -> float:
         """Return the norm over all joined rows."""
@@ -249,8 +242,7 @@ class TreeJoin(TreeSums):
 
     def loss(self, loss: Loss, predictions: Sequence[Array], y_n: NDArray[Any]) -> float:
         """Return half the mean squared error of the tables' predictions."""
-        errors = less(_flat(predictions), self.labels(y_n))
-        return self.square(errors) / self.num_joined / 2
+        return self.square(less(_flat(predictions), self.of_label(y_n))) / self.num_joined / 2
 
     def outputs(self, predictions: Sequence[Array]) -> Outputs:
         """Return for each row of the root the mean of its joined rows' h, how many they are, and their spread."""

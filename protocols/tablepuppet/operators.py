@@ -246,8 +246,8 @@ class JoinServer(TableServer):
             self.matrices = await ask_all(tables, lambda table: table.give_rows())
             self.thetas = [matrix.theta for matrix in self.matrices]
         elif config.is_admm:
-            self.dual = [np.zeros((len(y), self.num_outputs)) for y in self._train.labels(self.y)]
-            self.z = [own + base for own, base in zip(self.dual, self._train.constant(self.base), strict=True)]
+            self.dual = [np.zeros((size, self.num_outputs)) for size in self._train.sizes]
+            self.z = [own + base for own, base in zip(self.dual, self._train.of_label(self.base), strict=True)]
             self.predictions = await self._ask(lambda table, _: table.predict_all(), tables)
 
     def _facts(self, keys: Sequence[KeyHashes]) -> messages.JoinFacts:
@@ -278,8 +278,8 @@ class JoinServer(TableServer):
     async def _admm_round(self) -> tuple[float, algorithm.Residuals]:
         """RFL-ADMM(-V), VFL-ADMM: LoJ gathers, updates z and lambda, scatters Y; the tables solve for theta."""
         joined, rho = self._train, self.rho
-        args = (self._loss, joined.labels(self.y), self.dual, await self._gather(), rho, self.z)
-        more = (joined.constant(self.base), joined.norm)
+        args = (self._loss, joined.of_label(self.y), self.dual, await self._gather(), rho, self.z)
+        more = (joined.of_label(self.base), joined.norm)
         step = await self.compute(algorithm.admm_server_round, *args, *more, work=self._work("server-step"))
         self.dual, shared, self.z, residuals = step
         sent = [messages.Auxiliary(Y_nC, rho) for Y_nC in await self._scatter(shared)]
@@ -414,5 +414,5 @@ class JoinServer(TableServer):
         return self._train
 
     def _work(self, kind: str, num_rows: int | None = None) -> Work:
-        count = self._train.size if num_rows is None else num_rows
+        count = sum(self._train.sizes) if num_rows is None else num_rows
         return Work(kind, float(count * self.num_outputs))

@@ -86,21 +86,20 @@ def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
     else:
         encoding = data.encoding_of(features, facts, config.standardise)
     is_owner = meaning["label_column"] is not None
-    loss = data.loss_of(config, meaning["task"])
-    tasks: dict[str, Literal["regression", "binary", "multiclass"]] = {
-        "squared": "regression",
-        "logistic": "binary",
-        "softmax": "multiclass",
+    kinds: dict[str, tuple[Literal["regression", "binary", "multiclass"], int, tuple[str, ...]]] = {
+        "squared": ("regression", 1, ()),
+        "logistic": ("binary", 2, ("0", "1")),
+        "softmax": ("multiclass", told.num_classes, facts.classes),
     }
-    names = {"squared": (), "logistic": ("0", "1"), "softmax": facts.classes}[loss]
+    task, num_classes, names = kinds[data.loss_of(config, meaning["task"])]
     num_columns = len(encoding.feature_names)
     model = models.describe_model(config, num_columns + is_owner, told.num_classes, is_owner)
     noise = config.prediction_noise if config.feature_dp is not None else 0.0
     return Part(
         protocol="tablepuppet",
         party=name,
-        task=tasks[loss],
-        num_classes={"squared": 1, "logistic": 2, "softmax": told.num_classes}[loss],
+        task=task,
+        num_classes=num_classes,
         class_names=names if is_owner else (),
         parties=tuple(meaning["tables"]),
         fusion="sum",
